@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.audit import audit_remote_log
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (

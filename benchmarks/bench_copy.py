@@ -23,7 +23,7 @@ from measuring import STATE, Timings, print_comparison, print_goal, print_machin
 from run_cost import measure_own_cost
 from sample_site import SampleLog, SampleSite
 
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.manager import RemoteLogManager
 
 GOAL = 0.6

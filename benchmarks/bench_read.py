@@ -30,7 +30,7 @@ from sample_site import SampleLog, SampleSite
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (

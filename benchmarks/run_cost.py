@@ -12,7 +12,7 @@ from measuring import print_goal
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 
 SECONDS = 2
 PARTITIONS = 100

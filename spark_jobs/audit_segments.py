@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def audit(access: JobAccess, group: int) -> int:
-    from tiered_storage.remote_log.audit.worker import run_audit_group
+    from tiered_storage.remote_log.audit.job import run_audit_group
 
     return run_audit_group(access, group)
 

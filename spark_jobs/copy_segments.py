@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def copy(access: JobAccess, group: int) -> int:
-    from tiered_storage.remote_log.copy.worker import run_copy_group
+    from tiered_storage.remote_log.copy.job import run_copy_group
 
     return run_copy_group(access, group)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def export(access: JobAccess, group: int) -> int:
-    from tiered_storage.remote_log.tables.export_worker import run_export_group
+    from tiered_storage.remote_log.tables.export_job import run_export_group
 
     return run_export_group(access, group)
 

@@ -16,7 +16,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from jsonschema import FormatChecker
 
 from tiered_storage_airflow.form_settings import BY_A_FORM
-from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
+
+TOPICS_VARIABLE = "remote_log_topics"
+
+# Somebody who empties the Variable means no topic in particular; as an expression it would match none.
+TOPICS = f"{{{{ params.topics or var.value.get('{TOPICS_VARIABLE}', '.*') or '.*' }}}}"
+"""For the argument `topics` of operators: a template of a regular expression over whole topic names."""
+
 
 PARTITIONS = "{{ params.partitions or '' }}"
 DRY_RUN = "{{ params.dry_run }}"

@@ -44,9 +44,8 @@ from pyspark.sql.datasource import (
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.selection import parse_number
-from tiered_storage.remote_log.tables.predicates import Comparison, Operator, narrowed
-from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
-from tiered_storage.remote_log.tables.splits import SPLIT_BYTES, TableSplit, plan_splits
+from tiered_storage.remote_log.tables.planning import SPLIT_BYTES, TableSplit, plan_splits
+from tiered_storage.remote_log.tables.query import Comparison, Operator, RowFilter, TableQuery, narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa

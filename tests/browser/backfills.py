@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from browser.past_log import WINDOW
 from browser.stage import COPY, RUN_WITHIN, Committed, Remote, Stage
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import wait_until
 
 WINDOWS_BY_BROWSER = 4
 WINDOWS_BY_COMMAND_LINE = 2

@@ -12,7 +12,7 @@ from browser.past_log import PARTITIONS, closed_by
 from browser.stage import COPY, RUN_WITHIN, Committed, Stage
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage_airflow.embedded.api_client import DagRun
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import wait_until
 
 DAMAGED = PARTITIONS[1]
 SHORTENED = PARTITIONS[2]

@@ -30,7 +30,7 @@ from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.credentials import ADMIN, read
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import wait_until
 
 COPY = "copy_segments"
 RUN_WITHIN = 600.0

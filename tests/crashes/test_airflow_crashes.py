@@ -41,9 +41,9 @@ from tiered_storage_airflow.embedded.processes import (
     members,
     signal_all,
     start,
+    wait_until,
 )
 from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
-from tiered_storage_airflow.embedded.waiting import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 

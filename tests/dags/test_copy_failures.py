@@ -41,7 +41,7 @@ number = len(list(calls.iterdir()))
 (calls / str(number)).write_text(json.dumps({{"arguments": sys.argv, "environment": dict(os.environ)}}))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
 
 work_url, _, folder, _, store = sys.argv[-5:]

@@ -23,8 +23,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.embedded.java import java_home
-from tiered_storage_airflow.embedded.processes import is_running
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import is_running, wait_until
 
 
 @pytest.fixture(autouse=True)

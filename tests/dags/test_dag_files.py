@@ -14,9 +14,8 @@ import pytest
 
 from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
-from tiered_storage_airflow.forms import refuse_unknown_fields, warn_of_unknown_fields
+from tiered_storage_airflow.forms import TOPICS, TOPICS_VARIABLE, refuse_unknown_fields, warn_of_unknown_fields
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.topic_choice import TOPICS, TOPICS_VARIABLE
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))
 OVER_PARTITIONS = (

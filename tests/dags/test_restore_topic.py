@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarget, RestoredRecords
 from tiered_storage.remote_log.restore.directory import DirectoryTarget
-from tiered_storage.remote_log.restore.restores import RemoteLogRestores
+from tiered_storage.remote_log.restore.plan import RemoteLogRestores
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.operators import restore

@@ -27,10 +27,9 @@ from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import read_control_type, read_end_marker
-from tiered_storage.kafka_log.records.record import INT64_MAX, INT64_MIN
+from tiered_storage.kafka_log.records.record import INT64_MAX, INT64_MIN, append_varint, read_varint, read_varlong
 from tiered_storage.kafka_log.records.record_batch import RecordBatch, read_batch_header, read_records
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment, recover_valid_length
-from tiered_storage.kafka_log.records.varint import append_varint, read_varint, read_varlong
 
 MAX_DECOMPRESSED_BYTES = 1 << 20
 _CHOICE_BYTES = 6

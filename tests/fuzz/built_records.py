@@ -7,8 +7,8 @@ among sound fields, and few of its values put one off.
 from __future__ import annotations
 
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END
+from tiered_storage.kafka_log.records.record import append_varint
 from tiered_storage.kafka_log.records.record_batch import Record, encode_batch
-from tiered_storage.kafka_log.records.varint import append_varint
 
 _FIELDS = (None, b"", b"k", b"value", bytes(16), bytes(17), b"a" * 64, b"a" * 300)
 _HEADER_KEYS = (

@@ -50,7 +50,7 @@ from tiered_storage.remote_log.copy import copier, forked_log
 from tiered_storage.remote_log.copy import start as copy_run
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.rebuild.take_over import take_over
 from tiered_storage.remote_log.selection import EVERYTHING
 

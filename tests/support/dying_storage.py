@@ -10,7 +10,7 @@ from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import wait_until
 
 VICTIM = "TEST_DYING_STORAGE_VICTIM"
 """The variable with the partition whose first copy is never finished; so is the one naming a file that tells."""

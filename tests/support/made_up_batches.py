@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.records.varint import append_varint
+from tiered_storage.kafka_log.records.record import append_varint
 
 
 def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:

@@ -13,13 +13,13 @@ from unittest.mock import patch
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from tiered_storage.remote_log.audit.worker import run_audit_group
+from tiered_storage.remote_log.audit.job import run_audit_group
 from tiered_storage.remote_log.copy import job as copy_job
 from tiered_storage.remote_log.copy.copier import copy_segment
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.copy.worker import run_copy_group
 from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
-from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.export_job import run_export_group
 
 
 @dataclass(frozen=True, slots=True)

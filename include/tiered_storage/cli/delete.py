@@ -21,7 +21,7 @@ from tiered_storage.cli.session import (
 )
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.retention.record_deletion import TO_THE_END
+from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name.")]

@@ -11,9 +11,9 @@ from tiered_storage.cli.output import Output
 from tiered_storage.cli.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
-from tiered_storage.remote_log.rebuild.rebuild import store_holder
+from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restore_metadata, take_over
-from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement
 from tiered_storage.settings.settings import load_settings
 
 app = typer.Typer(no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over.")

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.progress import untold
-from tiered_storage.remote_log.rebuild import rebuild as remote_log_rebuild
+from tiered_storage.remote_log.rebuild import metadata_rebuild as remote_log_rebuild
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import Selection

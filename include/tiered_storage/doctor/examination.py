@@ -16,8 +16,7 @@ from tiered_storage.doctor.log_directories import check_log_directories
 from tiered_storage.doctor.machine import check_machine
 from tiered_storage.doctor.metadata_store import check_metadata
 from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
-from tiered_storage.doctor.read_service import check_read_rights
-from tiered_storage.doctor.rights import check_rights
+from tiered_storage.doctor.rights import check_read_rights, check_rights
 from tiered_storage.doctor.settings_origin import check_settings
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import open_storage, store_options

@@ -20,7 +20,7 @@ from tiered_storage.remote_log.metadata.sql_migrations import later_version, sch
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, open_existing
-from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, has_own_clock
+from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client

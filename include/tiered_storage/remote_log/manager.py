@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.read.log_reader import RemoteLogReader
     from tiered_storage.remote_log.read.reader import TieredReader
     from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
-    from tiered_storage.remote_log.restore.restores import RemoteLogRestores
+    from tiered_storage.remote_log.restore.plan import RemoteLogRestores
     from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
     from tiered_storage.remote_log.tables.exports import RemoteLogTables
 
@@ -71,7 +71,7 @@ class RemoteLogManager(RemoteLogContext):
     @property
     def restores(self) -> RemoteLogRestores:
         """What brings topics back from the store."""
-        from tiered_storage.remote_log.restore.restores import RemoteLogRestores
+        from tiered_storage.remote_log.restore.plan import RemoteLogRestores
 
         return RemoteLogRestores(self)
 
@@ -134,7 +134,7 @@ class RemoteLogManager(RemoteLogContext):
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
         from tiered_storage.remote_log.copy.start import begin_copy
-        from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
+        from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement
 
         self.bind_store()
         ClockAgreement.of(self).note()

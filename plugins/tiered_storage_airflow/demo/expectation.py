@@ -8,6 +8,7 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, PartitionDirectory
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
@@ -16,6 +17,10 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment, recover_valid_length
+
+
+class DemoError(TieredStorageError):
+    """A step of the demo failed, or what was read is not what was written."""
 
 
 @dataclass(frozen=True, slots=True)

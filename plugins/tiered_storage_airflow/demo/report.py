@@ -14,8 +14,7 @@ from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.demo.comparison import Compared
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 
 
 @dataclass(frozen=True, slots=True)

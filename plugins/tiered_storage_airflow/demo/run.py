@@ -6,10 +6,10 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -19,25 +19,52 @@ from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.settings.settings import load_settings
-from tiered_storage_airflow.demo.by_service import compare_by_service
-from tiered_storage_airflow.demo.comparison import Compared, compare
-from tiered_storage_airflow.demo.dag_runs import run_dag, wait_for_asset_run
-from tiered_storage_airflow.demo.expectation import ExpectedPartition
-from tiered_storage_airflow.demo.expired import (
+from tiered_storage_airflow.demo.comparison import Compared, compare, compare_by_service
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
+from tiered_storage_airflow.demo.limits import (
+    TopicLimits,
+    choose_limits,
     ensure_enough_remains,
     readable_segments,
     segment_sizes,
     start_after_expiry,
 )
-from tiered_storage_airflow.demo.limits import TopicLimits, choose_limits
-from tiered_storage_airflow.demo.private_copy import copy_log_directory
 from tiered_storage_airflow.demo.report import PartitionRow, ensure_all_was_shown, print_report, rows
-from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, write_sample
+from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, copy_log_directory, write_sample
 from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, tiered_storage
 from tiered_storage_airflow.embedded import services
-from tiered_storage_airflow.embedded.api_client import AirflowApi
+from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.environment import LOOPBACK, EmbeddedAirflow
-from tiered_storage_airflow.topic_choice import TOPICS_VARIABLE
+from tiered_storage_airflow.forms import TOPICS_VARIABLE
+
+RUN_WITHIN = 180.0
+
+
+def run_dag(api: AirflowApi, dag_id: str, say: Callable[[str], None], conf: Mapping[str, object] | None = None) -> None:
+    """Trigger a run of `dag_id` by hand, unpause the DAG and wait until the run has succeeded."""
+    # Before the run that the schedule begins at the unpausing, which then finds nothing to do.
+    run = api.trigger(dag_id, conf, run_after=datetime.now(UTC) - timedelta(days=1))
+    api.unpause(dag_id)
+    _finish(api, run, say)
+
+
+def wait_for_asset_run(api: AirflowApi, dag_id: str, since: datetime, say: Callable[[str], None]) -> None:
+    """Wait until the run of `dag_id` that an asset event of `since` or later began has succeeded."""
+    _finish(api, api.wait_for_asset_triggered_run(dag_id, since, RUN_WITHIN), say)
+
+
+def _finish(api: AirflowApi, run: DagRun, say: Callable[[str], None]) -> None:
+    told: set[tuple[str, str | None]] = set()
+
+    def tell(_: DagRun, tasks: list[TaskInstance]) -> None:
+        for task in tasks:
+            if task.state in {"running", "success", "failed"} and (task.name, task.state) not in told:
+                told.add((task.name, task.state))
+                say(f"  {run.dag_id}.{task.name}: {task.state}")
+
+    finished = api.wait_for_run(run, RUN_WITHIN, tell)
+    if finished.state != "success":
+        raise DemoError(f"{run.dag_id}: run {run.run_id} is {finished.state}\n{api.failures(finished)}")
 
 
 @dataclass(slots=True)

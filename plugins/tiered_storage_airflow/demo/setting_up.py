@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tiered_storage_airflow.demo.errors import DemoError
+from tiered_storage_airflow.demo.expectation import DemoError
 from tiered_storage_airflow.demo.limits import TopicLimits
 from tiered_storage_airflow.embedded.environment import CONFIG_VARIABLE, virtual_environment_bin
 

@@ -22,8 +22,8 @@ from tiered_storage_airflow.embedded.environment import (
     airflow_environment,
     virtual_environment_bin,
 )
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.java import java_home
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.services import running_airflow
 
 

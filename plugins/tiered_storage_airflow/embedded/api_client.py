@@ -10,8 +10,7 @@ from typing import Any, Self
 import httpx
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError, wait_until
 
 FINISHED_STATES = frozenset({"success", "failed"})
 _PAGE = 100

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.private_files import open_private
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 
 ADMIN = "admin"
 _RIGHTS = f"""\

@@ -10,15 +10,38 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.private_files import make_private_folder, open_private
-from tiered_storage_airflow.embedded.waiting import wait_until
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    seconds: float,
+    *,
+    interval: float = 0.25,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Ask `condition` every `interval` seconds until it holds or `seconds` have passed; return whether it held."""
+    end = monotonic() + seconds
+    while not condition():
+        if monotonic() >= end:
+            return False
+        sleep(interval)
+    return True
+
+
+class EmbeddedAirflowError(TieredStorageError):
+    """A service of the embedded Airflow did not start, answer or end as it should."""
+
 
 MARK_VARIABLE = "REMOTE_LOG_EMBEDDED_AIRFLOW"
 _AIRFLOW_TITLE = "airflow "

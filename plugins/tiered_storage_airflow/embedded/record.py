@@ -15,8 +15,7 @@ from typing import Self
 from tiered_storage.private_files import PRIVATE_FOLDER, make_private_folder, narrow, open_private
 from tiered_storage_airflow.embedded.credentials import passwords_path
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
-from tiered_storage_airflow.embedded.processes import ServiceProcess
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError, ServiceProcess
 
 API_SERVER = "api-server"
 SCHEDULER = "scheduler"

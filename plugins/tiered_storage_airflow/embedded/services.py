@@ -24,9 +24,8 @@ from tiered_storage_airflow.embedded.environment import (
     airflow_environment,
     virtual_environment_bin,
 )
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.java import java_home
-from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, start
+from tiered_storage_airflow.embedded.processes import MARK_VARIABLE, EmbeddedAirflowError, start, wait_until
 from tiered_storage_airflow.embedded.record import (
     API_SERVER,
     DAG_PROCESSOR,
@@ -39,7 +38,6 @@ from tiered_storage_airflow.embedded.record import (
 )
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 from tiered_storage_airflow.embedded.stopping import stop
-from tiered_storage_airflow.embedded.waiting import wait_until
 
 HEALTHY_WITHIN = 180.0
 PARSED_WITHIN = 60.0

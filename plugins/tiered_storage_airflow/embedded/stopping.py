@@ -17,15 +17,20 @@ from contextlib import suppress
 
 import psutil
 
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
-from tiered_storage_airflow.embedded.processes import is_running, members, signal_all, wait_ended
+from tiered_storage_airflow.embedded.processes import (
+    EmbeddedAirflowError,
+    is_running,
+    members,
+    signal_all,
+    wait_ended,
+    wait_until,
+)
 from tiered_storage_airflow.embedded.record import (
     API_SERVER,
     SERVICE_NAMES,
     RunningAirflow,
     remove_record,
 )
-from tiered_storage_airflow.embedded.waiting import wait_until
 
 TASK_GRACE = 10.0
 _SERVICE_GRACE = 4.0

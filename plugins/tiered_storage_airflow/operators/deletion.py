@@ -190,7 +190,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
         from tiered_storage.remote_log.retention.expiry import ExpiryPlan
-        from tiered_storage.remote_log.retention.record_deletion import TO_THE_END
+        from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         before = required_number(self.before, "before", least=TO_THE_END)

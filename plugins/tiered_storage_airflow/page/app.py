@@ -14,22 +14,27 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.copying_run import find_run
 from tiered_storage_airflow.page.partition_content import look_up
 from tiered_storage_airflow.page.partition_page import partition_page
 from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownRecord, records_page, shown_records
-from tiered_storage_airflow.page.segment_page import segment_page
+from tiered_storage_airflow.page.segment_page import find_run, segment_page
 from tiered_storage_airflow.page.topic_pages import Rights, topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
 from tiered_storage_airflow.read_service.exception_handlers import add_exception_handlers
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
 from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
-from tiered_storage_airflow.read_service.partitions import DescribedDep, ReadDep, ensure_right, lives_of
+from tiered_storage_airflow.read_service.partitions import (
+    DescribedDep,
+    ReadDep,
+    SegmentPath,
+    ensure_right,
+    find_segment,
+    lives_of,
+)
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
-from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep, ReadService
 
 PARTITIONS_OF_A_PAGE = 25

@@ -9,7 +9,7 @@ from tiered_storage.remote_log.metadata.safety import DeletionFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.addresses import of_partition, trail_to
+from tiered_storage_airflow.page.html import of_partition, trail_to
 from tiered_storage_airflow.page.partition_content import PartitionContent
 from tiered_storage_airflow.page.picture import Bar, Part, bars, strip
 from tiered_storage_airflow.page.regions import Place, regions_of

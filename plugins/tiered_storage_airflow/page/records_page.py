@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.addresses import of_partition, trail_to
+from tiered_storage_airflow.page.html import of_partition, trail_to
 from tiered_storage_airflow.page.partition_page import records_form
 from tiered_storage_airflow.read_service.problem import title_of
 from tiered_storage_airflow.read_service.tiers import ReadableRange

@@ -11,7 +11,7 @@ import yaml
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.addresses import of_partition, of_topic
+from tiered_storage_airflow.page.html import of_partition, of_topic
 from tiered_storage_airflow.page.partition_page import offsets_strip
 from tiered_storage_airflow.read_service.schemas import PartitionAnswer, TopicAnswer
 

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from tiered_storage.remote_log.read.read_values import FetchEpochs
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.byte_range import RangeNotSatisfiableError, parse_range
 from tiered_storage_airflow.read_service.exception_handlers import PROBLEM
-from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
-from tiered_storage_airflow.read_service.partitions import ReadDep
+from tiered_storage_airflow.read_service.partitions import ReadDep, SegmentPath, readable_segment, told_if_gone
 from tiered_storage_airflow.read_service.problem import plain, title_of
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
-from tiered_storage_airflow.read_service.segments import SegmentPath, readable_segment, told_if_gone
+from tiered_storage_airflow.read_service.schemas import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.streaming import PiecesResponse
+
+_ONE_RANGE = re.compile(r"bytes[ \t]*=[ \t]*([0-9]*)[ \t]*-[ \t]*([0-9]*)[ \t]*", re.IGNORECASE)
+_MOST_DIGITS = 20
+
+
+class RangeNotSatisfiableError(Exception):
+    """A range that begins behind the end, or has no bytes."""
+
+
+def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """Return first and last byte (inclusive) that `header` asks for of `size` bytes; None: all of them.
+
+    A range that ends behind the end is cut there. Raises RangeNotSatisfiableError.
+    """
+    found = _ONE_RANGE.fullmatch(header.strip()) if header is not None else None
+    if found is None:
+        return None
+    first, last = found.groups()
+    if max(len(first), len(last)) > _MOST_DIGITS or not (first or last):
+        return None
+    if not first:
+        return _suffix(int(last), size)
+    if last and int(last) < int(first):
+        return None
+    if int(first) >= size:
+        raise RangeNotSatisfiableError
+    return int(first), min(int(last), size - 1) if last else size - 1
+
+
+def _suffix(length: int, size: int) -> tuple[int, int]:
+    if length == 0 or size == 0:
+        raise RangeNotSatisfiableError
+    return max(0, size - length), size - 1
+
 
 LARGEST = 2**63 - 1
 LAST_EPOCH = 2**31 - 1

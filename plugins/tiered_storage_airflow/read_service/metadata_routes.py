@@ -19,10 +19,13 @@ from tiered_storage_airflow.read_service.login import VisitorDep
 from tiered_storage_airflow.read_service.partitions import (
     LARGEST_PARTITION,
     DescribedDep,
+    SegmentPath,
     TopicPath,
     ensure_right,
+    find_segment,
     known_partitions,
     lives_of,
+    readable_segment,
 )
 from tiered_storage_airflow.read_service.problem import not_found, title_of
 from tiered_storage_airflow.read_service.schemas import (
@@ -34,7 +37,6 @@ from tiered_storage_airflow.read_service.schemas import (
     TopicAnswer,
     TopicsAnswer,
 )
-from tiered_storage_airflow.read_service.segments import SegmentPath, find_segment, readable_segment
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 
 router = APIRouter(tags=["metadata"])

@@ -9,10 +9,9 @@ from fastapi import APIRouter, Query
 
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.remote_log.read.read_values import OffsetSpec
-from tiered_storage_airflow.read_service.isolation import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep
 from tiered_storage_airflow.read_service.problem import title_of
-from tiered_storage_airflow.read_service.schemas import OffsetAnswer
+from tiered_storage_airflow.read_service.schemas import IsolationName, IsolationQuery, OffsetAnswer
 
 router = APIRouter(tags=["offsets"])
 

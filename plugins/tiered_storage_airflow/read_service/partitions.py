@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.settings.read_rights import Right
 from tiered_storage.settings.types import topic_name
@@ -166,3 +166,51 @@ def _topic_id(directory: FilePath) -> str | None:
         return read_topic_id(directory / PARTITION_METADATA)
     except (TieredStorageError, OSError):
         return None
+
+
+SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A-Za-z0-9_-]{22}$")]
+
+
+async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
+    """Return a segment in any state. Raises ProblemError: 404 where there never was one, 410 where it was deleted."""
+    return await asked.service.asking.run(lambda: _find(asked, segment_id))
+
+
+async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
+    """Return a segment that readers may see. Raises ProblemError: 404, 409 before its copy has ended, 410 deleted."""
+    segment = await find_segment(asked, segment_id)
+    state = await asked.service.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
+    if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):
+        raise _gone(segment_id)
+    if segment.state is SegmentState.COPY_SEGMENT_STARTED:
+        raise ProblemError(409, "NotFinished", f"the copy of segment {segment_id} has not ended", retriable=True)
+    if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
+        raise _gone(segment_id)
+    return segment
+
+
+async def told_if_gone(
+    asked: Asked, segment: RemoteLogSegmentMetadata, pieces: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """Pass `pieces` on; where they are not found any more because the segment was deleted meanwhile, say just that."""
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+    except RemoteObjectNotFoundError:
+        await readable_segment(asked, segment.segment_id.id)
+        raise
+
+
+def _find(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
+    segments = asked.service.log.segments
+    found = segments.segment_by_id(RemoteLogSegmentId(asked.partition, segment_id))
+    if found is not None:
+        return found
+    if segments.known_segment_ids(asked.partition, [segment_id]):
+        raise _gone(segment_id)
+    raise not_found(f"{asked.partition} has no remote segment {segment_id}")
+
+
+def _gone(segment_id: str) -> ProblemError:
+    return ProblemError(410, "Gone", f"the segment {segment_id} was deleted, or is about to be")

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import Query
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.read_values import FoundOffset
+from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation
+
+
+class IsolationName(StrEnum):
+    """A level, by its name in addresses."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+    @property
+    def level(self) -> Isolation:
+        """The level."""
+        return Isolation[self.name]
+
+
+IsolationQuery = Annotated[
+    IsolationName, Query(description="Whether records of open and aborted transactions are given too.")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def test_workers_that_start_at_once_unpack_one_library_and_leave_nothing_else(
     assert [path.name for path in cache.iterdir()] == [archive.stem]
     assert cache.stat().st_mode & 0o777 == 0o700
     assert sys.path[0] == str(cache / archive.stem)
-    assert (cache / archive.stem / "tiered_storage" / "remote_log" / "copy" / "worker.py").is_file()
+    assert (cache / archive.stem / "tiered_storage" / "remote_log" / "copy" / "job.py").is_file()
 
 
 def test_another_library_is_unpacked_beside_it(
@@ -80,9 +80,7 @@ def test_what_a_cleaner_of_temporary_files_took_away_is_put_back(
 ) -> None:
     archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     job.use_library([str(archive)])
-    taken = (
-        machine / f"remote-log-{os.getuid()}" / archive.stem / "tiered_storage" / "remote_log" / "copy" / "worker.py"
-    )
+    taken = machine / f"remote-log-{os.getuid()}" / archive.stem / "tiered_storage" / "remote_log" / "copy" / "job.py"
     taken.unlink()
     job.use_library([str(archive)])
     assert taken.is_file()

@@ -14,7 +14,7 @@ from pathlib import Path
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
 from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
-from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.files.small_files import is_zero
 from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, CRC_END
 from tiered_storage.kafka_log.records.batch_header import (
     MAGIC_END,

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.files.small_files import read_small_file
-from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.files.small_files import is_zero, read_small_file
 
 MAX_INDEX_BYTES = 128 << 20
 

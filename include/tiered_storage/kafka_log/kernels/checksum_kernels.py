@@ -9,7 +9,6 @@ Source: V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.kernels.checksum_powers import carrying
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     AHEAD,
     carryless_product,
@@ -24,7 +23,13 @@ from tiered_storage.kafka_log.kernels.kernel_memory import (
     load_word,
     prefetch,
 )
-from tiered_storage.kafka_log.kernels.wide_checksum import HAS_WIDE_PRODUCTS, STRIDE_BYTES, VECTOR_BYTES, state_behind
+from tiered_storage.kafka_log.kernels.wide_checksum import (
+    HAS_WIDE_PRODUCTS,
+    STRIDE_BYTES,
+    VECTOR_BYTES,
+    carrying,
+    state_behind,
+)
 
 _ONES = 0xFFFFFFFF
 _CACHE_LINE = 64

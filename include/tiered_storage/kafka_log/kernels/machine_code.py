@@ -44,7 +44,6 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 SOURCES = (
     "batch_layout.py",
     "checksum_kernels.py",
-    "checksum_powers.py",
     "constants.py",
     "decode_kernels.py",
     "kernel_compilation.py",

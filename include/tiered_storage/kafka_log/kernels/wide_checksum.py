@@ -19,9 +19,20 @@ from llvmlite import ir
 from numba import config, types
 from numba.extending import intrinsic
 
-from tiered_storage.kafka_log.kernels.checksum_powers import carrying
 from tiered_storage.kafka_log.kernels.kernel_memory import AHEAD, WORD, call_llvm, fetch_line
 from tiered_storage.kafka_log.kernels.machine_code import has_wide_products
+
+_POLYNOMIAL = 0x82F63B78
+"""x^32 left out, the coefficient of x^31 in the lowest bit."""
+
+
+def carrying(bits: int) -> int:
+    """Return the factor whose product with a word is congruent to it times x^`bits` (33 or more)."""
+    remainder = 1 << 31
+    for _ in range(bits - 33):
+        remainder = (remainder >> 1) ^ (_POLYNOMIAL if remainder & 1 else 0)
+    return remainder
+
 
 HAS_WIDE_PRODUCTS = has_wide_products() and bool(cast("Any", config).ENABLE_AVX)
 """Whether the code may have them: numba leaves them out for some CPUs by their names, whatever these say they have."""

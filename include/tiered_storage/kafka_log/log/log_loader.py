@@ -38,7 +38,7 @@ from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex, encode_aborted_transactions
 from tiered_storage.kafka_log.log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.log.log_segments import SegmentDeletion
 from tiered_storage.kafka_log.log.segment_recovery import OnDisk, RecoveredSegment, recover_segment, truncate_log_file
 from tiered_storage.kafka_log.producers.producer_snapshot_files import (
     latest_state,

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, read_sound_entries
-from tiered_storage.kafka_log.producers.end_markers import abort_markers
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.control_record import abort_markers
 
 
 class RetainedAborts:

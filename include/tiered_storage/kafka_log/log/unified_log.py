@@ -28,8 +28,7 @@ from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log.log_loader import LoadedLog, load_log, recover_producers
 from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
-from tiered_storage.kafka_log.log.log_segments import LogSegments
-from tiered_storage.kafka_log.log.segment_deletion import SegmentDeletion
+from tiered_storage.kafka_log.log.log_segments import LogSegments, SegmentDeletion
 from tiered_storage.kafka_log.log.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot

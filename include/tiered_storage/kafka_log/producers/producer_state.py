@@ -20,13 +20,12 @@ import numpy as np
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
-from tiered_storage.kafka_log.producers.end_markers import marker_at, marker_rows
 from tiered_storage.kafka_log.producers.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producers.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, in_broker_order
 from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID, RecordBatch
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
+from tiered_storage.kafka_log.records.control_record import EndTransactionMarker, marker_at, marker_rows
 
 _BEGUN_SPARE = 64
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
-from tiered_storage.kafka_log.producers.end_markers import marker_at, marker_rows
 from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.control_record import marker_at, marker_rows
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 

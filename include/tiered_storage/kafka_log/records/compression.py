@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import cast
@@ -30,8 +31,34 @@ import zstandard
 from isal import isal_zlib
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.records.gzip_header import begins_member
 from tiered_storage.kafka_log.records.whole_decompression import unlz4_whole, unzstd_whole, zstd_decompressor
+
+_MAGIC_AND_METHOD = b"\x1f\x8b\x08"
+_FIXED_BYTES = 10
+_CHECKSUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
+_TOO_FEW = 18
+"""So few bytes hold no member: Java does not look at them."""
+
+
+def begins_member(data: bytes, position: int) -> bool:
+    """Whether a whole gzip header begins at `position`, with bytes enough behind its start to be a member."""
+    if len(data) - position <= _TOO_FEW or data[position : position + 3] != _MAGIC_AND_METHOD:
+        return False
+    flags, at = data[position + 3], position + _FIXED_BYTES
+    if flags & _EXTRA:
+        at += 2 + int.from_bytes(data[at : at + 2], "little")
+    for flag in (_NAME, _COMMENT):
+        if flags & flag:
+            at = data.find(0, at) + 1
+            if not at:
+                return False
+    if flags & _CHECKSUM:
+        checksum = zlib.crc32(memoryview(data)[position:at]) & 0xFFFF
+        if data[at : at + 2] != checksum.to_bytes(2, "little"):
+            return False
+        at += 2
+    return at <= len(data)
+
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
 """Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""

@@ -20,6 +20,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.kernels.batch_layout import (
@@ -29,7 +33,8 @@ from tiered_storage.kafka_log.kernels.batch_layout import (
     MAGIC,
     TRANSACTIONAL_BIT,
 )
-from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, NO_SEQUENCE, Buffer
+from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Buffer
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
 
@@ -149,3 +154,35 @@ def encode_end_marker(
         is_transactional=True,
         is_control=True,
     )
+
+
+def marker_rows(batches: BatchTable) -> NDArray[np.int64]:
+    """Return the rows of the control batches that may hold an end marker.
+
+    Compaction leaves a control batch without its record where nothing is left of the transaction either.
+    """
+    is_control = (batches.attributes & CONTROL_BIT) != 0
+    return np.flatnonzero((batches.producer_id > NO_PRODUCER_ID) & is_control & (batches.record_count > 0))
+
+
+def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> EndTransactionMarker | None:
+    """Return the end marker in one of `batches` of the log `path`, whose bytes are `window`; None: it has another one.
+
+    Raises CorruptRecordError where its control record cannot be read.
+    """
+    position = int(batches.position[row])
+    start = position - int(batches.position[0])
+    batch = window[start : start + int(batches.size[row])]
+    return read_end_marker(batch, source=str(path), source_position=position)
+
+
+def abort_markers(path: Path, window: memoryview, batches: BatchTable) -> list[tuple[int, int]]:
+    """Return producer id and offset of each abort marker in `batches` of the log `path`, whose bytes are `window`.
+
+    Raises CorruptRecordError where a control record cannot be read.
+    """
+    return [
+        (int(batches.producer_id[row]), int(batches.base_offset[row]))
+        for row in marker_rows(batches).tolist()
+        if (marker := marker_at(path, window, batches, row)) is not None and marker.is_abort
+    ]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
-from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.files.small_files import is_zero
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import HEADERS_SOUND, TABLE_FULL

@@ -6,8 +6,9 @@ they found against the metadata once more, since segments may have been deleted 
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -23,6 +24,7 @@ from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import ProgressLog
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.progress import OnMoved, untold
@@ -142,3 +144,10 @@ def _audited(segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageMana
     except RemoteStorageError as error:
         return AuditOutcome(segment, (), CopyFailure.of(error), time.monotonic() - begun)
     return AuditOutcome(segment, anomalies, seconds=time.monotonic() - begun)
+
+
+def run_audit_group(access: JobAccess, number: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Audit the segments of group `number` of a job; return how many were read."""
+    with opened_job(access, AuditJobDescription, environ) as opened:
+        job = AuditJob(opened.folder, opened.description.groups)
+        return job.run_group(number, opened.storage, RateLimit(opened.description.bytes_per_second))

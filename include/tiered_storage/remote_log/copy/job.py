@@ -13,14 +13,15 @@ Its folder holds:
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Self
 
-from tiered_storage.clock import Clock
+from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
@@ -28,6 +29,7 @@ from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, 
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import PROGRESS_SECONDS, JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.settings.settings import Settings
@@ -245,3 +247,12 @@ def _partition_of_outcome(outcome: CopyOutcome) -> TopicIdPartition:
 def _batch_name(partitions: Sequence[Sequence[CopyOutcome]]) -> str:
     first, last = (str(_partition_of_outcome(outcomes[0])) for outcomes in (partitions[0], partitions[-1]))
     return first if len(partitions) == 1 else f"{first} to {last} ({len(partitions)} partitions)"
+
+
+def run_copy_group(
+    access: JobAccess, number: int, clock: Clock = wall_clock, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Copy the segments of group `number` of a job; return how many succeeded."""
+    with opened_job(access, CopyJobDescription, environ) as opened:
+        job = CopyJob(opened.folder, opened.description.groups)
+        return job.run_group(number, opened.storage, opened.description.sizes, clock)

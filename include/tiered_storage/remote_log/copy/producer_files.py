@@ -31,7 +31,6 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
     TransactionIndex,
     encode_aborted_transactions,
 )
-from tiered_storage.kafka_log.producers.end_markers import abort_markers
 from tiered_storage.kafka_log.producers.producer_entry import NO_COORDINATOR_EPOCH
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import (
@@ -40,6 +39,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot import (
     read_producer_snapshot,
 )
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.control_record import abort_markers
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 

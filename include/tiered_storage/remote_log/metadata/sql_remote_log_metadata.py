@@ -20,15 +20,16 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     Step,
 )
-from tiered_storage.remote_log.metadata.segment_rows import segment_of, state_of_row
-from tiered_storage.remote_log.metadata.sql_engine import Database
-from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
-from tiered_storage.remote_log.metadata.sql_partition_key import (
+from tiered_storage.remote_log.metadata.segment_rows import (
     bound_key,
     has_bound_key,
     in_batches,
     partition_of,
+    segment_of,
+    state_of_row,
 )
+from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
 from tiered_storage.remote_log.metadata.sql_partition_states import (
     all_states,
     check_lineage,

@@ -6,22 +6,69 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import URL, exc, make_url, select
+from sqlalchemy import URL, Connection, exc, make_url, select, update
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError
+from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql_clock_reading import SqlClockReading
-from tiered_storage.remote_log.metadata.sql_engine import Database
+from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_migrations import bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
-from tiered_storage.remote_log.metadata.sql_schema import work_area_key
+from tiered_storage.remote_log.metadata.sql_schema import store_identity, work_area_key
 from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
 from tiered_storage.remote_log.metadata.sqlite_database import open_sqlite
-from tiered_storage.remote_log.metadata.store_identity import StoreIdentity, give_identity
+
+
+class StoreIdentity:
+    """The metadata store's UUID, given when it was made, and that of the object store it is bound to, for good."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def metadata_uuid(self) -> str:
+        """This metadata store's own UUID."""
+        with self._database.reading() as connection:
+            return self._read(connection)[0]
+
+    def bound_store_uuid(self) -> str | None:
+        """Return the UUID of the object store that this metadata describes; None where none was bound yet."""
+        with self._database.reading() as connection:
+            return self._read(connection)[1]
+
+    def bind_store(self, uuid: str) -> None:
+        """Belong to the object store `uuid` from now on; binding the same again does nothing.
+
+        Raises StoreMismatchError where another one is bound.
+        """
+        with self._database.writing() as connection:
+            own, bound = self._read(connection)
+            if bound == uuid:
+                return
+            if bound is not None:
+                raise StoreMismatchError(
+                    f"{self._database.where}: metadata store {own} belongs to object store {bound}, not to {uuid}: "
+                    "point the settings at the pair that belongs together; nothing is deleted until they match"
+                )
+            connection.execute(update(store_identity).values(bound_store_uuid=uuid))
+
+    def _read(self, connection: Connection) -> tuple[str, str | None]:
+        # Locked on a database with row locks, so that two cannot bind at once.
+        row = connection.execute(select(store_identity).with_for_update()).one_or_none()
+        if row is None:
+            raise MetadataCorruptError(
+                f"{self._database.where}: the metadata store's own UUID is gone: restore the store from its backup"
+            )
+        return row.metadata_uuid, row.bound_store_uuid
+
+
+def give_identity(connection: Connection, metadata_uuid: str) -> None:
+    """Name a new metadata store; one that has a name keeps it."""
+    insert_missing(connection, store_identity, [{"id": 1, "metadata_uuid": metadata_uuid, "bound_store_uuid": None}])
 
 
 class SqlMetadataStore:

@@ -6,15 +6,17 @@ behind a bounded queue, each request with its own time. Here it is a library: no
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
 from tiered_storage.errors import LeaderEpochError, RecordsDeletedError, RemoteObjectNotFoundError
-from tiered_storage.kafka_log.columnar.decoder import RecordRange
+from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.columnar.record_columns import select_columns
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
@@ -25,8 +27,7 @@ from tiered_storage.remote_log.read.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.log_stream import LogStream
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
-from tiered_storage.remote_log.read.partition_view import PartitionView, look_at
-from tiered_storage.remote_log.read.partition_views import PartitionViews
+from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
 from tiered_storage.remote_log.read.read_values import (
     NO_EPOCHS,
     FetchedBatches,
@@ -34,14 +35,54 @@ from tiered_storage.remote_log.read.read_values import (
     FoundOffset,
     Isolation,
     OffsetSpec,
+    aborted_rows,
 )
-from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool
-from tiered_storage.remote_log.read.record_tables import decoded
-from tiered_storage.remote_log.read.remote_chunks import RemoteChunks
-from tiered_storage.remote_log.read.segment_stream import segment_range
+from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.read.remote_chunks import RemoteChunks, segment_range
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.settings.settings import Settings
+
+_CHECKED_ALREADY = Checks(crc=False)
+
+
+async def decoded(
+    batches: AsyncGenerator[FetchedBatches, None],
+    columns: Sequence[str] | None,
+    within: RecordRange,
+    pool: ReaderPool,
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Yield the records of `batches` that lie `within` a range too, without those of aborted transactions.
+
+    `columns` are those of record_columns.py, None: all. Decoding is done on the threads of `pool`, one record batch at
+    a time. A record batch is one piece of memory: who keeps one of its columns keeps all.
+    """
+    async with aclosing(batches):
+        async for fetched in batches:
+            step = partial(next, _decode(fetched, columns, within), None)
+            while (found := await outcome_of(pool.submit(step))) is not None:
+                yield found
+
+
+def _decode(fetched: FetchedBatches, columns: Sequence[str] | None, within: RecordRange) -> Iterator[pa.RecordBatch]:
+    table = fetched.table
+    skipped = aborted_rows(table, fetched.aborted)
+    window, origin = memoryview(fetched.content), fetched.source_position
+    if skipped.any():
+        rows = np.flatnonzero(~skipped)
+        if not rows.size:
+            return
+        table = type(table)(*(column[rows] for column in table.columns()))
+        window = window[int(table.position[0]) - origin :]
+    firsts = [each for each in (within.first_offset, fetched.start_offset) if each is not None]
+    ends = [each for each in (within.end_offset, fetched.end_offset) if each is not None]
+    inside = RecordRange(
+        max(firsts), min(ends), within.first_timestamp, within.end_timestamp, with_control=within.with_control
+    )
+    for found in ColumnDecoder(fetched.source, columns, inside, _CHECKED_ALREADY).decode(window, table):
+        if found.num_rows:
+            yield found
+
 
 READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 

@@ -24,8 +24,7 @@ from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEnt
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
 from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.read.partition_views import PartitionViews
+from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
 from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.remote_chunks import AheadFetch, RemoteChunks

@@ -1,5 +1,5 @@
 """Rebuilds lost metadata from the store alone, and backs metadata up.
 
-`rebuild` opens what a rebuild needs, `metadata_rebuild` does it. `take_over` writes backups, restores them, and lets
+`metadata_rebuild` rebuilds, from what `stored_partitions` finds. `take_over` writes backups, restores them, and lets
 metadata take over a store.
 """

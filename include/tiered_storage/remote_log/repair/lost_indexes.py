@@ -29,9 +29,9 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, encode_aborted_transactions
-from tiered_storage.kafka_log.producers.end_markers import abort_markers
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
+from tiered_storage.kafka_log.records.control_record import abort_markers
 from tiered_storage.remote_log.audit.bundle_check import BundleChecks
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import finished

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
-from tiered_storage.remote_log.retention.format_version import ensure_known_versions
+from tiered_storage.remote_log.retention.deletion_gate import ensure_known_versions
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 

@@ -29,11 +29,10 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, GraceTime
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement, DeletionGate, DeletionKind, GraceTime
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
-from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner
+from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
 from tiered_storage.remote_log.retention.local_retention import (
     LocalRetentionEnforcement,
     LocalRetentionPlan,
@@ -44,7 +43,6 @@ from tiered_storage.remote_log.retention.local_retention import (
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
 from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions
-from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.retention.topic_deletion import (
     TopicDeletionPlan,

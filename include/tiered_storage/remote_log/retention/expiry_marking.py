@@ -21,10 +21,13 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.deletion_gate import (
+    ClockAgreement,
+    DeletionGate,
+    DeletionKind,
+    unknown_versions,
+)
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.retention.format_version import unknown_versions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 GROUP_PARTITIONS = 50

@@ -5,18 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiered_storage.errors import DeletionRefusedError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.reader import TieredReader
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, plan_expiry
-from tiered_storage.remote_log.retention.record_deletion import plan_record_deletion
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import effective
+
+TO_THE_END = -1
+"""The offset that stands for the end of what is stable, as in Kafka."""
+
+
+def plan_record_deletion(
+    partition: TopicIdPartition, before: int, context: RemoteLogContext, now: int
+) -> ExpiryPlan | None:
+    """Return the end of all records of `partition` before the offset `before`; None where there are none.
+
+    TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
+    OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
+    """
+    log = TieredReader(context.source, context.segments, context.storage).open(partition)
+    start, end = log.log_start_offset, log.log_end_offset
+    if before < TO_THE_END:
+        raise ConfigurationError(
+            f"{partition}: {before} is no offset: give one from {start} to {end}, or {TO_THE_END} for the end"
+        )
+    if before > end:
+        raise OffsetOutOfRangeError(str(partition), before, start, end + 1)
+    new_log_start = end if before == TO_THE_END else before
+    going = ending_below(list(context.segments.list_remote_log_segments(partition)), new_log_start)
+    if not going and new_log_start <= start:
+        return None
+    return ExpiryPlan(partition, max(new_log_start, start), now, going, Reason.RECORDS)
 
 
 @dataclass(frozen=True, slots=True)

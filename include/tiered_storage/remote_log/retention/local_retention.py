@@ -30,10 +30,9 @@ from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.format_version import ensure_known_versions
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, ensure_known_versions
 from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
-from tiered_storage.remote_log.source.local_timestamps import is_older_than
+from tiered_storage.remote_log.source.local_read import is_older_than
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     LocalTrim,

@@ -30,9 +30,13 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.retention.clock_agreement import ClockAgreement, GraceTime
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.format_version import ensure_known_partition
+from tiered_storage.remote_log.retention.deletion_gate import (
+    ClockAgreement,
+    DeletionGate,
+    DeletionKind,
+    GraceTime,
+    ensure_known_partition,
+)
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion

@@ -3,8 +3,8 @@
 Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
 local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
 has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
-(repair/uncommitted_segments.py). What holds its offsets may be a fork, with other records. If the metadata did not see it begin,
-a `.log` that lost its indexes stays in the same way, for a person to mend.
+(repair/uncommitted_segments.py). What holds its offsets may be a fork, with other records. If the metadata did not see
+it begin, a `.log` that lost its indexes stays in the same way, for a person to mend.
 """
 
 from __future__ import annotations

@@ -12,12 +12,17 @@ The marker is a JSON object: format_version (1), segment_id, data_size, data_crc
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
+from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.index_bundle import parse_bundle
 from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 FORMAT_VERSION = 1
 _HIGHEST_VERSION = 255
@@ -88,3 +93,30 @@ class CommitMarker:
     def custom_metadata(self) -> bytes:
         """Return what is kept with the segment's metadata."""
         return _CUSTOM_METADATA.pack(FORMAT_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCopy:
+    """The indexes of a copy, and its metadata as those of a finished one, as its manifest tells them."""
+
+    contents: Mapping[IndexKind, bytes]
+    finished: RemoteLogSegmentMetadata
+
+
+def parse_copy(
+    raw: bytes, source: str, metadata: RemoteLogSegmentMetadata, marker: CommitMarker | None
+) -> StoredCopy | None:
+    """Return the copy whose bundle at `source` is `raw`; None where it is not that of `metadata`, or of `marker`.
+
+    Raises RemoteObjectCorruptError where the bundle is broken.
+    """
+    contents = parse_bundle(raw, source)
+    manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)
+    if manifest.data_crc32c is None:
+        return None
+    told = CommitMarker(manifest.segment_id.id, manifest.size, manifest.data_crc32c, len(raw), crc32c(raw))
+    if marker not in {None, told}:
+        return None
+    if (manifest.segment_id, manifest.base_offset) != (metadata.segment_id, metadata.start_offset):
+        return None
+    return StoredCopy(contents, manifest.metadata(told.custom_metadata()))

@@ -21,7 +21,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
@@ -55,7 +55,6 @@ from tiered_storage.remote_log.storage.store_identity import (
     ensure_store_identity,
     read_store_identity,
 )
-from tiered_storage.remote_log.storage.stored_copy import StoredCopy, parse_copy
 
 FETCH_BYTES = 4 << 20
 _ANY_ID = "A" * 22

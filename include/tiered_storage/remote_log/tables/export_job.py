@@ -10,8 +10,10 @@ the other one wrote there is refused: records of one table must never come into 
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -25,15 +27,17 @@ from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, 
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient
+from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name
 from tiered_storage.remote_log.tables.parquet import LocalFile, write_files
+from tiered_storage.remote_log.tables.planning import TableRange
 from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
-from tiered_storage.remote_log.tables.splits import TableRange
 
 BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; another number makes other files."""
@@ -253,3 +257,12 @@ def _pieces(path: Path) -> Iterator[memoryview]:
     with path.open("rb", buffering=0) as file:
         while length := file.readinto(buffer):
             yield buffer[:length]
+
+
+def run_export_group(access: JobAccess, number: int, environ: Mapping[str, str] = os.environ) -> int:
+    """Export the blocks of group `number` of a job; return how many were written."""
+    with opened_job(access, ExportJobDescription, environ) as opened:
+        description = opened.description
+        with closing(open_object_client(description.export_url, access.store.options(environ))) as target:
+            job = ExportJob(opened.folder, description.groups, description.attempt)
+            return job.run_group(number, opened.storage, target, description)

@@ -10,10 +10,9 @@ import pytest
 
 from support.remote_logs import NOW, records
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage_airflow.demo import by_service
-from tiered_storage_airflow.demo.by_service import compare_by_service
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition
+from tiered_storage_airflow.demo import comparison as by_service
+from tiered_storage_airflow.demo.comparison import compare_by_service
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 
 
 def expected(given: list[Record]) -> ExpectedPartition:

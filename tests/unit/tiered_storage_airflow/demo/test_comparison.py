@@ -13,8 +13,7 @@ from support.tiered_site import RECORDS, TIERED, TieredSite
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage_airflow.demo.comparison import Compared, compare
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition, records_in
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition, records_in
 
 SEGMENTS = 4
 COUNT = SEGMENTS * RECORDS

@@ -6,9 +6,8 @@ import pytest
 
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition
-from tiered_storage_airflow.demo.expired import (
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
+from tiered_storage_airflow.demo.limits import (
     ensure_enough_remains,
     readable_segments,
     segment_sizes,

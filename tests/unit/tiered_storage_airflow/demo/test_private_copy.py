@@ -19,9 +19,8 @@ from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage_airflow.demo.comparison import Compared, compare
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition, log_end_offset
-from tiered_storage_airflow.demo.private_copy import PrivateCopy, copy_log_directory
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition, log_end_offset
+from tiered_storage_airflow.demo.sample import PrivateCopy, copy_log_directory
 
 PRODUCER = 7
 

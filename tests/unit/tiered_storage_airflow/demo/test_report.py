@@ -9,8 +9,7 @@ from rich.console import Console
 
 from support.tiered_site import RECORDS, TIERED, TieredSite
 from tiered_storage_airflow.demo.comparison import Compared
-from tiered_storage_airflow.demo.errors import DemoError
-from tiered_storage_airflow.demo.expectation import ExpectedPartition
+from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 from tiered_storage_airflow.demo.report import Offsets, PartitionRow, ensure_all_was_shown, print_report, rows
 
 ROW = PartitionRow("orders-0", 5, Offsets(5, 9), Offsets(10, 39), Offsets(20, 49), 3000, 3000, 9, 45, 40)

@@ -10,7 +10,7 @@ import pytest
 from tiered_storage_airflow.embedded.airflow_command import airflow_command
 from tiered_storage_airflow.embedded.credentials import load_or_generate
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.record import RunningAirflow, write_record
 
 

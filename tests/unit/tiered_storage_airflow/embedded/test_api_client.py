@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 
 Answer = Callable[[httpx.Request], httpx.Response]
 MOMENT = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)

@@ -19,7 +19,7 @@ from tiered_storage_airflow.embedded.credentials import (
     rights_path,
     secrets_path,
 )
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 
 
 def test_both_files_are_for_their_owner_only(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from tiered_storage_airflow.embedded.processes import (
     start,
     wait_ended,
 )
+from tiered_storage_airflow.embedded.processes import wait_until as wait_until_at_intervals
 from tiered_storage_airflow.embedded.record import RunningAirflow, read_record, write_record
 from tiered_storage_airflow.embedded.stopping import stop
-from tiered_storage_airflow.embedded.waiting import wait_until as wait_until_at_intervals
 
 MARK = f"test-{os.getpid()}"
 

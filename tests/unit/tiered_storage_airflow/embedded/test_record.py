@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.java import _wheel_java_home
-from tiered_storage_airflow.embedded.processes import ServiceProcess, start
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError, ServiceProcess, start
 from tiered_storage_airflow.embedded.record import (
     RunningAirflow,
     locked,

@@ -11,7 +11,7 @@ import pytest
 from tiered_storage.errors import ConfigurationError
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
-from tiered_storage_airflow.embedded.errors import EmbeddedAirflowError
+from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.record import read_record
 
 COMMANDS = ("api-server", "scheduler", "dag-processor", "triggerer")

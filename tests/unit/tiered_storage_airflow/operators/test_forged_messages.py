@@ -15,11 +15,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.errors import UntrustedMessageError
-from tiered_storage.remote_log.copy.job import CopyJob
+from tiered_storage.remote_log.copy.job import CopyJob, run_copy_group
 from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.copy.worker import run_copy_group
 from tiered_storage.remote_log.jobs.messages import to_lines
 from tiered_storage.remote_log.jobs.worker import group_count
 from tiered_storage.remote_log.manager import RemoteLogManager

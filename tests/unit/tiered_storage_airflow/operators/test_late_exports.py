@@ -26,7 +26,7 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
 )
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.export_worker import run_export_group
+from tiered_storage.remote_log.tables.export_job import run_export_group
 from tiered_storage.remote_log.tables.exports import ExportRequest, RemoteLogTables
 from tiered_storage.remote_log.tables.late_data import LateIntervals
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder

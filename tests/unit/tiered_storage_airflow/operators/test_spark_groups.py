@@ -11,8 +11,7 @@ import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from tiered_storage_airflow.embedded.processes import is_running
-from tiered_storage_airflow.embedded.waiting import wait_until
+from tiered_storage_airflow.embedded.processes import is_running, wait_until
 from tiered_storage_airflow.operators.spark_groups import END_WITH_TASK, SparkGroupsOperator
 
 TASK = """

@@ -9,8 +9,8 @@ from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
 from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
-from tiered_storage_airflow.page import copying_run
-from tiered_storage_airflow.page.copying_run import _search
+from tiered_storage_airflow.page import segment_page as copying_run
+from tiered_storage_airflow.page.segment_page import _search
 
 
 def test_the_run_that_copied_a_segment_is_found_behind_those_that_exported_it(tmp_path: Path) -> None:

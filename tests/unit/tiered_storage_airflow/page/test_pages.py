@@ -142,7 +142,7 @@ def test_each_life_of_a_topic_has_pages_of_its_own(own_site: ReadServiceSite, lo
 def test_looking_for_a_run_takes_no_thread_of_others_and_comes_to_an_end(
     own_site: ReadServiceSite, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage_airflow.page import copying_run
+    from tiered_storage_airflow.page import segment_page as copying_run
 
     released = threading.Event()
     monkeypatch.setattr(copying_run, "SECONDS", 0.05)

@@ -39,6 +39,7 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import KEYS, VALUES
 from tiered_storage.kafka_log.kernels.machine_code import address_of, load_kernels
 from tiered_storage.kafka_log.records import segment_scan
+from tiered_storage.kafka_log.records.record import append_varint
 from tiered_storage.kafka_log.records.record_batch import (
     Compression,
     Record,
@@ -48,7 +49,6 @@ from tiered_storage.kafka_log.records.record_batch import (
     read_records,
 )
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
-from tiered_storage.kafka_log.records.varint import append_varint
 
 MIB = 1 << 20
 EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.kafka_log.files.zero_tail import is_zero
+from tiered_storage.kafka_log.files.small_files import is_zero
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.records.varint import append_varint, read_varint, read_varlong
+from tiered_storage.kafka_log.records.record import append_varint, read_varint, read_varlong
 
 int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64))
 

@@ -19,9 +19,8 @@ from support.remote_logs import (
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit import job as audit_job
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
-from tiered_storage.remote_log.audit.job import AuditJob
+from tiered_storage.remote_log.audit.job import AuditJob, run_audit_group
 from tiered_storage.remote_log.audit.report import AnomalyKind, AuditReport
-from tiered_storage.remote_log.audit.worker import run_audit_group
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING, Selection

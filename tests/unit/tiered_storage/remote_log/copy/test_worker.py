@@ -6,7 +6,7 @@ import pytest
 
 from support.remote_logs import a_remote_log, begin, offsets_read
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.remote_log.copy.worker import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.worker import group_count, options_of
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions

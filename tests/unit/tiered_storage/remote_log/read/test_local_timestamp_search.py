@@ -21,9 +21,9 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.read import local_timestamp_search
+from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, OffsetSpec
-from tiered_storage.remote_log.read.timestamp_search import ScannedBatches
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 BASE = 100

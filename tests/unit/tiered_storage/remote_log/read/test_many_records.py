@@ -12,8 +12,8 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Tier
-from tiered_storage.remote_log.read.timestamp_search import ScannedBatches
 
 MANY = 60_000
 MOST_MEMORY = 3 << 20

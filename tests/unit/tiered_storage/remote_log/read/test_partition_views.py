@@ -18,8 +18,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
-from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.read.partition_views import PartitionViews
+from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.reader_pools import ReaderPool
 
 P = [partition_of("orders", number) for number in range(4)]

@@ -45,8 +45,12 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.rebuild.metadata_rebuild import FENCING_JUMP, MetadataRebuild, RebuildReport
-from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.metadata_rebuild import (
+    FENCING_JUMP,
+    MetadataRebuild,
+    RebuildReport,
+    rebuild_metadata,
+)
 from tiered_storage.remote_log.repair.redundancy import held_twice
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests

@@ -37,8 +37,7 @@ from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.rebuild.metadata_rebuild import RebuildReport
-from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.metadata_rebuild import RebuildReport, rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager

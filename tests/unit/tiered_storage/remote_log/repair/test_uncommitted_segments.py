@@ -44,15 +44,15 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
 )
-from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.storage.commit_marker import StoredCopy
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.stored_copy import StoredCopy
 
 STARTED, FINISHED, DELETING = "COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"
 TOPICS = {"orders": {**ENABLED, "remote.deletion.allowed": False}}

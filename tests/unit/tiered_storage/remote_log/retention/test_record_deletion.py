@@ -14,7 +14,7 @@ from tiered_storage.errors import ConfigurationError, DeletionRefusedError, Offs
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.retention.expiry import Reason
-from tiered_storage.remote_log.retention.record_deletion import TO_THE_END
+from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
 
 def delete_records(remote_log: RemoteLogManager, before: int) -> int:

@@ -31,7 +31,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import documents_of
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadataUpdate, SegmentState
-from tiered_storage.remote_log.rebuild.rebuild import rebuild_metadata
+from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
 
 GRACE = 3_600_000

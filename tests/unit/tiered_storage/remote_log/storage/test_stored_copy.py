@@ -11,8 +11,8 @@ import pytest
 
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, flip_bit, segments_of
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.commit_marker import StoredCopy
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.stored_copy import StoredCopy
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportJobDescription,
     ExportOutcome,
     ExportTask,
+    run_export_group,
 )
-from tiered_storage.remote_log.tables.export_worker import run_export_group
 from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery

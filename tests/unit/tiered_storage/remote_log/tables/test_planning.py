@@ -38,10 +38,16 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
-from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
+from tiered_storage.remote_log.tables.planning import (
+    TablePlan,
+    TableRange,
+    TableSplit,
+    plan_splits,
+    plan_table,
+    unknown_partitions,
+)
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.reading import read_split
-from tiered_storage.remote_log.tables.splits import TableRange, TableSplit, plan_splits
 
 ANY_TIME = replace(LOG_CONFIG, message_timestamp_after_max_ms=10**15)
 """Takes records of producers whose clocks are years ahead."""

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.remote_log.tables.predicates import Comparison, Operator, narrowed
-from tiered_storage.remote_log.tables.query import TableQuery
+from tiered_storage.remote_log.tables.query import Comparison, Operator, TableQuery, narrowed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 HOLDS = {

@@ -35,12 +35,10 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-from tiered_storage.remote_log.tables.chunks import CHUNKS_AHEAD
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
-from tiered_storage.remote_log.tables.planning import plan_table
+from tiered_storage.remote_log.tables.planning import TableSplit, plan_splits, plan_table
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
-from tiered_storage.remote_log.tables.reading import read_split
-from tiered_storage.remote_log.tables.splits import TableSplit, plan_splits
+from tiered_storage.remote_log.tables.reading import CHUNKS_AHEAD, read_split
 
 FIRST = 5
 """Every log begins with five records of another kind, see remote_logs.py."""
