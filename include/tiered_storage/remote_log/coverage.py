@@ -91,8 +91,20 @@ class Coverage:
         return wanted if reached > end_offset else None
 
     def ranges_from(self, offset: int) -> Iterator[CoveredRange]:
-        """Yield the ranges that end at or behind `offset`, in order."""
+        """Yield the ranges that end at `offset` or after it, in order."""
         return islice(self.ranges, self._first_ending_at_or_after(offset), None)
+
+    def runs(self, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
+        """Return the ranges that hold any of [`start_offset`, `end_offset`], those without a gap between together."""
+        runs: list[list[CoveredRange]] = []
+        for covered in self.ranges_from(start_offset):
+            if covered.start_offset > end_offset:
+                break
+            if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
+                runs[-1].append(covered)
+            else:
+                runs.append([covered])
+        return runs
 
     def last_before(self, offset: int) -> RemoteLogSegmentMetadata | None:
         """Return the segment of the last range that begins below `offset`."""

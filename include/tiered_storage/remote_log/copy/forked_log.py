@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
-
-import numpy as np
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -32,7 +30,6 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
@@ -44,23 +41,18 @@ from tiered_storage.remote_log.copy.batch_comparison import (
     overlapping,
     remote_batches,
     shown_batch,
-    sound_batches,
 )
 from tiered_storage.remote_log.copy.plan import PlannedSegment
+from tiered_storage.remote_log.copy.sent_records import are_sent_bytes, is_same_file, readable_batches, sent_crc32c
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
-from tiered_storage.remote_log.lineage import trusted_lineage, valid_end, whole_lineage
+from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.local_read import LocalSegmentReader
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
-from tiered_storage.remote_log.storage.commit_marker import CommitMarker
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _READ_BYTES = 64 << 10
-_FILE_READ_BYTES = 1 << 20
 _AT_ONCE = 8
 
 
@@ -93,37 +85,38 @@ def ensure_same_batches(
 
 
 def ensure_same_below(
-    log: PartitionLog, end_offset: int, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
+    log: PartitionLog,
+    end_offset: int,
+    coverage: Coverage,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
 ) -> None:
     """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it ends its life.
 
-    What readers are given no more is compared by nobody afterwards. Segments of the same bytes are told by the checksum
-    in their manifest; of others the remote one is read. Raises as ensure_same_batches, and LineageContradictedError.
+    Nobody can compare it afterwards. Of segments with the same checksum the remote one is not read. Raises as
+    ensure_same_batches.
     """
-    partition = log.topic_id_partition
     below = [segment for segment in log.segments if segment.base_offset < end_offset]
     if not below:
         return
-    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
-    for run in _runs(coverage, below[0].base_offset, end_offset - 1):
+    for run in coverage.runs(below[0].base_offset, end_offset - 1):
         held_by = [covered.segment for covered in run]
         local = [one for one in below if any(share_offsets(each, one) for each in held_by)]
         compared = [one for one in local if not is_same_file(one, held_by, storage)]
         holders = [each for each in held_by if any(share_offsets(each, one) for one in compared)]
         read = storage.fetch_log_segment
-        ensure_same_batches(partition, compared, holders, lineage, read, run[-1].end_offset)
+        ensure_same_batches(log.topic_id_partition, compared, holders, lineage, read, run[-1].end_offset)
 
 
-def ensure_joined(log: PartitionLog, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager) -> None:
+def ensure_joined(
+    log: PartitionLog, coverage: Coverage, lineage: Sequence[EpochEntry], storage: RemoteStorageManager
+) -> None:
     """Compare the last remote segment that shares offsets with `log`, before anything remote of the partition ends.
 
     The records of a fork count towards total retention, but must never end records of the log that was copied. Raises
-    as ensure_same_batches, and LineageContradictedError.
+    as ensure_same_batches.
     """
     partition, directory = log.topic_id_partition, log.directory
-    lineage = trusted_lineage(metadata.partition_state(partition).lineage, log)
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
     active_from = max((one.base_offset for one in log.segments), default=0)
     for covered in reversed(list(coverage.ranges_from(log.log_start_offset))):
         is_compared = ensure_same_segment(directory, covered.segment, lineage, storage)
@@ -138,15 +131,14 @@ def ensure_joined_above(
     partition: TopicIdPartition,
     directory: Path,
     offset: int,
-    metadata: RemoteLogMetadataManager,
+    coverage: Coverage,
     lineage: Sequence[EpochEntry],
     storage: RemoteStorageManager,
 ) -> None:
     """Compare the first remote segment that ends at `offset` or above with what the log in `directory` has of it.
 
-    So a log is told from its fork where nothing remote is left of what lies below. Raises as ensure_same_batches.
+    This finds a fork if nothing remote is left of what lies below. Raises as ensure_same_batches.
     """
-    coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
     covered = next(coverage.ranges_from(offset), None)
     if covered is not None and not ensure_same_segment(directory, covered.segment, lineage, storage):
         _ensure_same_batch(partition, directory, max(offset, covered.start_offset), covered, storage)
@@ -172,148 +164,6 @@ def ensure_same_segment(
     end = valid_end(segment, whole_lineage([segment], lineage))
     ensure_same_batches(segment.topic_id_partition, compared, [segment], lineage, storage.fetch_log_segment, end)
     return bool(shared)
-
-
-def _runs(coverage: Coverage, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
-    """Return the ranges that hold offsets from `start_offset` to `end_offset` (inclusive), those in a row together."""
-    runs: list[list[CoveredRange]] = []
-    for covered in coverage.ranges_from(start_offset):
-        if covered.start_offset > end_offset:
-            break
-        if runs and covered.start_offset <= runs[-1][-1].end_offset + 1:
-            runs[-1].append(covered)
-        else:
-            runs.append([covered])
-    return runs
-
-
-def is_same_file(
-    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
-) -> bool:
-    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
-
-    Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
-    """
-    for holder in held_by:
-        if of_same_offsets(holder, local):
-            sent = _sent_crc32c(holder)
-            if sent is None:
-                raw = storage.fetch_index(holder, IndexKind.MANIFEST)
-                sent = Manifest.parse(raw, str(holder.segment_id)).data_crc32c
-            with suppress(FileNotFoundError):
-                return (local.size, _file_crc32c(local.log_path)) == (holder.size, sent)
-            return True
-    return False
-
-
-def _file_crc32c(path: Path) -> int:
-    checksum = 0
-    with path.open("rb", buffering=0) as file:
-        while piece := file.read(_FILE_READ_BYTES):
-            checksum = crc32c(piece, checksum)
-    return checksum
-
-
-def why_other_records(
-    segment: RemoteLogSegmentMetadata,
-    others: Coverage,
-    log_start: int,
-    lineage: Sequence[EpochEntry],
-    storage: RemoteStorageManager,
-) -> str | None:
-    """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
-
-    Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
-    sent with the same checksum are not read. Raises what the store raises where it cannot be asked.
-    """
-    end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
-    for run in _runs(others, max(segment.start_offset, log_start), end):
-        start, holders = max(run[0].start_offset, log_start), [covered.segment for covered in run]
-        if any(_was_sent_alike(segment, holder) for holder in holders):
-            continue
-        windows = (
-            window.touching(start, min(end, run[-1].end_offset)) for window in _readable_batches(segment, storage)
-        )
-        known = remote_batches(holders, lineage, storage.fetch_log_segment)
-        try:
-            found = first_difference(windows, known)
-        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
-            return f"what others hold of its offsets cannot be compared with it: {error}"
-        if found is not None:
-            ours, row, there = found
-            return (
-                f"at offset {int(ours.base[row])} it has {ours.shown(row)}, and what would be read instead "
-                f"{overlapping(there, ours, row)}: one of them is of a fork of the log"
-            )
-    return None
-
-
-def _readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
-    if not isinstance(storage, ObjectRemoteStorageManager):
-        yield from remote_batches([segment], (), storage.fetch_log_segment)
-        return
-    name = segment_object_names(segment.segment_id, segment.start_offset).data
-    with suppress(RemoteObjectNotFoundError):
-        size = min(segment.size, storage.object_size(name))
-        yield from sound_batches(segment, size, lambda position, count: storage.read_object(name, position, count))
-
-
-def _was_sent_alike(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
-    if (one.start_offset, one.end_offset, one.size) != (other.start_offset, other.end_offset, other.size):
-        return False
-    checksum = _sent_crc32c(one)
-    return checksum is not None and checksum == _sent_crc32c(other)
-
-
-def _sent_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
-    """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
-    if segment.custom_metadata is None:
-        return None
-    with suppress(RemoteObjectCorruptError, LaterVersionError):
-        return CommitMarker.from_custom_metadata(segment, segment.custom_metadata).data_crc32c
-    return None
-
-
-def is_held_elsewhere(
-    copy: RemoteLogSegmentMetadata,
-    data_crc32c: int | None,
-    start_offset: int,
-    held_by: Sequence[CoveredRange],
-    log: PartitionLog | None,
-    lineage: Sequence[EpochEntry],
-    storage: ObjectRemoteStorageManager,
-) -> bool:
-    """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
-
-    Of a copy whose leader epochs nobody knows every batch counts, up to its end.
-    A local file of the same offsets is told by its checksum (None: not known); else every byte of `held_by` is read
-    and verified first. Raises what that and the reading of the others raise.
-    """
-    told = (copy.size, data_crc32c)
-    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
-    for one in local:
-        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
-            return True
-    for covered in held_by:
-        storage.verify(covered.segment)
-    for covered in held_by:
-        holder = covered.segment
-        if (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset):
-            other = Manifest.parse(storage.fetch_index(holder, IndexKind.MANIFEST), str(holder.segment_id))
-            if (other.size, other.data_crc32c) == told:
-                return True
-    reached = max((covered.end_offset for covered in held_by), default=-1)
-    read = storage.fetch_log_segment
-    end = valid_end(copy, whole_lineage([copy], lineage)) if copy.leader_epochs else copy.end_offset
-    windows = (window.touching(start_offset, end) for window in _readable_batches(copy, storage))
-    remote = remote_batches([covered.segment for covered in held_by], lineage, read)
-    known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
-    return first_difference(windows, known) is None
-
-
-def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
-    """Return the last offset of the batches of `segment` that can still be read; None where there is none."""
-    return max((int(window.last[-1]) for window in _readable_batches(segment, storage) if len(window)), default=None)
 
 
 def forked_copies(
@@ -408,14 +258,14 @@ def _ensure_replaceable(
     local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]
     if not local:
         return
-    end, sent = valid_end(segment, due[-1].lineage), _recorded_crc32c(segment, storage)
+    end, sent = valid_end(segment, due[-1].lineage), None
+    with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError):
+        sent = sent_crc32c(segment, storage)
     last_shared = min(end, local[-1].end_offset)
     try:
-        if _are_sent_bytes(segment, sent, _local_windows(local)):
+        if are_sent_bytes(segment, sent, _local_windows(local)):
             return
-        readable = [
-            window.touching(local[0].base_offset, last_shared) for window in _readable_batches(segment, storage)
-        ]
+        readable = [window.touching(local[0].base_offset, last_shared) for window in readable_batches(segment, storage)]
         found = first_difference(readable, local_batches(local))
     except (CorruptLogError, OSError) as error:
         raise RemoteObjectCorruptError(
@@ -438,34 +288,6 @@ def _ensure_replaceable(
 def _reach(windows: Iterable[Batches], offset: int) -> bool:
     """Whether the last batch of `windows` holds `offset` or more: a fork differs in its last batch."""
     return any(len(window) and window.last[-1] >= offset for window in windows)
-
-
-def _recorded_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
-    """Return the checksum of the data of `segment` as it was sent; None where neither metadata nor manifest have it."""
-    sent = _sent_crc32c(segment)
-    if sent is not None:
-        return sent
-    with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError):
-        return Manifest.parse(storage.fetch_index(segment, IndexKind.MANIFEST), str(segment.segment_id)).data_crc32c
-    return None
-
-
-def _are_sent_bytes(
-    segment: RemoteLogSegmentMetadata, sent: int | None, windows: Iterable[tuple[memoryview, BatchTable]]
-) -> bool:
-    """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
-    if sent is None:
-        return False
-    size, checksum, next_offset = 0, 0, segment.start_offset
-    for window, table in windows:
-        first = int(np.searchsorted(table.base_offset, next_offset))
-        stop = int(np.searchsorted(table.last_offset, segment.end_offset, side="right"))
-        if first < stop:
-            begin = int(table.position[first] - table.position[0])
-            end = int(table.position[stop - 1] + table.size[stop - 1] - table.position[0])
-            size, checksum = size + end - begin, crc32c(window[begin:end], checksum)
-            next_offset = int(table.last_offset[stop - 1]) + 1
-    return (size, checksum) == (segment.size, sent)
 
 
 def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview, BatchTable]]:

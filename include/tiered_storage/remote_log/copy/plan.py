@@ -177,7 +177,7 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
-    lives = _by_name(states)
+    incarnations = _by_name(states)
     decisions = Decisions(topics, settings)
     for log in source.partitions():
         if isinstance(log, UnreadablePartition):
@@ -207,7 +207,7 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            _refuse_lost_id(log, lives, metadata)
+            _refuse_lost_id(log, incarnations, metadata)
             looked.append(_look(log, state, source, metadata, selection, replacing))
         except (InvalidLogDirectoryError, LineageContradictedError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
@@ -225,18 +225,18 @@ def plan_copy(
     )
 
 
-_Lives = Mapping[tuple[str, str], Mapping[str, Sequence[TopicIdPartition]]]
+_Incarnations = Mapping[tuple[str, str], Mapping[str, Sequence[TopicIdPartition]]]
 
 
-def _by_name(partitions: Iterable[TopicIdPartition]) -> _Lives:
+def _by_name(partitions: Iterable[TopicIdPartition]) -> _Incarnations:
     """Return `partitions` by topic id, for each cluster and topic name."""
-    lives: dict[tuple[str, str], dict[str, list[TopicIdPartition]]] = {}
+    incarnations: dict[tuple[str, str], dict[str, list[TopicIdPartition]]] = {}
     for each in partitions:
-        lives.setdefault((each.cluster_id, each.topic), {}).setdefault(each.topic_id, []).append(each)
-    return lives
+        incarnations.setdefault((each.cluster_id, each.topic), {}).setdefault(each.topic_id, []).append(each)
+    return incarnations
 
 
-def _refuse_lost_id(log: PartitionLog, lives: _Lives, metadata: RemoteLogMetadataManager) -> None:
+def _refuse_lost_id(log: PartitionLog, incarnations: _Incarnations, metadata: RemoteLogMetadataManager) -> None:
     """Raise InvalidLogDirectoryError where `log` has a derived topic id, and its topic is remote under another one.
 
     Under the derived id all of it would be copied again, as another topic of that name.
@@ -244,7 +244,7 @@ def _refuse_lost_id(log: PartitionLog, lives: _Lives, metadata: RemoteLogMetadat
     if not log.topic_id_is_derived:
         return
     own = log.topic_id_partition
-    for topic_id, partitions in lives.get((own.cluster_id, own.topic), {}).items():
+    for topic_id, partitions in incarnations.get((own.cluster_id, own.topic), {}).items():
         if topic_id != own.topic_id and any(
             SegmentState.COPY_SEGMENT_FINISHED in metadata.count_remote_log_segments(each) for each in partitions
         ):

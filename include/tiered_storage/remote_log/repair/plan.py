@@ -79,7 +79,7 @@ def plan_repair(
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
     count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
     UncommittedSegments). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes;
-    `why_other_records` says why sound remote segments are none to read in place of a damaged one (see forked_log.py).
+    `why_other_records` says why sound remote segments are none to read in place of a damaged one (see sent_records.py).
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:

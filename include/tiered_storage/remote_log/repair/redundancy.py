@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.forked_log import why_other_records
+from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.retention.local_retention import ensure_whole

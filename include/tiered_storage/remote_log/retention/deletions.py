@@ -17,10 +17,11 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below, why_other_records
+from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below
 from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
-from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.lineage import merged, trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
@@ -282,17 +283,19 @@ class RemoteLogDeletions:
         return why_other_records(segment, held_by, segment.start_offset, lineage, self.context.storage) is None
 
     def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
-        segments = self.context.segments
-        log = self.context.local_log(plan.topic_id_partition)
+        partition, segments, storage = plan.topic_id_partition, self.context.segments, self.context.storage
+        log = self.context.local_log(partition)
         if log is None:
             return
+        lineage = trusted_lineage(segments.partition_state(partition).lineage, log)
+        coverage = Coverage.of(segments.list_remote_log_segments(partition), lineage)
         given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if gives_up else ()
         with suppress(*given_up):
-            ensure_joined(log, segments, self.context.storage)
+            ensure_joined(log, coverage, lineage, storage)
         # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
         if not log.topic_id_is_derived:
             with suppress(*given_up):
-                ensure_same_below(log, plan.new_log_start, segments, self.context.storage)
+                ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)
 
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
         """Return what delete_marked would find marked already; see pending_deletions, while deletions are stopped too.

@@ -22,8 +22,9 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.remote_log.copy.forked_log import ensure_joined_above, ensure_same_batches, is_same_file
+from tiered_storage.remote_log.copy.forked_log import ensure_joined_above, ensure_same_batches
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
@@ -296,8 +297,9 @@ class LocalRetentionEnforcement:
         if not plan.is_held_whole:
             # Of what expired nothing remote is left to compare.
             directory = plan.segments[0].log_path.parent
-            joined = (plan.new_local_start, self.metadata, plan.lineage, self.storage)
-            ensure_joined_above(plan.topic_id_partition, directory, *joined)
+            partition = plan.topic_id_partition
+            coverage = Coverage.of(self.metadata.list_remote_log_segments(partition), plan.lineage)
+            ensure_joined_above(partition, directory, plan.new_local_start, coverage, plan.lineage, self.storage)
         for local in plan.segments:
             self.on_moved(local.size, 1)
 

@@ -19,7 +19,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.forked_log import is_held_elsewhere, last_sound_offset
+from tiered_storage.remote_log.copy.sent_records import is_held_elsewhere, last_sound_offset
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager

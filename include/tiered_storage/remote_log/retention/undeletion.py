@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import why_other_records
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import trusted_lineage

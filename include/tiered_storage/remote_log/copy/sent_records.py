@@ -1,0 +1,198 @@
+"""Which records a remote segment was sent with, as far as checksums or its readable batches prove it, and who has them.
+
+Offsets do not prove it: a fork has other records there. The CRC-32C of the data that was sent stands in the segment's
+metadata and in its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from tiered_storage.errors import (
+    CorruptLogError,
+    LaterVersionError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.remote_log.copy.batch_comparison import (
+    Batches,
+    first_difference,
+    local_batches,
+    overlapping,
+    remote_batches,
+    sound_batches,
+)
+from tiered_storage.remote_log.coverage import Coverage, CoveredRange
+from tiered_storage.remote_log.lineage import valid_end, whole_lineage
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+_FILE_READ_BYTES = 1 << 20
+
+
+def sent_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent: by its metadata, else by its manifest.
+
+    None where neither has it. Raises what reading the manifest raises.
+    """
+    known = _known_crc32c(segment)
+    if known is not None:
+        return known
+    return Manifest.parse(storage.fetch_index(segment, IndexKind.MANIFEST), str(segment.segment_id)).data_crc32c
+
+
+def _known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
+    """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
+    if segment.custom_metadata is None:
+        return None
+    with suppress(RemoteObjectCorruptError, LaterVersionError):
+        return CommitMarker.from_custom_metadata(segment, segment.custom_metadata).data_crc32c
+    return None
+
+
+def is_same_file(
+    local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
+) -> bool:
+    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
+
+    Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
+    """
+    for holder in held_by:
+        if of_same_offsets(holder, local):
+            sent = sent_crc32c(holder, storage)
+            with suppress(FileNotFoundError):
+                return (local.size, _file_crc32c(local.log_path)) == (holder.size, sent)
+            return True
+    return False
+
+
+def _file_crc32c(path: Path) -> int:
+    checksum = 0
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_FILE_READ_BYTES):
+            checksum = crc32c(piece, checksum)
+    return checksum
+
+
+def are_sent_bytes(
+    segment: RemoteLogSegmentMetadata, sent: int | None, windows: Iterable[tuple[memoryview, BatchTable]]
+) -> bool:
+    """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
+    if sent is None:
+        return False
+    size, checksum, next_offset = 0, 0, segment.start_offset
+    for window, table in windows:
+        first = int(np.searchsorted(table.base_offset, next_offset))
+        stop = int(np.searchsorted(table.last_offset, segment.end_offset, side="right"))
+        if first < stop:
+            begin = int(table.position[first] - table.position[0])
+            end = int(table.position[stop - 1] + table.size[stop - 1] - table.position[0])
+            size, checksum = size + end - begin, crc32c(window[begin:end], checksum)
+            next_offset = int(table.last_offset[stop - 1]) + 1
+    return (size, checksum) == (segment.size, sent)
+
+
+def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
+    """Yield the batches of `segment` whose CRC holds, in windows by rising offset."""
+    if not isinstance(storage, ObjectRemoteStorageManager):
+        yield from remote_batches([segment], (), storage.fetch_log_segment)
+        return
+    name = segment_object_names(segment.segment_id, segment.start_offset).data
+    with suppress(RemoteObjectNotFoundError):
+        size = min(segment.size, storage.object_size(name))
+        yield from sound_batches(segment, size, lambda position, count: storage.read_object(name, position, count))
+
+
+def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
+    """Return the last offset of the batches of `segment` that can still be read; None where there is none."""
+    return max((int(window.last[-1]) for window in readable_batches(segment, storage) if len(window)), default=None)
+
+
+def why_other_records(
+    segment: RemoteLogSegmentMetadata,
+    others: Coverage,
+    log_start: int,
+    lineage: Sequence[EpochEntry],
+    storage: RemoteStorageManager,
+) -> str | None:
+    """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
+
+    Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
+    sent with the same checksum are not read. Raises what the store raises where it cannot be asked.
+    """
+    end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
+    for run in others.runs(max(segment.start_offset, log_start), end):
+        start, holders = max(run[0].start_offset, log_start), [covered.segment for covered in run]
+        if any(_was_sent_alike(segment, holder) for holder in holders):
+            continue
+        windows = (
+            window.touching(start, min(end, run[-1].end_offset)) for window in readable_batches(segment, storage)
+        )
+        known = remote_batches(holders, lineage, storage.fetch_log_segment)
+        try:
+            found = first_difference(windows, known)
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+            return f"what others hold of its offsets cannot be compared with it: {error}"
+        if found is not None:
+            ours, row, there = found
+            return (
+                f"at offset {int(ours.base[row])} it has {ours.shown(row)}, and what would be read instead "
+                f"{overlapping(there, ours, row)}: one of them is of a fork of the log"
+            )
+    return None
+
+
+def _was_sent_alike(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    if (one.start_offset, one.end_offset, one.size) != (other.start_offset, other.end_offset, other.size):
+        return False
+    checksum = _known_crc32c(one)
+    return checksum is not None and checksum == _known_crc32c(other)
+
+
+def is_held_elsewhere(
+    copy: RemoteLogSegmentMetadata,
+    data_crc32c: int | None,
+    start_offset: int,
+    held_by: Sequence[CoveredRange],
+    log: PartitionLog | None,
+    lineage: Sequence[EpochEntry],
+    storage: ObjectRemoteStorageManager,
+) -> bool:
+    """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
+
+    Of a copy whose leader epochs nobody knows every batch counts, up to its end.
+    A local file of the same offsets is told by its checksum (None: not known); else every byte of `held_by` is read
+    and verified first. Raises what that and the reading of the others raise.
+    """
+    told = (copy.size, data_crc32c)
+    local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
+    for one in local:
+        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
+            return True
+    for covered in held_by:
+        storage.verify(covered.segment)
+    for covered in held_by:
+        holder = covered.segment
+        is_of_same_offsets = (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset)
+        if is_of_same_offsets and (holder.size, sent_crc32c(holder, storage)) == told:
+            return True
+    reached = max((covered.end_offset for covered in held_by), default=-1)
+    read = storage.fetch_log_segment
+    end = valid_end(copy, whole_lineage([copy], lineage)) if copy.leader_epochs else copy.end_offset
+    windows = (window.touching(start_offset, end) for window in readable_batches(copy, storage))
+    remote = remote_batches([covered.segment for covered in held_by], lineage, read)
+    known = chain(remote, (window.between(reached + 1) for window in local_batches(local)))
+    return first_difference(windows, known) is None
