@@ -18,8 +18,8 @@ from airflow.models.revoked_token import RevokedToken
 from fastapi import Depends, FastAPI
 from fastapi.responses import FileResponse
 
-from tiered_storage_airflow.read_service.api import read_api
 from tiered_storage_airflow.read_service.login import visitor_of
+from tiered_storage_airflow.read_service.routes.api import read_api
 from tiered_storage_airflow.read_service.service import ReadService
 
 

@@ -53,7 +53,7 @@ def read_service() -> FastAPI:
 async def _with_api(app: FastAPI) -> AsyncIterator[None]:
     """Have the read service while the API server runs; other processes of Airflow load this module, and not that."""
     from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
-    from tiered_storage_airflow.read_service.api import read_api  # noqa: PLC0415
+    from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
 
     service = app.state.read_service = ReadService()

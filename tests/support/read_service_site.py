@@ -76,7 +76,7 @@ class ReadServiceSite:
     @contextmanager
     def open(cls, root: Path, **properties: Any) -> Iterator[Self]:
         """Lay everything out below `root` and open it."""
-        from tiered_storage_airflow.read_service.api import read_api
+        from tiered_storage_airflow.read_service.routes.api import read_api
         from tiered_storage_airflow.read_service.service import ReadService
 
         rights = root / "rights.yaml"
@@ -122,7 +122,7 @@ def served(site: ReadServiceSite, wrap: Callable[[FastAPI], None] = lambda _: No
     import uvicorn
 
     from tiered_storage_airflow.page.app import page_app
-    from tiered_storage_airflow.read_service.api import read_api
+    from tiered_storage_airflow.read_service.routes.api import read_api
 
     outer = FastAPI()
     outer.mount("/remote-log/v1", read_api(site.service))

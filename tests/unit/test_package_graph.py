@@ -46,7 +46,7 @@ BIGGER_ROOMS: dict[str, int] = {
     "tiered_storage.remote_log.retention": 14,
     "tiered_storage.remote_log.storage": 17,
     "tiered_storage_airflow.operators": 15,
-    "tiered_storage_airflow.read_service": 24,
+    "tiered_storage_airflow.read_service": 15,
 }
 
 

@@ -20,10 +20,7 @@ from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownR
 from tiered_storage_airflow.page.segment_page import find_run, segment_page
 from tiered_storage_airflow.page.topic_pages import Rights, topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
-from tiered_storage_airflow.read_service.exception_handlers import add_exception_handlers
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
-from tiered_storage_airflow.read_service.metadata_routes import describe
-from tiered_storage_airflow.read_service.metadata_routes import topics as visible_topics
 from tiered_storage_airflow.read_service.partitions import (
     DescribedDep,
     ReadDep,
@@ -35,6 +32,9 @@ from tiered_storage_airflow.read_service.partitions import (
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
+from tiered_storage_airflow.read_service.routes.exception_handlers import add_exception_handlers
+from tiered_storage_airflow.read_service.routes.metadata import describe
+from tiered_storage_airflow.read_service.routes.metadata import topics as visible_topics
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep, ReadService
 
 PARTITIONS_OF_A_PAGE = 25

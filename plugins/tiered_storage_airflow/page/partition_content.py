@@ -15,9 +15,9 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage_airflow.read_service.metadata_routes import describe
 from tiered_storage_airflow.read_service.partitions import Asked
-from tiered_storage_airflow.read_service.schemas import PartitionAnswer
+from tiered_storage_airflow.read_service.routes.metadata import describe
+from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 MOST_ROWS = 50

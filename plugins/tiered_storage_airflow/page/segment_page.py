@@ -16,8 +16,8 @@ from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage_airflow.links import report_url
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.html import of_partition, trail_to
-from tiered_storage_airflow.read_service.index_content import IndexName
 from tiered_storage_airflow.read_service.problem import ProblemError
+from tiered_storage_airflow.read_service.routes.index_content import IndexName
 from tiered_storage_airflow.read_service.service import OpenService
 
 

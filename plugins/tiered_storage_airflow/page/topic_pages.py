@@ -13,7 +13,7 @@ from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page import html
 from tiered_storage_airflow.page.html import of_partition, of_topic
 from tiered_storage_airflow.page.partition_page import offsets_strip
-from tiered_storage_airflow.read_service.schemas import PartitionAnswer, TopicAnswer
+from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer, TopicAnswer
 
 _NUMBERS = frozenset({1, 2, 3, 4, 5, 6})
 

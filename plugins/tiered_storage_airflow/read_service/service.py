@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.settings.read_rights import ReadRights
     from tiered_storage.settings.settings import Settings
-    from tiered_storage_airflow.read_service.schemas import HealthCheck
+    from tiered_storage_airflow.read_service.routes.schemas import HealthCheck
 
 SECONDS_TO_ANSWER = 60.0
 """How long an answer may take to begin, and each of its pieces to come."""

@@ -44,8 +44,8 @@ def test_no_answer_is_kept_by_others_or_taken_for_something_else(site: ReadServi
 def test_every_route_asks_who_it_is(site: ReadServiceSite) -> None:
     from fastapi.routing import APIRoute
 
-    from tiered_storage_airflow.read_service.api import read_api
     from tiered_storage_airflow.read_service.login import visitor_of
+    from tiered_storage_airflow.read_service.routes.api import read_api
 
     routes = [route for route in read_api(site.service).routes if isinstance(route, APIRoute)]
     assert len(routes) > 12
@@ -97,7 +97,7 @@ def test_a_service_that_is_set_up_wrongly_says_so_without_a_word_of_how(logins: 
     from fastapi.testclient import TestClient
 
     from tiered_storage.remote_log.manager import RemoteLogManager
-    from tiered_storage_airflow.read_service.api import read_api
+    from tiered_storage_airflow.read_service.routes.api import read_api
     from tiered_storage_airflow.read_service.service import ReadService
 
     attempts = []
@@ -192,7 +192,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
     from unittest import mock
 
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-    from tiered_storage_airflow.read_service import health
+    from tiered_storage_airflow.read_service.routes import health
 
     released = threading.Event()
 

@@ -9,12 +9,12 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tiered_storage.remote_log.read.read_values import FetchEpochs
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.exception_handlers import PROBLEM
 from tiered_storage_airflow.read_service.partitions import ReadDep, SegmentPath, readable_segment, told_if_gone
 from tiered_storage_airflow.read_service.problem import plain, title_of
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
-from tiered_storage_airflow.read_service.schemas import IsolationName, IsolationQuery
+from tiered_storage_airflow.read_service.routes.exception_handlers import PROBLEM
+from tiered_storage_airflow.read_service.routes.schemas import IsolationName, IsolationQuery
 from tiered_storage_airflow.read_service.streaming import PiecesResponse
 
 _ONE_RANGE = re.compile(r"bytes[ \t]*=[ \t]*([0-9]*)[ \t]*-[ \t]*([0-9]*)[ \t]*", re.IGNORECASE)

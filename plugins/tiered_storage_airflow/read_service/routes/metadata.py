@@ -14,7 +14,6 @@ from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.index_content import IndexName, index_entries
 from tiered_storage_airflow.read_service.login import VisitorDep
 from tiered_storage_airflow.read_service.partitions import (
     LARGEST_PARTITION,
@@ -28,7 +27,8 @@ from tiered_storage_airflow.read_service.partitions import (
     readable_segment,
 )
 from tiered_storage_airflow.read_service.problem import not_found, title_of
-from tiered_storage_airflow.read_service.schemas import (
+from tiered_storage_airflow.read_service.routes.index_content import IndexName, index_entries
+from tiered_storage_airflow.read_service.routes.schemas import (
     IndexAnswer,
     PartitionAnswer,
     PartitionsAnswer,

@@ -11,7 +11,7 @@ from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.remote_log.read.read_values import OffsetSpec
 from tiered_storage_airflow.read_service.partitions import Asked, DescribedDep
 from tiered_storage_airflow.read_service.problem import title_of
-from tiered_storage_airflow.read_service.schemas import IsolationName, IsolationQuery, OffsetAnswer
+from tiered_storage_airflow.read_service.routes.schemas import IsolationName, IsolationQuery, OffsetAnswer
 
 router = APIRouter(tags=["offsets"])
 

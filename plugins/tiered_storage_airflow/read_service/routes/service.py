@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from tiered_storage_airflow.read_service import metrics as figures
-from tiered_storage_airflow.read_service.health import health as look
-from tiered_storage_airflow.read_service.schemas import HealthAnswer
+from tiered_storage_airflow.read_service.routes.health import health as look
+from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer
 from tiered_storage_airflow.read_service.service import OpenServiceDep
 
 _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Remote Log: the read service</title>

@@ -13,9 +13,9 @@ import pytest
 from support.read_service_site import ReadServiceSite, served, token
 from support.remote_logs import BATCH_BYTES
 from tiered_storage.settings.read_rights import Right, load_read_rights
-from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS
+from tiered_storage_airflow.read_service.routes.exception_handlers import PROBLEMS
 
-DOCS = Path(__file__).parents[4] / "docs"
+DOCS = Path(__file__).parents[5] / "docs"
 TEXT = (DOCS / "read-service.md").read_text("utf-8")
 
 

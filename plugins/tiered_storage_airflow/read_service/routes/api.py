@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator
 
 from fastapi import Depends, FastAPI, Request
 
-from tiered_storage_airflow.read_service import data_routes, metadata_routes, offset_routes, service_routes
 from tiered_storage_airflow.read_service.access import AccessLog
-from tiered_storage_airflow.read_service.exception_handlers import PROBLEMS, add_exception_handlers
 from tiered_storage_airflow.read_service.login import visitor_of
+from tiered_storage_airflow.read_service.routes import data as data_routes
+from tiered_storage_airflow.read_service.routes import metadata as metadata_routes
+from tiered_storage_airflow.read_service.routes import offsets as offset_routes
+from tiered_storage_airflow.read_service.routes import service as service_routes
+from tiered_storage_airflow.read_service.routes.exception_handlers import PROBLEMS, add_exception_handlers
 from tiered_storage_airflow.read_service.service import ReadService
 
 

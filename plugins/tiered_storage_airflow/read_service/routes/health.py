@@ -9,7 +9,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.read_service.problem import ProblemError, problem_of
-from tiered_storage_airflow.read_service.schemas import HealthAnswer, HealthCheck
+from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer, HealthCheck
 from tiered_storage_airflow.read_service.service import OpenService
 
 SECONDS = 5.0
