@@ -28,7 +28,7 @@ STOREYS = (
     *(f"{AIRFLOW}.{name}" for name in ("provider", "assets", "topic_choice", "form_settings", "forms")),
     *(f"{AIRFLOW}.{name}" for name in ("export_form", "restore_form", "task_defaults", "run_time", "links", "hooks")),
     *(f"{AIRFLOW}.{name}" for name in ("run_scope", "run_summary", "spark_tables", "operators", "read_service")),
-    *(f"{AIRFLOW}.{name}" for name in ("page", "web_app", "plugin", "embedded", "demo")),
+    *(f"{AIRFLOW}.{name}" for name in ("read_service.routes", "page", "web_app", "plugin", "embedded", "demo")),
     "tiered_storage_plugin",
 )
 """Packages, the lowest first. A module at the top of `remote_log`, of the library or of the plugin is one of its own:
@@ -46,7 +46,6 @@ BIGGER_ROOMS: dict[str, int] = {
     "tiered_storage.remote_log.retention": 14,
     "tiered_storage.remote_log.storage": 17,
     "tiered_storage_airflow.operators": 15,
-    "tiered_storage_airflow.read_service": 15,
 }
 
 
@@ -62,12 +61,9 @@ def modules() -> dict[str, ast.Module]:
 
 
 def storey(module: str, packages: set[str]) -> str:
-    """The package, or the module at an open top, that `module` is counted with."""
-    parts = module.split(".")
-    for end in range(1, len(parts) + 1):
-        name = ".".join(parts[:end])
-        if name not in OPEN_TOPS and name != LOG and (name in packages or end == len(parts)):
-            return name
+    """The innermost package, or the module at an open top, that `module` is counted with."""
+    while module not in packages and "." in module and module.rpartition(".")[0] not in OPEN_TOPS:
+        module = module.rpartition(".")[0]
     return module
 
 

@@ -1,4 +1,4 @@
-"""Who read what: one structured line of the log for each request, when its answer has ended, however it ended."""
+"""One structured line of the log and one set of metrics for each request, written when its answer has ended."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiered_storage_airflow.read_service.metrics import Metrics
-
 _KEY = "remote_log_access"
 MOST_CHARACTERS = 1000
+METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = structlog.get_logger("remote_log.access")
 
 
@@ -101,3 +101,36 @@ def _shown(access: Access) -> dict[str, Any]:
 def plain_text(text: str) -> str:
     """Return `text` for a line of the log: what a terminal would not show as text is escaped."""
     return (text if text.isprintable() else ascii(text)[1:-1])[:MOST_CHARACTERS]
+
+
+class Metrics:
+    """Counts of one process in Prometheus' text form. No label has a topic's name: all who may log in see them."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "remote_log_requests", "Requests that were answered", ["route", "status"], registry=self._registry
+        )
+        self._bytes = Counter("remote_log_sent_bytes", "Bytes of answers' bodies", ["route"], registry=self._registry)
+        self._seconds = Histogram(
+            "remote_log_request_seconds",
+            "From a request to the end of its answer",
+            ["route"],
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
+            registry=self._registry,
+        )
+        self.streams = Gauge("remote_log_streams", "Answers with bytes or records going on", registry=self._registry)
+        self.refused = Counter("remote_log_refused", "Requests that found no room", ["what"], registry=self._registry)
+        self.given_up = Counter(
+            "remote_log_given_up", "Answers that ended before they were whole", ["why"], registry=self._registry
+        )
+
+    def answered(self, route: str, status: int, size: int, seconds: float) -> None:
+        """Count an answer; `status` 0 is none."""
+        self._requests.labels(route, str(status)).inc()
+        self._bytes.labels(route).inc(size)
+        self._seconds.labels(route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return all of them."""
+        return generate_latest(self._registry)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from fastapi import Request
 
-from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
 from tiered_storage_airflow.read_service.problem import busy
 
 MOST_KNOWN = 10_000
@@ -50,3 +52,103 @@ class Admission:
 def _credentials(request: Request) -> bytes | None:
     given = [request.headers.get("authorization", ""), request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")]
     return hashlib.sha256("\n".join(given).encode()).digest() if any(given) else None
+
+
+class ShortCalls:
+    """Counts the calls under way that are soon done, and tells when there are none. For one event loop.
+
+    A call that takes longer than `seconds`, as one that waits for a slow store, is none of them any more. Else it
+    counts for some `seconds_after` its end: where one came, the next comes soon.
+    """
+
+    def __init__(self, seconds: float = 0.05, seconds_after: float = 0.003) -> None:
+        self._seconds = seconds
+        self._seconds_after = seconds_after
+        self._under_way: set[object] = set()
+        self._told: list[Callable[[], None]] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be one of them."""
+        call = object()
+        self._under_way.add(call)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._seconds, self._end, call)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            loop.call_later(self._seconds_after, self._end, call)
+
+    def _end(self, call: object) -> None:
+        self._under_way.discard(call)
+        if not self._under_way:
+            for told in self._told:
+                told()
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    def when_none(self, told: Callable[[], None]) -> None:
+        """From now on call `told` whenever there are none any more."""
+        self._told.append(told)
+
+
+class FairQueue:
+    """Lets `most` go on in one turn of the event loop, in the order in which they came. For one event loop.
+
+    While there are `short` calls a turn begins only `patience` seconds after the one before: those come first, and
+    however many they are, nobody waits for ever.
+    """
+
+    def __init__(self, most: int, short: ShortCalls, patience: float) -> None:
+        self._most = most
+        self._short = short
+        self._patience = patience
+        self._left = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._next: asyncio.Handle | None = None
+        self._is_delayed = False
+        self._begun = 0.0
+        short.when_none(self._begin_now)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return len(self._waiting)
+
+    async def take(self) -> None:
+        """Return when it is one's turn."""
+        loop = asyncio.get_running_loop()
+        if self._next is None:
+            self._plan_next(loop)
+        if self._left and not self._waiting and not self._short:
+            self._left -= 1
+            return
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _plan_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_delayed = bool(self._short)
+        if self._is_delayed:
+            self._next = loop.call_at(self._begun + self._patience, self._begin_anew, loop)
+        else:
+            self._next = loop.call_soon(self._begin_anew, loop)
+
+    def _begin_now(self) -> None:
+        if self._next is not None and self._is_delayed:
+            self._next.cancel()
+            self._plan_next(asyncio.get_running_loop())
+
+    def _begin_anew(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._next = None
+        self._begun = loop.time()
+        self._left = self._most
+        while self._left and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._left -= 1
+        if self._left < self._most:
+            self._plan_next(loop)

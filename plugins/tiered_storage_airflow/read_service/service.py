@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
 from fastapi import Depends, Request
 
@@ -18,12 +18,10 @@ from tiered_storage.errors import (
     StoreMismatchError,
     TieredStorageError,
 )
-from tiered_storage_airflow.read_service.admission import Admission
-from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
-from tiered_storage_airflow.read_service.metrics import Metrics
+from tiered_storage_airflow.read_service.access import Metrics
+from tiered_storage_airflow.read_service.admission import Admission, FairQueue, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError, busy
 from tiered_storage_airflow.read_service.rights_file import RightsFile
-from tiered_storage_airflow.read_service.single_flight import SingleFlight
 from tiered_storage_airflow.read_service.threads import BoundedThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.settings.read_rights import ReadRights
     from tiered_storage.settings.settings import Settings
-    from tiered_storage_airflow.read_service.routes.schemas import HealthCheck
 
 SECONDS_TO_ANSWER = 60.0
 """How long an answer may take to begin, and each of its pieces to come."""
@@ -49,6 +46,40 @@ SECONDS_OF_RIGHTS = 1.0
 SECONDS_BETWEEN_SENDS = 0.002
 SECONDS_BETWEEN_LOOKS = 10.0
 """How often metadata and store are compared: metadata that other ones replaced are read no longer than that."""
+
+_T = TypeVar("_T")
+
+
+class SingleFlight(Generic[_T]):
+    """Looks at most once at a time, and anew only after `seconds`; what fails is not kept. For one event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        """Keep what is seen for so long."""
+        self._seconds = seconds
+        self._begun = 0.0
+        self._look: asyncio.Future[_T] | None = None
+
+    async def get(self, look: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what `look` returns, or returned. Raises what it raises."""
+        now = asyncio.get_running_loop().time()
+        if self._look is None or self._is_over(self._look, now):
+            self._begun = now
+            self._look = asyncio.ensure_future(look())
+        return await asyncio.shield(self._look)
+
+    def _is_over(self, look: asyncio.Future[_T], now: float) -> bool:
+        if not look.done():
+            return False
+        return look.cancelled() or look.exception() is not None or now > self._begun + self._seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """One thing that the service needs, and whether it has it."""
+
+    name: str
+    ok: bool
+    message: str
 
 
 @dataclass(slots=True)
@@ -196,7 +227,7 @@ class ReadService:
         self._opened: OpenService | None = None
         self.figures = Metrics()
         self.short_calls = ShortCalls()
-        self.entrance = Admission(self.short_calls)
+        self.admission = Admission(self.short_calls)
 
     async def opened(self) -> OpenService:
         """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again.

@@ -46,11 +46,11 @@ async def _first(request: Request) -> AsyncIterator[None]:
 
 
 async def _in_turn(request: Request) -> None:
-    await _service_of(request).entrance.wait(request)
+    await _service_of(request).admission.wait(request)
 
 
 async def _known(request: Request) -> None:
-    _service_of(request).entrance.know(request)
+    _service_of(request).admission.know(request)
 
 
 def _service_of(request: Request) -> ReadService:

@@ -9,8 +9,8 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.read_service.problem import ProblemError, problem_of
-from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer, HealthCheck
-from tiered_storage_airflow.read_service.service import OpenService
+from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer
+from tiered_storage_airflow.read_service.service import HealthCheck, OpenService
 
 SECONDS = 5.0
 

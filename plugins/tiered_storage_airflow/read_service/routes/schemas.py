@@ -11,6 +11,7 @@ from fastapi import Query
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation
+from tiered_storage_airflow.read_service.service import HealthCheck
 
 
 class IsolationName(StrEnum):
@@ -151,15 +152,6 @@ class IndexAnswer:
     count: int
     entries: list[dict[str, Any]]
     next: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
-    """One thing that the service needs, and whether it has it."""
-
-    name: str
-    ok: bool
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from tiered_storage_airflow.read_service import metrics as figures
+from tiered_storage_airflow.read_service.access import METRICS_MEDIA_TYPE
 from tiered_storage_airflow.read_service.routes.health import health as look
 from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer
 from tiered_storage_airflow.read_service.service import OpenServiceDep
@@ -87,7 +87,7 @@ async def health(service: OpenServiceDep, response: Response) -> HealthAnswer:
 @router.get("/figures", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def service_figures(service: OpenServiceDep) -> Response:
     """Give what this process counts of itself, in Prometheus' text form."""
-    return Response(service.figures.text(), media_type=figures.MEDIA_TYPE)
+    return Response(service.figures.text(), media_type=METRICS_MEDIA_TYPE)
 
 
 @router.get("/openapi.json", include_in_schema=False)

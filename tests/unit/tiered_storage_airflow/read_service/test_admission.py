@@ -6,9 +6,8 @@ import pytest
 from fastapi import Request
 
 from support.read_service_site import ReadServiceSite
-from tiered_storage_airflow.read_service import admission as entrance
-from tiered_storage_airflow.read_service.admission import Admission
-from tiered_storage_airflow.read_service.fair_queue import ShortCalls
+from tiered_storage_airflow.read_service import admission
+from tiered_storage_airflow.read_service.admission import Admission, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError
 
 RECORDS = "/topics/orders/partitions/0/records"
@@ -20,7 +19,7 @@ def a_request(**headers: str) -> Request:
 
 
 def test_who_was_good_before_does_not_wait_behind_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrance, "SECONDS_BETWEEN", 0.05)
+    monkeypatch.setattr(admission, "SECONDS_BETWEEN", 0.05)
 
     async def ask() -> tuple[int, bool]:
         short = ShortCalls(seconds=60)
@@ -45,7 +44,7 @@ def test_who_was_good_before_does_not_wait_behind_strangers(monkeypatch: pytest.
 
 
 def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrance, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(admission, "MOST_STRANGERS", 3)
 
     async def ask() -> int:
         short = ShortCalls(seconds=60)
@@ -64,7 +63,7 @@ def test_so_many_strangers_may_wait_and_no_more(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_as_many_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entrance, "MOST_KNOWN", 2)
+    monkeypatch.setattr(admission, "MOST_KNOWN", 2)
     door = Admission(ShortCalls())
     for number in range(5):
         door.know(a_request(cookie=f"_token={number}"))
@@ -72,7 +71,7 @@ def test_as_many_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_only_good_credentials_are_remembered(site: ReadServiceSite) -> None:
-    known = site.service.entrance._known
+    known = site.service.admission._known
     before = len(known)
     assert site.client.get(RECORDS, headers={"Authorization": "Bearer bad"}).status_code == 401
     assert site.client.get(RECORDS).status_code == 401

@@ -103,8 +103,7 @@ def test_a_passing_failure_to_read_the_rights_passes(own_site: ReadServiceSite) 
 def test_the_file_is_looked_at_once_a_second_for_all_requests(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage_airflow.read_service.service import OpenService
-    from tiered_storage_airflow.read_service.single_flight import SingleFlight
+    from tiered_storage_airflow.read_service.service import OpenService, SingleFlight
 
     async def opened() -> OpenService:
         return await own_site.service.opened()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tiered_storage_airflow.read_service.fair_queue import FairQueue, ShortCalls
+from tiered_storage_airflow.read_service.admission import FairQueue, ShortCalls
 
 
 async def turns_of_the_loop(counted: list[int]) -> None:

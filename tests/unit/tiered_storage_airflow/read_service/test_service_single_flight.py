@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tiered_storage_airflow.read_service.single_flight import SingleFlight
+from tiered_storage_airflow.read_service.service import SingleFlight
 
 
 def test_all_who_ask_at_once_or_soon_share_one_look() -> None:
