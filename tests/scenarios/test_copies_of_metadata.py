@@ -6,6 +6,7 @@ import io
 import shutil
 import sqlite3
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, topic_id
 from tiered_storage.clock import as_date
 from tiered_storage.remote_log.metadata import sqlite_database
 from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
@@ -261,28 +262,97 @@ def named(command: tuple[object, ...]) -> str:
     return " ".join(map(str, command))
 
 
+def keep_marks(_: RemoteLogFiles) -> None:
+    """Let the store say whose it is."""
+
+
+def lose_marks(files: RemoteLogFiles) -> None:
+    """Leave nothing in the store that says whose it is."""
+    (files.store / STORE_IDENTITY).unlink()
+    shutil.rmtree(files.store / STORE_GENERATION)
+
+
+@pytest.mark.parametrize("marks", [keep_marks, lose_marks])
 @pytest.mark.parametrize("command", EVERY, ids=named)
-def test_missing_metadata_of_a_bound_store_are_an_error_and_are_not_made(
-    site: RemoteLogFiles, command: tuple[object, ...]
+def test_missing_metadata_of_a_used_store_are_an_error_and_are_not_made(
+    site: RemoteLogFiles, command: tuple[object, ...], marks: Callable[[RemoteLogFiles], None]
 ) -> None:
+    marks(site)
     remove_metadata(site)
     assert_names_the_rebuild(site, command)
     assert not database_of(site).exists()
 
 
+@pytest.mark.parametrize("marks", [keep_marks, lose_marks])
 @pytest.mark.parametrize("command", EVERY, ids=named)
-def test_empty_metadata_of_a_bound_store_are_an_error(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
+def test_empty_metadata_of_a_used_store_are_an_error(
+    site: RemoteLogFiles, command: tuple[object, ...], marks: Callable[[RemoteLogFiles], None]
+) -> None:
+    marks(site)
     remove_metadata(site)
     with open_metadata_store(f"sqlite:///{database_of(site)}", site.clock):
         pass
     assert_names_the_rebuild(site, command)
 
 
+def test_a_store_that_lost_its_marks_and_its_metadata_has_a_way_out(
+    site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_marks(site)
+    remove_metadata(site)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    asked = refused(site, "rebuild-metadata")
+    assert "nothing in it names its metadata" in " ".join(asked.err.split())
+
+    assert run_on(site, "rebuild-metadata", "--yes").exit_code == 0
+
+    assert run_on(site, "copy").exit_code == 0
+    assert run_on(site, "audit").exit_code == 0
+    with site.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def occupy_the_work_area(files: RemoteLogFiles) -> None:
+    (files.root / "occupied").write_text("no directory")
+    files.properties["work.url"] = str(files.root / "occupied")
+
+
+def of_a_later_release(files: RemoteLogFiles) -> None:
+    files.store.mkdir(exist_ok=True)
+    (files.store / STORE_IDENTITY).write_text('{"format_version": 99}')
+
+
+def no_directory(files: RemoteLogFiles) -> None:
+    files.store.write_text("no directory")
+
+
+def lost_marks(files: RemoteLogFiles) -> None:
+    (files.store / "a-cluster" / f"orders-{topic_id('orders')}" / "0" / "state").mkdir(parents=True)
+    (files.store / "a-cluster" / f"orders-{topic_id('orders')}" / "0" / "state" / f"{5:020}.json").write_text("{}")
+
+
+@pytest.mark.parametrize("damage", [occupy_the_work_area, of_a_later_release, no_directory, lost_marks])
+@pytest.mark.parametrize("command", EVERY, ids=named)
+def test_a_command_that_fails_at_the_beginning_leaves_no_metadata_behind(
+    tmp_path: Path, command: tuple[object, ...], damage: Callable[[RemoteLogFiles], None]
+) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1}, topics={"orders": DELETABLE})
+    remove_metadata(files)
+    damage(files)
+
+    told = run_on(files, *command)
+
+    assert told.exit_code == 1 or command == ("doctor",)
+    assert not list(database_of(files).parent.glob("remote_log_metadata.db*"))
+
+
 def assert_names_the_rebuild(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
     files = {name: site.root / name.lower() for name in ("BACKUP", "TARGET")}
+    is_marked = (site.store / STORE_IDENTITY).exists()
     told = refused(site, *(files.get(str(each), each) for each in command))
     assert "rebuild-metadata" in told.out + told.err, told
     assert not any(path.exists() for path in files.values())
+    assert (site.store / STORE_IDENTITY).exists() == is_marked
 
 
 @pytest.mark.parametrize(

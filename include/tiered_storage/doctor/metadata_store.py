@@ -25,7 +25,11 @@ from tiered_storage.remote_log.storage.object_client import ObjectClient, Object
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
-from tiered_storage.remote_log.storage.store_identity import ensure_store_identity, read_store_identity
+from tiered_storage.remote_log.storage.store_identity import (
+    ensure_store_identity,
+    find_store_identity,
+    read_store_identity,
+)
 from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 
@@ -90,8 +94,8 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
     if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
         return
     with closing(open_object_client(settings.rsm_config_url, options)) as client:
-        identity = read_store_identity(client)
         bound = store.identity.bound_store_uuid() if store else None
+        identity = find_store_identity(client) if bound is None else read_store_identity(client)
         if store is None and identity is not None:
             yield wrong(
                 "pair",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -90,9 +90,9 @@ def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStora
     return load_remote_storage_manager(settings.remote_log_storage_manager_class_name, settings.rsm_config_url, options)
 
 
-def open_work_area(settings: Settings, options: ObjectStoreOptions, key: Callable[[], bytes] | None = None) -> WorkArea:
-    """Open the work area, without a `key` for reports only; the caller closes it."""
-    return WorkArea(settings.work_url, open_object_client(settings.work_url, options), key)
+def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
+    """Open the work area for reports only; the caller closes it."""
+    return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> SqlMetadataStore:
@@ -116,7 +116,7 @@ def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
     """Raise MetadataMissingError if the object store belongs to metadata, which are not there."""
     if not isinstance(storage, ObjectRemoteStorageManager):
         return
-    identity = storage.read_identity()
+    identity = storage.find_identity()
     if identity is not None:
         raise MetadataMissingError(
             f"{sqlite_path(settings.rlmm_config_url.get_secret_value())}: there are no metadata, and the store "
@@ -168,16 +168,20 @@ class RemoteLogContext:
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
             described, scratch = settings, None
-            if not is_there(settings.rlmm_config_url.get_secret_value()):
+            is_new = not is_there(settings.rlmm_config_url.get_secret_value())
+            if is_new:
                 _ensure_nobodys(storage, settings)
-                if only_looks:
-                    scratch = TemporaryDirectory(prefix="remote-log-")
-                    opened.callback(scratch.cleanup)
-                    url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
-                    described = settings.model_copy(update={"rlmm_config_url": url})
+            # Before the metadata: where it cannot be opened, no new ones may stay behind.
+            messages = opened.enter_context(closing(open_object_client(settings.work_url, options)))
+            if is_new and only_looks:
+                scratch = TemporaryDirectory(prefix="remote-log-")
+                opened.callback(scratch.cleanup)
+                url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
+                described = settings.model_copy(update={"rlmm_config_url": url})
             store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
-            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
-            work = open_work_area(settings, options, cache(store.work_area_key))
+            if not is_new:
+                GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
+            work = WorkArea(settings.work_url, messages, cache(store.work_area_key))
             opened.pop_all()
         source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
         return cls(settings, clock, options, store, storage, work, source, boot_clock, scratch)

@@ -51,8 +51,8 @@ from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
     bind_store_anew,
-    ensure_never_marked,
     ensure_store_identity,
+    find_store_identity,
     read_store_identity,
 )
 
@@ -371,11 +371,13 @@ class ObjectRemoteStorageManager:
 
         A store that those metadata know passes, whoever took it since: its generation tells.
         """
-        identity = self.read_identity()
+        identity = self.find_identity() if known_store_uuid is None else self.read_identity()
         if identity is not None and identity.store_uuid != known_store_uuid:
             identity.ensure_of(self._client.root, metadata_uuid, known_store_uuid)
-        if identity is None and known_store_uuid is None:
-            ensure_never_marked(self._client)
+
+    def find_identity(self) -> StoreIdentity | None:
+        """Return whose store this is, for metadata that know none yet; see find_store_identity."""
+        return find_store_identity(self._client)
 
     def read_identity(self) -> StoreIdentity | None:
         """Return whose store this is; see read_store_identity."""

@@ -15,8 +15,8 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.object_names import (
-    STORE_GENERATION,
     STORE_IDENTITY,
+    parse_partition_folder,
     parse_store_generation_name,
 )
 
@@ -68,14 +68,31 @@ def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
         ) from error
 
 
-def ensure_never_marked(client: ObjectClient) -> None:
-    """Raise StoreMismatchError if a store without identity has a generation: metadata that know it had begun that."""
-    if any(parse_store_generation_name(found.name) for found in client.list(STORE_GENERATION)):
+def find_store_identity(client: ObjectClient) -> StoreIdentity | None:
+    """Return the identity of a store for metadata that know none yet; None if nobody ever used the store.
+
+    A store without identity is listed as far as its first object of Remote Log. Raises StoreMismatchError if there is
+    one, a generation or anything of a partition: then the store belongs to metadata, and its identity was lost.
+    """
+    identity = read_store_identity(client)
+    if identity is not None:
+        return identity
+    used = next((found.name for found in client.list() if _is_of_a_used_store(found.name)), None)
+    if used is None:
+        return None
+    # Another process may have marked and used it since.
+    identity = read_store_identity(client)
+    if identity is None:
         raise StoreMismatchError(
-            f"{client.root}: {STORE_IDENTITY} is gone, and {STORE_GENERATION} says that the store belongs to other "
-            "metadata: run 'tiered-storage metadata take-over' with those to write it again, or 'tiered-storage "
-            "rebuild-metadata' if they are lost"
+            f"{client.root}: {STORE_IDENTITY} is gone, and {used} shows that the store belongs to other metadata: run "
+            "'tiered-storage metadata take-over' with those to write it again, or 'tiered-storage rebuild-metadata' if "
+            "they are lost"
         )
+    return identity
+
+
+def _is_of_a_used_store(name: str) -> bool:
+    return parse_store_generation_name(name) is not None or parse_partition_folder(name) is not None
 
 
 def ensure_store_identity(
@@ -89,9 +106,8 @@ def ensure_store_identity(
     `known_store_uuid` is what the metadata know already: then the store must be that one, and is never marked anew.
     Of two that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
     """
-    identity = read_store_identity(client)
+    identity = find_store_identity(client) if known_store_uuid is None else read_store_identity(client)
     if identity is None and known_store_uuid is None:
-        ensure_never_marked(client)
         fields = {"store_uuid": new_uuid(), "metadata_uuid": metadata_uuid}
         client.create(STORE_IDENTITY, encode_document(FORMAT_VERSION, fields))
         identity = read_store_identity(client)

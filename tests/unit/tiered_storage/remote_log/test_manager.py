@@ -23,7 +23,6 @@ from tiered_storage.errors import (
     MetadataMissingError,
     RemoteStorageError,
     StoreMismatchError,
-    TieredStorageError,
 )
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.metadata.generation import GuardedTopics
@@ -57,11 +56,11 @@ def test_what_was_opened_is_closed_again_where_a_later_part_fails(
     closed: list[str] = []
     monkeypatch.setattr(SqlMetadataStore, "close", lambda _: closed.append("metadata"))
     monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))
-    (tmp_path / "log").mkdir()
-    files = a_remote_log(tmp_path, work_url=(tmp_path / "occupied").as_uri())
-    (tmp_path / "occupied").write_text("no directory")
+    files = a_remote_log(tmp_path)
+    files.store.mkdir()
+    (files.store / "store.json").write_text('{"format_version": 1, "store_uuid": "a", "metadata_uuid": "another"}')
 
-    with pytest.raises(TieredStorageError):
+    with pytest.raises(StoreMismatchError):
         files.open()
 
     assert closed == ["metadata", "storage"]

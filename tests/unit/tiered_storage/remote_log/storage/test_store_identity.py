@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, StoreMismatchError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_names import temporary_name
+from tiered_storage.remote_log.storage.object_client import StoredObject
+from tiered_storage.remote_log.storage.object_names import store_generation_name, temporary_name
 from tiered_storage.remote_log.storage.store_identity import StoreIdentity, ensure_store_identity, read_store_identity
 
 
@@ -53,6 +55,33 @@ def test_an_empty_store_is_not_marked_where_one_is_known(client: LocalDirectory)
     with pytest.raises(StoreMismatchError, match="the disk mounted"):
         ensure_store_identity(client, "metadata-1", known_store_uuid="store-1")
     assert list(client.list()) == []
+
+
+SEGMENT = f"a-cluster/orders-{'A' * 22}/0/{0:020}-{'A' * 22}.log"
+DOCUMENT = f"a-cluster/orders-{'A' * 22}/0/state/{5:020}.json"
+
+
+@pytest.mark.parametrize("used", [SEGMENT, DOCUMENT, store_generation_name(1)])
+def test_a_used_store_that_lost_its_identity_is_not_marked_anew(client: LocalDirectory, used: str) -> None:
+    client.create(used, b"{}")
+    with pytest.raises(StoreMismatchError, match=r"store\.json is gone, .*'tiered-storage rebuild-metadata'"):
+        ensure_store_identity(client, "metadata-1")
+    assert [found.name for found in client.list()] == [used]
+
+
+def test_objects_of_others_are_no_sign_of_use(client: LocalDirectory) -> None:
+    client.create("somebody/else's/data", b"")
+    assert ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1") == "store-1"
+
+
+def test_a_store_that_another_process_marks_and_uses_meanwhile_is_the_same_store(tmp_path: Path) -> None:
+    class Raced(LocalDirectory):
+        def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
+            ensure_store_identity(LocalDirectory(tmp_path), "metadata-1", new_uuid=lambda: "store-1")
+            self.create(SEGMENT, b"")
+            return super().list(folder, after)
+
+    assert ensure_store_identity(Raced(tmp_path), "metadata-1") == "store-1"
 
 
 def test_what_a_process_left_that_was_killed_while_it_marked_the_store_goes(
