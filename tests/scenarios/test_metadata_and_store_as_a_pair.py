@@ -258,6 +258,50 @@ def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
     assert run_on(site, "expire").exit_code == 0
 
 
+@pytest.mark.parametrize("found", ["nothing", "an empty folder", "another store"])
+def test_metadata_do_not_take_over_a_store_that_holds_nothing_they_know(
+    site: RemoteLogFiles, tmp_path: Path, found: str
+) -> None:
+    elsewhere = site.store.rename(site.root / "elsewhere")
+    if found == "an empty folder":
+        site.store.mkdir()
+    if found == "another store":
+        other = a_copied_remote_log(tmp_path / "other", {("payments", 0): 3})
+        shutil.copytree(other.store / "test-cluster", site.store / "test-cluster")
+
+    told = refused(site, "metadata", "take-over", "--yes")
+
+    assert "is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    assert not (site.store / "store.json").exists()
+    shutil.rmtree(site.store, ignore_errors=True)
+    elsewhere.rename(site.store)
+    assert run_on(site, "expire").exit_code == 0
+
+
+def test_no_other_metadata_are_made_of_an_emptied_store_whose_metadata_know_segments(
+    site: RemoteLogFiles, tmp_path: Path
+) -> None:
+    shutil.move(site.store / "test-cluster", tmp_path / "lost")
+
+    told = refused(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes")
+
+    assert "holds no partition of a remote log: is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    assert not (tmp_path / "other.db").exists()
+    shutil.move(tmp_path / "lost", site.store / "test-cluster")
+    assert run_on(site, "expire").exit_code == 0
+
+
+def test_metadata_that_know_no_segment_take_over_an_empty_store(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    shutil.rmtree(files.store)
+
+    assert run_on(files, "metadata", "take-over", "--yes").exit_code == 0
+    assert run_on(files, "copy").exit_code == 0
+    assert run_on(files, "audit").exit_code == 0
+
+
 def test_metadata_that_know_no_store_take_none_over(site: RemoteLogFiles, tmp_path: Path) -> None:
     second = a_second_installation(tmp_path, site)
     for mark in ("whole", "no identity"):

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from tiered_storage.clock import Clock, as_date
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.errors import ConfigurationError, RemoteMetadataError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.audit.checks import listing_storage
-from tiered_storage.remote_log.context import open_storage
+from tiered_storage.remote_log.context import open_metadata, open_storage
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
@@ -285,7 +285,7 @@ def rebuild_metadata(
 
     with closing(open_storage(settings, options)) as opened:
         storage = listing_storage(opened)
-        _ensure_something_is_there(storage, settings.rsm_config_url)
+        _ensure_something_is_there(storage, settings, clock)
         if dry_run:
             return MetadataRebuild(storage, None, clock, seeded).read()
         with _built_aside(path) as built:
@@ -347,7 +347,7 @@ def _is_there(path: Path) -> ConfigurationError:
 
 
 def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
-    """Return a sentence for people: whose the store is, and who used it last, when and for what; None: nobody's.
+    """Return a sentence for people: whose the store is, and who used it last, when and for what; None: it is empty.
 
     Raises what the store raises.
     """
@@ -357,8 +357,10 @@ def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
             identity, newest = storage.read_identity(), storage.generations.newest()
         except RemoteObjectCorruptError as error:
             return f"{settings.rsm_config_url} belongs to metadata that cannot be named ({error})."
-    if identity is None and newest is None:
-        return None
+        if identity is None and newest is None:
+            if any(parse_partition_folder(found.name) for found in storage.list_objects()):
+                return f"{settings.rsm_config_url} holds segments, and nothing in it names its metadata."
+            return None
     which = "other metadata" if identity is None else f"the metadata {identity.metadata_uuid}"
     held = f"{settings.rsm_config_url} belongs to {which}"
     if newest is None:
@@ -366,9 +368,25 @@ def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
     return f"{held}; {newest.holder} last used it at {as_date(newest.renewed_at)} ({newest.reason})."
 
 
-def _ensure_something_is_there(storage: ObjectRemoteStorageManager, url: str) -> None:
+def _ensure_something_is_there(storage: ObjectRemoteStorageManager, settings: Settings, clock: Clock) -> None:
+    has_identity = False
+    for found in storage.list_objects():
+        if parse_partition_folder(found.name) is not None:
+            return
+        has_identity = has_identity or found.name == STORE_IDENTITY
     # A store.json alone, even a damaged one, is what a first copy left whose metadata are lost.
-    if all(
-        found.name != STORE_IDENTITY and parse_partition_folder(found.name) is None for found in storage.list_objects()
-    ):
-        raise ConfigurationError(f"{url} holds no partition of a remote log: is the URL right, and the disk mounted?")
+    if not has_identity or _is_any_copied(settings, clock):
+        raise ConfigurationError(
+            f"{settings.rsm_config_url} holds no partition of a remote log: is the URL right, and the disk mounted?"
+        )
+
+
+def _is_any_copied(settings: Settings, clock: Clock) -> bool:
+    """Whether the metadata of the settings, beside which others are made, know of a finished segment."""
+    with suppress(RemoteMetadataError), open_metadata(settings, clock) as store:
+        return any(
+            segment.state is SegmentState.COPY_SEGMENT_FINISHED
+            for partition in store.segments.list_partitions()
+            for segment in store.segments.list_remote_log_segments(partition)
+        )
+    return False

@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.sql_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION
@@ -28,6 +29,7 @@ from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlit
 from tiered_storage.remote_log.metadata.sqlite_database import open_existing
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
+from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
@@ -115,7 +117,8 @@ def take_over(context: RemoteLogContext) -> TakeOver:
 
     Other copies of them are refused from then on. Metadata that are older than the store lose every right to delete,
     for nobody knows what was decided since, and give leases above all that the store has seen. Raises
-    StoreMismatchError if the store belongs to other metadata, or these belong to another store.
+    StoreMismatchError if the store belongs to other metadata, these belong to another store, or the store holds nothing
+    of what they know.
     """
     storage, identity = listing_storage(context.storage), context.store.identity
     bound = identity.bound_store_uuid()
@@ -132,6 +135,7 @@ def take_over(context: RemoteLogContext) -> TakeOver:
             f"{context.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
             "store: run it with the metadata that do, or make them again with 'tiered-storage rebuild-metadata'"
         )
+    _ensure_holds_what_is_known(context, storage)
     is_current = _is_current(context.store, storage)
     if not is_current:
         for topic in context.store.topics.list():
@@ -141,6 +145,25 @@ def take_over(context: RemoteLogContext) -> TakeOver:
     storage.bind_anew(own, identity.bind_store, bound)
     context.guard.claim("a person let these metadata take over")
     return TakeOver(not is_current, context.store.generation.read().number)
+
+
+def _ensure_holds_what_is_known(context: RemoteLogContext, storage: ObjectRemoteStorageManager) -> None:
+    known = [each for each in context.segments.list_partitions() if _has_finished(context, each)]
+    if not known or any(_is_any_stored(storage, each) for each in known):
+        return
+    raise StoreMismatchError(
+        f"{context.settings.rsm_config_url}: none of the segments that these metadata know is there: is the URL right, "
+        "and the disk mounted? If they are lost for good, let rlmm.config.url name new metadata: they copy again what "
+        "is local"
+    )
+
+
+def _has_finished(context: RemoteLogContext, partition: TopicIdPartition) -> bool:
+    return bool(finished(context.segments.list_remote_log_segments(partition)))
+
+
+def _is_any_stored(storage: ObjectRemoteStorageManager, partition: TopicIdPartition) -> bool:
+    return any(found.segment is not None for found in storage.list_objects(partition_folder(partition)))
 
 
 def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) -> bool:
