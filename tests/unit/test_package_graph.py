@@ -39,7 +39,7 @@ MOST_MODULES = 12
 BIGGER_ROOMS: dict[str, int] = {
     "tiered_storage.cli": 16,
     "tiered_storage.kafka_log.files": 13,
-    "tiered_storage.kafka_log.log": 18,
+    "tiered_storage.kafka_log.log": 17,
     "tiered_storage.remote_log.metadata": 18,
     "tiered_storage.remote_log.read": 15,
     "tiered_storage.remote_log.restore": 13,

@@ -5,14 +5,20 @@
     0 0           epoch, start offset: the first offset that the leader of that epoch appended
     3 1500        both rise; an epoch lasts until the next entry's start offset
 
-Source: KIP-101; released Kafka.
+LeaderEpochCache keeps them while a log is written, and writes each change to the file at once. The end of an epoch is
+where two logs begin to differ: followers ask their leader for it.
+
+Source: KIP-101, KIP-279; released Kafka.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Self
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.files.checkpoint_file import (
@@ -69,3 +75,97 @@ def _epochs(source: Path | str, lines: Iterable[CheckpointEntry]) -> tuple[Epoch
 
 def _line(entry: EpochEntry) -> str:
     return f"{entry.epoch} {entry.start_offset}"
+
+
+_EPOCH = attrgetter("epoch")
+_START = attrgetter("start_offset")
+
+
+def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None where that is unknown.
+
+    The latest of `entries` ends with the log. An epoch before all of them ends where the first one begins.
+    """
+    if entries and epoch == entries[-1].epoch:
+        return epoch, log_end_offset
+    above = bisect_right(entries, epoch, key=_EPOCH)
+    if epoch < 0 or above == len(entries):
+        return None
+    return (entries[above - 1].epoch if above else epoch), entries[above].start_offset
+
+
+class LeaderEpochCache:
+    """The epochs in the checkpoint `path`, by rising epoch and start offset."""
+
+    def __init__(self, path: Path, entries: Sequence[EpochEntry]) -> None:
+        """Use `read`."""
+        self.path = path
+        self._entries = list(entries)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the checkpoint `path`; one that is missing has no entries, and is made.
+
+        Raises CorruptIndexError where it is broken.
+        """
+        if not path.is_file():
+            write_leader_epochs(path, [])
+        return cls(path, read_leader_epochs(path))
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """At which offsets the leader epochs began, earliest first."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int | None:
+        """The latest epoch, None where none has begun."""
+        return self._entries[-1].epoch if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Let `epoch` begin at `start_offset`; nothing happens where it is the latest one and has begun before that.
+
+        Entries that this one contradicts go: those of the same or a later epoch, and those that do not begin before it.
+        """
+        if self._entries and epoch == self._entries[-1].epoch and start_offset >= self._entries[-1].start_offset:
+            return
+        kept = [entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset]
+        self._replace([*kept, EpochEntry(epoch, start_offset)])
+
+    def add_later(self, entries: Iterable[EpochEntry]) -> None:
+        """Take those of `entries`, as batches show them, that are later than the latest epoch."""
+        found = list(self._entries)
+        for entry in entries:
+            if entry.epoch >= 0 and (not found or entry.epoch > found[-1].epoch):
+                found.append(entry)
+        self._replace(found)
+
+    def epoch_for(self, offset: int) -> int | None:
+        """Return the epoch that `offset` belongs to, None where it lies before the first one."""
+        i = bisect_right(self._entries, offset, key=_START) - 1
+        return self._entries[i].epoch if i >= 0 else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+        """As the function `end_offset_for`, of this log's epochs."""
+        return end_offset_for(self._entries, epoch, log_end_offset)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at `end_offset` or behind it."""
+        self._replace([entry for entry in self._entries if entry.start_offset < end_offset])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that end before `start_offset`; the one that it belongs to begins there from now on."""
+        before = bisect_right(self._entries, start_offset, key=_START)
+        if before:
+            first = EpochEntry(self._entries[before - 1].epoch, start_offset)
+            self._replace([first, *self._entries[before:]])
+
+    def clear(self) -> None:
+        """Forget all epochs."""
+        self._replace([])
+
+    def _replace(self, entries: list[EpochEntry]) -> None:
+        if entries == self._entries:
+            return
+        write_leader_epochs(self.path, entries)
+        self._entries = entries

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tiered_storage.kafka_log.files.small_files import sync_directory
 
 SWAP_SUFFIX = ".swap"
 
@@ -111,3 +114,38 @@ def _files(directory: Path, name: re.Pattern[str]) -> list[str]:
 
 def _is_file(entry: os.DirEntry[str], name: re.Pattern[str]) -> bool:
     return name.fullmatch(entry.name) is not None and entry.is_file()
+
+
+DELETED_SUFFIX = ".deleted"
+
+
+class SegmentDeletion:
+    """Renames the files of segments of one log, and removes them `delay_ms` later. Not for two threads at once."""
+
+    def __init__(self, directory: Path, delay_ms: int) -> None:
+        self._directory = directory
+        self._delay_ms = delay_ms
+        self._waiting: list[tuple[int, Path]] = []
+
+    def delete(self, segments: Sequence[LogSegment], now: int) -> None:
+        """Take `segments` out of the log, with the producer snapshots that are named by their base offsets.
+
+        They go in this order, each durably before the next one, so that a crash takes none without those before it; and
+        each with its `.log` file first.
+        """
+        for segment in segments:
+            snapshot = producer_snapshot_path(segment.directory, segment.base_offset)
+            paths = [segment.log_path, *segment.index_paths, snapshot]
+            self._waiting += [(now, _mark(path)) for path in paths if path.exists()]
+            sync_directory(self._directory)
+
+    def remove(self, now: int) -> None:
+        """Remove the files whose time is over at `now` (ms)."""
+        over = [path for since, path in self._waiting if now - since >= self._delay_ms]
+        for path in over:
+            path.unlink(missing_ok=True)
+        self._waiting = [(since, path) for since, path in self._waiting if now - since < self._delay_ms]
+
+
+def _mark(path: Path) -> Path:
+    return path.replace(path.with_name(path.name + DELETED_SUFFIX))

@@ -3,7 +3,7 @@
     {topic}-{partition}/
         {base offset}.log, .index, .timeindex, .txnindex   see log_segment.py
         {base offset}.snapshot                             at each roll and at the end, see producer_state.py
-        leader-epoch-checkpoint                            see leader_epoch_cache.py
+        leader-epoch-checkpoint                            see files/leader_epoch_checkpoint.py
         partition.metadata                                 see partition_metadata.py
 
     log start <= last stable offset <= high watermark <= log end

@@ -19,10 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from tiered_storage.kafka_log.files.log_segment import SWAP_SUFFIX
+from tiered_storage.kafka_log.files.log_segment import DELETED_SUFFIX, SWAP_SUFFIX
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.files.small_files import TEMPORARY_SUFFIX, remove_temporary_files, sync_directory
-from tiered_storage.kafka_log.log.log_segments import DELETED_SUFFIX
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 CLEANED_SUFFIX = ".cleaned"

@@ -30,15 +30,13 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
 from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex, encode_aborted_transactions
 from tiered_storage.kafka_log.log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
-from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_segments import SegmentDeletion
 from tiered_storage.kafka_log.log.segment_recovery import OnDisk, RecoveredSegment, recover_segment, truncate_log_file
 from tiered_storage.kafka_log.producers.producer_snapshot_files import (
     latest_state,
@@ -69,8 +67,7 @@ class LoadedLog:
 
 def load_log(
     partition_directory: Path,
-    config: LogConfig,
-    now: int,
+    index_interval_bytes: int,
     *,
     log_start_offset: int,
     recovery_point: int | None,
@@ -80,7 +77,7 @@ def load_log(
     """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
 
     Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
-    what must not be cut off. Producers that are silent at `now` (ms) for too long are forgotten.
+    what must not be cut off. The caller forgets silent producers.
 
     Raises UnsupportedMagicError for batches of an older format in the segments that are read, CorruptRecordError for a
     broken batch that was on the disk.
@@ -88,22 +85,20 @@ def load_log(
     segments = list_segments(partition_directory)
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
     first = _first_to_read(segments, recovery_point)
-    _mend_indexes(segments[:first], config.index_interval_bytes, report)
+    _mend_indexes(segments[:first], index_interval_bytes, report)
     producers = latest_state(partition_directory, start_offset, segments[first].base_offset)
     remove_broken_snapshots(partition_directory, producers.end_offset, report)
     feed_segments(producers, segments[:first], segments[first].base_offset, report)
-    log = _read(segments, first, producers, config, now, on_disk, report)
+    log = _read(segments, first, producers, index_interval_bytes, on_disk, report)
     remove_snapshots(partition_directory, start_offset, log.active.next_offset)
     remove_stray_snapshots(partition_directory, {segment.base_offset for segment in log.segments})
-    _complete(producers, partition_directory, config, now)
+    _adopt_snapshot(producers, partition_directory)
     return log
 
 
 def recover_producers(
     segments: Sequence[LogSegment],
     end_position: int,
-    config: LogConfig,
-    now: int,
     *,
     log_start_offset: int,
     report: Report,
@@ -121,16 +116,15 @@ def recover_producers(
     left = iterate_segment(active.log_path, active.base_offset, end_position=end_position)
     for window, batches in left:
         producers.feed(active.log_path, window, batches)
-    _complete(producers, directory, config, now)
+    _adopt_snapshot(producers, directory)
     return producers
 
 
-def _complete(producers: ProducerState, directory: Path, config: LogConfig, now: int) -> None:
-    """Take in what a snapshot at the log's end knows, which may be of batches below its start; forget who is silent."""
+def _adopt_snapshot(producers: ProducerState, directory: Path) -> None:
+    """Take in what a snapshot at the log's end knows, which may be of batches below its start."""
     end_offset = producers.end_offset
     if end_offset in list_snapshots(directory):
         producers.adopt(latest_state(directory, end_offset, end_offset).snapshot())
-    producers.expire(now, config.producer_id_expiration_ms)
 
 
 def _first_to_read(segments: list[LogSegment], recovery_point: int | None) -> int:
@@ -147,8 +141,7 @@ def _read(
     segments: list[LogSegment],
     first: int,
     producers: ProducerState,
-    config: LogConfig,
-    now: int,
+    index_interval_bytes: int,
     on_disk: OnDisk,
     report: Report,
 ) -> LoadedLog:
@@ -163,9 +156,7 @@ def _read(
         if i > 0 and segment.base_offset not in snapshots and producers.seen_from is None:
             take_snapshot(directory, producers)
         segment_end = later[0].base_offset if later else None
-        recovered = recover_segment(
-            segment, config.index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk
-        )
+        recovered = recover_segment(segment, index_interval_bytes, producers, segment_end=segment_end, on_disk=on_disk)
         epochs += recovered.epochs
         if recovered.torn_bytes:
             remove_clean_shutdown(directory.parent)
@@ -173,7 +164,7 @@ def _read(
             truncated_bytes += sum(gone.size() for gone in later)
             for gone in later:
                 report(RecoveryEvent(gone.log_path, f"the log ends at offset {recovered.next_offset}", REMOVED))
-            _delete(later, now)
+            _delete(later)
             segments = segments[: i + 1]
         if recovered.torn_bytes:
             # Last of all: as long as the end is torn, whoever recovers the log finds out what had to go behind it.
@@ -208,11 +199,11 @@ def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, rep
                 producers.begin_anew(producers.end_offset)
 
 
-def _delete(segments: list[LogSegment], now: int) -> None:
+def _delete(segments: list[LogSegment]) -> None:
     deletion = SegmentDeletion(segments[0].directory, delay_ms=0)
     # From the end on, so that a crash in between leaves a log without a gap.
-    deletion.delete(segments[::-1], now)
-    deletion.remove(now)
+    deletion.delete(segments[::-1], now=0)
+    deletion.remove(now=0)
 
 
 def _write_indexes(segment: LogSegment, recovered: RecoveredSegment) -> None:

@@ -13,14 +13,13 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
 from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochCache
+from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET
-from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.kafka_log.log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -28,7 +27,7 @@ from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.log.log_loader import LoadedLog, load_log, recover_producers
 from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
-from tiered_storage.kafka_log.log.log_segments import LogSegments, SegmentDeletion
+from tiered_storage.kafka_log.log.log_segments import LogSegments
 from tiered_storage.kafka_log.log.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
@@ -314,11 +313,10 @@ class UnifiedLog:
             self._producers = recover_producers(
                 self.segments,
                 left.size,
-                self._config,
-                self._clock(),
                 log_start_offset=start_offset,
                 report=self._tell,
             )
+            self.expire_producers()
         self._segments.cut_active(left)
         self._start_offset = start_offset
         remove_snapshots(self.directory, 0, left.next_offset)
@@ -356,8 +354,7 @@ class UnifiedLog:
         """Find out what the log holds, and open it for appending."""
         log = load_log(
             self.directory,
-            self._config,
-            self._clock(),
+            self._config.index_interval_bytes,
             log_start_offset=self._start_offset,
             recovery_point=recovery_point,
             on_disk=on_disk,
@@ -365,6 +362,7 @@ class UnifiedLog:
         )
         self._segments = LogSegments(log.segments, log.active, self._deletion, self._config, self._clock, self._tell)
         self._producers = log.producers
+        self.expire_producers()
         self._snapshot_offset = max(list_snapshots(self.directory), default=self.segments[0].base_offset)
         return log
 

@@ -20,8 +20,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, r
 from tiered_storage.kafka_log.files.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
-from tiered_storage.kafka_log.log import active_segment, log_segments
-from tiered_storage.kafka_log.log import unified_log as stored_log
+from tiered_storage.kafka_log.log import active_segment, log_segments, unified_log
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
@@ -388,14 +387,14 @@ def test_a_topic_id_that_is_none_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "orders-0").exists()
 
 
-@pytest.mark.parametrize(("module", "step"), [(log_segments, "truncate_log_file"), (stored_log, "load_log")])
+@pytest.mark.parametrize(("module", "step"), [(log_segments, "truncate_log_file"), (unified_log, "load_log")])
 def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
     log = LocalLog.create(tmp_path, "orders", 0, TOPIC_ID)
     log.append(records(3))
     log.append(records(3))
-    if module is stored_log:
+    if module is unified_log:
         log.roll()
 
     def fail(*_: object, **__: object) -> None:

@@ -29,9 +29,8 @@ from support.remote_logs import (
 )
 from support.sudden_death import dies_at
 from tiered_storage.errors import RemoteStorageError
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, LeaderEpochCache
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
-from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs, write_leader_epochs
-from tiered_storage.kafka_log.log.leader_epoch_cache import LeaderEpochCache
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
+    EpochEntry,
+    LeaderEpochCache,
+    read_leader_epochs,
+    write_leader_epochs,
+)
 
 
 @pytest.fixture
