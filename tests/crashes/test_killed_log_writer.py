@@ -16,9 +16,9 @@ from support.writing_program import CONFIG, TOPIC, key_at, value_at
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 
 TESTS = Path(__file__).parents[1]
 

@@ -15,7 +15,6 @@ from support.local_logs import NOW, TOPIC_ID, records
 from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
 from support.transactions import next_offset
 from tiered_storage.errors import CorruptRecordError, OffsetOutOfRangeError, TieredStorageError
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
@@ -31,6 +30,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record_batch import Compression
 

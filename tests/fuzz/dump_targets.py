@@ -21,7 +21,7 @@ from tiered_storage.cli.dump import dump
 from tiered_storage.errors import CorruptLogError, TieredStorageError
 from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
-from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log.recovery.log_leftovers import clear_leftovers
 from tiered_storage.kafka_log.records.record import Record
 
 _MEND, _JSON, _RECORDS = 1, 2, 4

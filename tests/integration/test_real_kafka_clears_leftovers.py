@@ -17,7 +17,6 @@ from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from support.real_kafka_client import RealKafkaClient, send
 from support.varied_records import varied_records
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     EpochEntry,
@@ -25,9 +24,10 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
 )
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.record_batch import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 

@@ -26,11 +26,11 @@ from tiered_storage.kafka_log.files.log_segment import list_segments, producer_s
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import TimestampType

@@ -38,7 +38,6 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import InvalidLogDirectoryError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files import meta_properties, small_files
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -50,6 +49,7 @@ from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState

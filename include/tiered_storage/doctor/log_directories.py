@@ -10,10 +10,10 @@ from pathlib import Path
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_room
 from tiered_storage.errors import LogDirectoryLockedError
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.context import misplaced
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several

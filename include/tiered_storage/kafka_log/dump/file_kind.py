@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.offset_checkpoint import (
@@ -25,6 +24,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     RECOVERY_POINT_CHECKPOINT,
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 
 _NUMBERED = re.compile(
     r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<leaving>\.deleted|\.cleaned|\.swap)?"

@@ -12,7 +12,6 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpProblem, DumpRow, RowKind
 from tiered_storage.kafka_log.files.checkpoint_file import MAX_CHECKPOINT_BYTES
-from tiered_storage.kafka_log.files.clean_shutdown import read_clean_shutdown
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_epochs
 from tiered_storage.kafka_log.files.meta_properties import MetaProperties
 from tiered_storage.kafka_log.files.offset_checkpoint import read_offset_checkpoint
@@ -20,6 +19,7 @@ from tiered_storage.kafka_log.files.partition_metadata import MAX_BYTES as PARTI
 from tiered_storage.kafka_log.files.partition_metadata import read_topic_id
 from tiered_storage.kafka_log.files.small_files import read_small_file
 from tiered_storage.kafka_log.files.topic_partition import CLUSTER_METADATA_TOPIC
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import read_clean_shutdown
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 
 Entries = Iterator[Mapping[str, object]]

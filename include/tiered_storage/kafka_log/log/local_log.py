@@ -10,7 +10,7 @@
 
 A log is its only replica unless `update_high_watermark` says otherwise: the high watermark is its end. Here is how it
 is opened and what is appended; batch_validation.py, log_append.py and producer_entry.py say what may be, unified_log.py
-what else a log does, log_leftovers.py and log_loader.py what opening it mends.
+what else a log does, recovery/log_leftovers.py and recovery/log_loader.py what opening it mends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import numpy as np
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.files.clean_shutdown import locked_for_writing
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_not_linked
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epochs
@@ -52,6 +51,7 @@ from tiered_storage.kafka_log.log.log_append import (
     split_batches,
 )
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import locked_for_writing
 from tiered_storage.kafka_log.log.unified_log import UnifiedLog
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,

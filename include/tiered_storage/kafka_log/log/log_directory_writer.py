@@ -25,7 +25,6 @@ from typing import Self
 
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.errors import InvalidLogDirectoryError
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH, remove_clean_shutdown
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
@@ -47,7 +46,12 @@ from tiered_storage.kafka_log.files.topic_partition import (
 )
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import (
+    CLEAN_SHUTDOWN,
+    UNKNOWN_BROKER_EPOCH,
+    remove_clean_shutdown,
+)
+from tiered_storage.kafka_log.log.recovery.log_leftovers import clear_leftovers
 
 _CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT)
 

@@ -17,8 +17,8 @@ from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 from tiered_storage.kafka_log.log.active_segment import ActiveSegment
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.recovery.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
 from tiered_storage.kafka_log.log.segment_indexes import SegmentIndexes
-from tiered_storage.kafka_log.log.segment_recovery import RecoveredSegment, recover_segment, truncate_log_file
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import RecordBatch
 from tiered_storage.kafka_log.records.batch_read import BatchRange, batch_position, read_batch_range

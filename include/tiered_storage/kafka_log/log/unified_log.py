@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
-from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochCache
 from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
@@ -20,15 +19,16 @@ from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET
-from tiered_storage.kafka_log.log.leader_epoch_recovery import recover_epochs
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
-from tiered_storage.kafka_log.log.log_loader import LoadedLog, load_log, recover_producers
 from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log.log_segments import LogSegments
-from tiered_storage.kafka_log.log.segment_recovery import OnDisk
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import remove_clean_shutdown
+from tiered_storage.kafka_log.log.recovery.leader_epoch_recovery import recover_epochs
+from tiered_storage.kafka_log.log.recovery.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog, load_log, recover_producers
+from tiered_storage.kafka_log.log.recovery.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState

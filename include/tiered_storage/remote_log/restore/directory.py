@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter

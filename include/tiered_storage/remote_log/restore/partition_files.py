@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snap
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.kernels.batch_layout import LOG_OVERHEAD
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
 from tiered_storage.kafka_log.records.batch_table import BatchTable

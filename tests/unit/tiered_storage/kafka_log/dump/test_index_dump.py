@@ -9,7 +9,7 @@ from support.dump_events import dumped, problems, rows
 from support.follower_fetches import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from support.record_batches import batches_of
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch

@@ -22,10 +22,10 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from tiered_storage.kafka_log.log import log_segments
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots
 
 SIZE = len(data(0, 1, 0))

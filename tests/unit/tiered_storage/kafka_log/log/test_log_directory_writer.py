@@ -14,7 +14,6 @@ from tiered_storage.errors import (
     InvalidLogDirectoryError,
     LogDirectoryLockedError,
 )
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
 from tiered_storage.kafka_log.files.meta_properties import MetaProperties
@@ -27,6 +26,7 @@ from tiered_storage.kafka_log.log import active_segment
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 
 DIRECTORY_ID = "J8AJkMIyTFyv6dWLTSGUwA"
 

@@ -11,7 +11,7 @@ from support.transactions import ABORT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
-from tiered_storage.kafka_log.log.index_rebuild import rebuild_indexes
+from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.segment_indexes import SegmentIndexes
 
 SIZE = len(data(10, 1, 0))

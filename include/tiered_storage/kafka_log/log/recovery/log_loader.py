@@ -28,7 +28,6 @@ from operator import attrgetter
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
-from tiered_storage.kafka_log.files.clean_shutdown import remove_clean_shutdown
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
 from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, RecoveryEvent, Report
@@ -36,8 +35,18 @@ from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex, encode_aborted_transactions
-from tiered_storage.kafka_log.log.index_rebuild import feed_segments, rebuild_next_indexes, write_transaction_index
-from tiered_storage.kafka_log.log.segment_recovery import OnDisk, RecoveredSegment, recover_segment, truncate_log_file
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import remove_clean_shutdown
+from tiered_storage.kafka_log.log.recovery.index_rebuild import (
+    feed_segments,
+    rebuild_next_indexes,
+    write_transaction_index,
+)
+from tiered_storage.kafka_log.log.recovery.segment_recovery import (
+    OnDisk,
+    RecoveredSegment,
+    recover_segment,
+    truncate_log_file,
+)
 from tiered_storage.kafka_log.producers.producer_snapshot_files import (
     latest_state,
     list_snapshots,

@@ -10,7 +10,7 @@ import pytest
 
 from support.transactions import data
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.log.log_leftovers import clear_leftovers
+from tiered_storage.kafka_log.log.recovery.log_leftovers import clear_leftovers
 
 KINDS = ("log", "index", "timeindex", "txnindex", "snapshot")
 

@@ -17,8 +17,8 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, L
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, RecoveryEvent, Report
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
-from tiered_storage.kafka_log.log.log_loader import LoadedLog
-from tiered_storage.kafka_log.log.segment_recovery import begun_epochs
+from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
+from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 

@@ -8,9 +8,9 @@ from support.local_logs import NOW, TOPIC_ID
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import CorruptRecordError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
-from tiered_storage.kafka_log.log.index_rebuild import RebuiltIndexes, rebuild_indexes
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.recovery.index_rebuild import RebuiltIndexes, rebuild_indexes
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=150)
 

@@ -13,7 +13,7 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.batch_layout import LOG_OVERHEAD
-from tiered_storage.kafka_log.log.retained_aborts import RetainedAborts
+from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import is_whole_batch, iterate_segment, sound_part

@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.indexes.transaction_index import (
     TransactionIndex,
     encode_aborted_transactions,
 )
-from tiered_storage.kafka_log.log.retained_aborts import RetainedAborts
+from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import latest_state
 from tiered_storage.kafka_log.producers.producer_state import ProducerState

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.files.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH, read_clean_shutdown
+from tiered_storage.kafka_log.log.recovery.clean_shutdown import (
+    CLEAN_SHUTDOWN,
+    UNKNOWN_BROKER_EPOCH,
+    read_clean_shutdown,
+)
 
 
 @pytest.mark.parametrize(
