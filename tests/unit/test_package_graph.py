@@ -28,7 +28,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("storage", "metadata", "tiering_policy", "indexes", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("copy", "read", "retention", "audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli"),
-    *(f"{AIRFLOW}.{name}" for name in ("provider", "assets", "topic_choice", "form_settings", "forms")),
+    *(f"{AIRFLOW}.{name}" for name in ("provider", "rendering", "assets", "topic_choice", "form_settings", "forms")),
     *(f"{AIRFLOW}.{name}" for name in ("export_form", "restore_form", "task_defaults", "run_time", "links", "hooks")),
     *(f"{AIRFLOW}.{name}" for name in ("run_scope", "run_summary", "spark_tables", "operators", "read_service")),
     *(f"{AIRFLOW}.{name}" for name in ("read_service.routes", "page", "web_app", "plugin", "embedded", "demo")),

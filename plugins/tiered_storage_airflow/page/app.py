@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
-from tiered_storage_airflow.page import html
+from tiered_storage_airflow.page.base import HEADERS, page
 from tiered_storage_airflow.page.partition_content import look_up
 from tiered_storage_airflow.page.partition_page import partition_page
 from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownRecord, records_page, shown_records
@@ -146,11 +146,11 @@ def _root(request: Request) -> str:
 
 
 def _page(text: str) -> Response:
-    return HTMLResponse(text, headers=html.HEADERS)
+    return HTMLResponse(text, headers=HEADERS)
 
 
 def _as_page(request: Request, problem: ProblemError) -> Response:
     """Answer a problem as a page, with its status."""
-    root = _root(request)
-    told = html.page(root, f"{problem.status}: {problem.title}", [], f"<p>{html.escape(problem.detail)}</p>")
-    return HTMLResponse(told, problem.status, headers={**html.HEADERS, **problem.headers})
+    title = f"{problem.status}: {problem.title}"
+    content = page("problem.html", _root(request), title, [], detail=problem.detail)
+    return HTMLResponse(content, problem.status, headers={**HEADERS, **problem.headers})

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+
+from markupsafe import Markup
 
 from tiered_storage.remote_log.metadata.safety import DeletionFailure
-from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.html import of_partition, trail_to
+from tiered_storage_airflow.page.base import (
+    LEGEND,
+    STATES,
+    link,
+    local_tier_is_hidden,
+    of_partition,
+    page,
+    records_form,
+    trail_to,
+)
 from tiered_storage_airflow.page.partition_content import PartitionContent
-from tiered_storage_airflow.page.picture import Bar, Part, bars, strip
+from tiered_storage_airflow.page.picture import Bar, Bars, Part, Strip, bars, strip
 from tiered_storage_airflow.page.regions import Place, regions_of
+from tiered_storage_airflow.rendering import moment, number, size, span
 
 MOST_ALARMS = 10
 TIME_BUCKETS = 40
 
 
-def offsets_strip(root: str, view: PartitionView) -> str:
+def offsets_strip(root: str, view: PartitionView) -> Strip:
     """Return what lies where by offset; each part leads to the segments that begin with it."""
     parts = [
         Part(
             region.place.value,
             region.start,
             region.end,
-            f"{html.LEGEND[region.place]}: offsets {region.start:,} to {region.end - 1:,}",
+            f"{LEGEND[region.place]}: offsets {region.start:,} to {region.end - 1:,}",
             _segments_from(root, view, region.start),
         )
         for region in regions_of(view)
@@ -36,28 +46,25 @@ def offsets_strip(root: str, view: PartitionView) -> str:
 
 def partition_page(root: str, content: PartitionContent) -> str:
     """Return the page."""
-    partition = content.view.partition
-    pieces = [
-        _alarms(content),
-        html.figures(_figures(content)),
-        html.legend(),
-        offsets_strip(root, content.view),
-        _times_strip(root, content),
-        _bytes_over_time(content.view),
-        _peek(root, content),
-        _under_way(root, content),
-        _failures(root, content.listed.failures),
-        _segments(root, content),
-    ]
-    return html.page(root, str(partition), trail_to(partition)[:1], "".join(pieces))
-
-
-def records_form(root: str, partition: TopicIdPartition, offset: int) -> str:
-    """Return the form that asks for records."""
-    action = of_partition(root, partition, "/records").partition("?")[0]
-    return (
-        f'<form action="{escape(action)}"><input type="hidden" name="topic_id" value="{escape(partition.topic_id)}">'
-        f'<label>offset<input name="offset" type="number" min="0" value="{offset}"></label><button>Look</button></form>'
+    partition, following = content.view.partition, content.listed.next_offset
+    return page(
+        "partition.html",
+        root,
+        str(partition),
+        trail_to(partition)[:1],
+        alarms=_alarms(content),
+        figures=_figures(content),
+        legend=LEGEND,
+        by_offset=offsets_strip(root, content.view),
+        by_time=_times_strip(root, content),
+        bytes_over_time=_bytes_over_time(content.view),
+        may_read=content.may_read,
+        records_form=records_form(root, partition, content.answer.log_start_offset),
+        under_way=_under_way(root, content),
+        failures=_failures(root, content.listed.failures),
+        start=content.start,
+        segments=_segments(root, content),
+        more=None if following is None else _segments_from(root, content.view, following),
     )
 
 
@@ -67,26 +74,26 @@ def _segments_from(root: str, view: PartitionView, offset: int) -> str:
 
 def _figures(content: PartitionContent) -> Iterable[tuple[str, str]]:
     answer = content.answer
-    yield "log start", html.number(answer.log_start_offset)
-    yield "first local offset", html.number(answer.earliest_local_offset)
-    yield "last remote offset", html.number(answer.latest_tiered_offset)
-    yield "log end", html.number(answer.log_end_offset)
+    yield "log start", number(answer.log_start_offset)
+    yield "first local offset", number(answer.earliest_local_offset)
+    yield "last remote offset", number(answer.latest_tiered_offset)
+    yield "log end", number(answer.log_end_offset)
     yield "not copied yet", f"{answer.lag_offsets:,} offsets"
     yield "closed and not copied", _closed_lag(content.view)
-    yield "remote", f"{html.size(answer.remote_bytes)}, {answer.remote_segments:,} segments"
-    yield "local", f"{html.size(answer.local_bytes)}, {answer.local_segments:,} segments"
+    yield "remote", f"{size(answer.remote_bytes)}, {answer.remote_segments:,} segments"
+    yield "local", f"{size(answer.local_bytes)}, {answer.local_segments:,} segments"
 
 
 def _closed_lag(view: PartitionView) -> str:
     closed = [] if view.local is None else view.local.closed_segments
     due = [each for each in closed if each.end_offset is not None and each.end_offset >= view.remote_end]
-    return f"{html.size(sum(each.size for each in due))}, {len(due):,} segments"
+    return f"{size(sum(each.size for each in due))}, {len(due):,} segments"
 
 
-def _alarms(content: PartitionContent) -> str:
+def _alarms(content: PartitionContent) -> list[str]:
     answer, told = content.answer, []
     if answer.local_problem is not None:
-        told.append(html.local_tier_is_hidden(answer.local_problem))
+        told.append(local_tier_is_hidden(answer.local_problem))
     if answer.delete_state is not None:
         told.append(f"The partition is being deleted: {answer.delete_state}.")
     missing = [region for region in regions_of(content.view) if region.place is Place.MISSING]
@@ -96,11 +103,11 @@ def _alarms(content: PartitionContent) -> str:
     ]
     if len(missing) > MOST_ALARMS:
         told.append(f"{len(missing) - MOST_ALARMS:,} more ranges of offsets are in neither tier.")
-    return html.alarms(told)
+    return told
 
 
-def _times_strip(root: str, content: PartitionContent) -> str:
-    """Return what lies where by time: of remote segments by their largest timestamps, and what is local behind them."""
+def _times_strip(root: str, content: PartitionContent) -> Strip:
+    """Return what lies where by time: of remote segments by their largest timestamps, and what is local after them."""
     view, times = content.view, content.times
     parts: list[Part] = []
     reached = times.first
@@ -110,12 +117,12 @@ def _times_strip(root: str, content: PartitionContent) -> str:
         nonlocal reached
         if end is None or end < 0 or (reached is not None and (end < reached or (end == reached and parts))):
             return
-        begin, link = end if reached is None else reached, _segments_from(root, view, offset)
+        begin, address = end if reached is None else reached, _segments_from(root, view, offset)
         if parts and parts[-1].kind == place.value:
             last = parts.pop()
-            begin, link = int(last.start), last.link or link
-        title = f"{html.LEGEND[place]}: {html.moment(begin)} to {html.moment(end)}"
-        parts.append(Part(place.value, begin, max(end, begin + 1), title, link))
+            begin, address = int(last.start), last.link or address
+        title = f"{LEGEND[place]}: {moment(begin)} to {moment(end)}"
+        parts.append(Part(place.value, begin, max(end, begin + 1), title, address))
         reached = end
 
     for covered in view.coverage.ranges:
@@ -127,14 +134,14 @@ def _times_strip(root: str, content: PartitionContent) -> str:
         add(Place.LOCAL, until, local[Place.LOCAL])
     if Place.ACTIVE in local:
         add(Place.ACTIVE, times.last, local[Place.ACTIVE])
-    ends = (html.moment(int(parts[0].start)), html.moment(int(parts[-1].end))) if parts else ("", "")
+    ends = (moment(int(parts[0].start)), moment(int(parts[-1].end))) if parts else ("", "")
     return strip("By time", parts, ends)
 
 
-def _bytes_over_time(view: PartitionView) -> str:
+def _bytes_over_time(view: PartitionView) -> Bars | None:
     timed = [each for each in view.coverage.ranges if each.segment.max_timestamp >= 0]
     if not timed:
-        return ""
+        return None
     first = min(each.segment.max_timestamp for each in timed)
     last = max(each.segment.max_timestamp for each in timed)
     width = max(1, -(-(last - first + 1) // TIME_BUCKETS))
@@ -142,64 +149,41 @@ def _bytes_over_time(view: PartitionView) -> str:
     for each in timed:
         buckets[(each.segment.max_timestamp - first) // width] += each.size
     drawn = [
-        Bar(held, f"{html.size(held)} with times from {html.moment(first + number * width)} on")
-        for number, held in enumerate(buckets)
+        Bar(held, f"{size(held)} with times from {moment(first + at * width)} on") for at, held in enumerate(buckets)
     ]
-    return bars("Remote bytes over time", drawn, (html.moment(first), html.moment(last)))
+    return bars("Remote bytes over time", drawn, (moment(first), moment(last)))
 
 
-def _peek(root: str, content: PartitionContent) -> str:
-    if not content.may_read:
-        return "<p>You may see this topic, and not read its records.</p>"
-    return "<h2>Records</h2>" + records_form(root, content.view.partition, content.answer.log_start_offset)
-
-
-def _under_way(root: str, content: PartitionContent) -> str:
-    rows = []
+def _under_way(root: str, content: PartitionContent) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for segment in content.listed.under_way:
         age = content.now - segment.event_timestamp
         state = "stands still" if age > content.stuck_after else "under way"
-        rows.append((_named(root, segment), html.size(segment.size), f"for {html.span(age)}: {state}"))
-    return "<h2>Copies that have not ended</h2>" + html.table(
-        "Copies", ("offsets", "size", "since"), rows, frozenset({1})
-    )
+        rows.append((_named(root, segment), size(segment.size), f"for {span(age)}: {state}"))
+    return rows
 
 
-def _failures(root: str, failures: Sequence[DeletionFailure]) -> str:
-    rows = [
+def _failures(root: str, failures: Sequence[DeletionFailure]) -> list[tuple[str, ...]]:
+    return [
         (
-            html.link(_address_of(root, each.segment_id), each.segment_id.id),
-            html.number(each.attempts),
-            html.moment(each.last_failed_at),
-            escape(each.error),
+            link(_address_of(root, each.segment_id), each.segment_id.id),
+            number(each.attempts),
+            moment(each.last_failed_at),
+            each.error,
         )
         for each in failures
     ]
-    return "<h2>Deletions that failed</h2>" + html.table(
-        "Deletions", ("segment", "attempts", "last", "why"), rows, frozenset({1})
-    )
 
 
-def _segments(root: str, content: PartitionContent) -> str:
-    listed = content.listed
-    rows = [
-        (
-            _named(root, segment),
-            html.size(segment.size),
-            escape(html.moment(segment.max_timestamp)),
-            escape(html.state(segment.state)),
-        )
-        for segment in listed.segments
+def _segments(root: str, content: PartitionContent) -> list[tuple[str, ...]]:
+    return [
+        (_named(root, segment), size(segment.size), moment(segment.max_timestamp), STATES[segment.state])
+        for segment in content.listed.segments
     ]
-    more = ""
-    if listed.next_offset is not None:
-        more = f"<p>{html.link(_segments_from(root, content.view, listed.next_offset), 'The next ones')}</p>"
-    shown = html.table("Segments", ("offsets", "size", "last time", "state"), rows, frozenset({1}))
-    return f'<h2 id="segments">Remote segments from offset {content.start:,} on</h2>{shown}{more}'
 
 
-def _named(root: str, segment: RemoteLogSegmentMetadata) -> str:
-    return html.link(_address_of(root, segment.segment_id), f"{segment.start_offset:,} to {segment.end_offset:,}")
+def _named(root: str, segment: RemoteLogSegmentMetadata) -> Markup:
+    return link(_address_of(root, segment.segment_id), f"{segment.start_offset:,} to {segment.end_offset:,}")
 
 
 def _address_of(root: str, segment_id: RemoteLogSegmentId) -> str:

@@ -1,14 +1,13 @@
-"""Strips of SVG: a partition's places by offset or by time, and bars of bytes over time.
+"""Strips and bars of SVG: where a partition's records are, by offset or by time, and bytes over time.
 
 A picture has no more parts than can be told apart, whatever number of segments it shows. Each part says in words what
-it is; colours come from style.css, by the part's class.
+it is; colours come from style.css, by the part's class. parts.html draws them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 WIDTH = 1000
 _STRIP, _BARS = 44, 120
@@ -18,13 +17,35 @@ MOST_PARTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a strip from `start` to `end` (exclusive) of its scale; `link` leads to what is behind it."""
+    """A part of a strip from `start` to `end` (exclusive) of its scale; `link` leads to what it shows."""
 
     kind: str
     start: float
     end: float
     title: str
     link: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnPart:
+    """A part where it stands in a strip, in units of the picture."""
+
+    kind: str
+    x: float
+    width: float
+    title: str
+    link: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Parts side by side; `label` says what they show, `ends` what the two ends are called."""
+
+    label: str
+    parts: Sequence[DrawnPart]
+    ends: tuple[str, str]
+    width: int = WIDTH
+    height: int = _STRIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,48 +56,57 @@ class Bar:
     title: str
 
 
-def strip(label: str, parts: Sequence[Part], ends: tuple[str, str]) -> str:
-    """Return a strip of `parts` in order, and under it what its two ends are called; `label` says what it shows."""
+@dataclass(frozen=True, slots=True)
+class DrawnBar:
+    """A bar where it stands, in units of the picture."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars of equal width side by side."""
+
+    label: str
+    bars: Sequence[DrawnBar]
+    ends: tuple[str, str]
+    width: int = WIDTH
+    height: int = _BARS
+
+
+def strip(label: str, parts: Sequence[Part], ends: tuple[str, str]) -> Strip:
+    """Return a strip of `parts`, which are in order."""
     if not parts:
-        return f"<p>{escape(label)}: nothing yet.</p>"
+        return Strip(label, (), ends)
     if len(parts) > MOST_PARTS:
         label = f"{label}: the first {MOST_PARTS} of {len(parts):,} parts"
         parts, ends = parts[:MOST_PARTS], (ends[0], "")
     first, last = parts[0].start, max(part.end for part in parts)
     scale = WIDTH / max(last - first, 1e-9)
-    drawn = "".join(_part(part, (part.start - first) * scale, (part.end - part.start) * scale) for part in parts)
-    return (
-        f'<figure><figcaption>{escape(label)}</figcaption><svg viewBox="0 0 {WIDTH} {_STRIP}" '
-        f'preserveAspectRatio="none" role="group" aria-label="{escape(label)}">{drawn}</svg>'
-        f'<div class="ends"><span>{escape(ends[0])}</span><span>{escape(ends[1])}</span></div></figure>'
-    )
+    drawn = [
+        DrawnPart(
+            part.kind,
+            (part.start - first) * scale,
+            max((part.end - part.start) * scale, _LEAST_WIDTH),
+            part.title,
+            part.link,
+        )
+        for part in parts
+    ]
+    return Strip(label, drawn, ends)
 
 
-def bars(label: str, of: Sequence[Bar], ends: tuple[str, str]) -> str:
-    """Return bars of equal width side by side."""
+def bars(label: str, of: Sequence[Bar], ends: tuple[str, str]) -> Bars:
+    """Return bars whose heights keep their proportions; none where all are 0."""
     highest = max((bar.height for bar in of), default=0)
     if not highest:
-        return f"<p>{escape(label)}: nothing yet.</p>"
-    width = WIDTH / len(of)
-    drawn = ""
+        return Bars(label, (), ends)
+    width, drawn = WIDTH / len(of), []
     for number, bar in enumerate(of):
         height = max(_BARS * bar.height / highest, 1.0 if bar.height else 0.0)
-        drawn += (
-            f'<rect class="bar" x="{number * width:.1f}" y="{_BARS - height:.1f}" width="{width * 0.9:.1f}" '
-            f'height="{height:.1f}"><title>{escape(bar.title)}</title></rect>'
-        )
-    return (
-        f'<figure><figcaption>{escape(label)}</figcaption><svg class="bars" viewBox="0 0 {WIDTH} {_BARS}" '
-        f'preserveAspectRatio="none" role="img" aria-label="{escape(label)}">{drawn}</svg>'
-        f'<div class="ends"><span>{escape(ends[0])}</span><span>{escape(ends[1])}</span></div></figure>'
-    )
-
-
-def _part(part: Part, x: float, width: float) -> str:
-    shape = (
-        f'<rect class="{escape(part.kind)}" x="{x:.2f}" y="0" width="{max(width, _LEAST_WIDTH):.2f}" '
-        f'height="{_STRIP}"><title>{escape(part.title)}</title></rect>'
-    )
-    if part.link is None:
-        return shape
-    return f'<a href="{escape(part.link)}" aria-label="{escape(part.title)}">{shape}</a>'
+        drawn.append(DrawnBar(number * width, _BARS - height, width * 0.9, height, bar.title))
+    return Bars(label, drawn, ends)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 import pyarrow as pa
 
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.html import of_partition, trail_to
-from tiered_storage_airflow.page.partition_page import records_form
+from tiered_storage_airflow.page.base import local_tier_is_hidden, of_partition, page, records_form, trail_to
 from tiered_storage_airflow.read_service.problem import title_of
 from tiered_storage_airflow.read_service.tiers import ReadableRange
 
@@ -24,14 +21,22 @@ MOST_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """The beginning of a key or value as text; `left` is the size of all of it (bytes) where that is more, else 0."""
+
+    text: str
+    left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record as the page has it; all but the offset is HTML."""
+    """A record as the page has it; `timestamp` in ms."""
 
     offset: int
-    time: str
-    key: str
-    value: str
-    headers: str
+    timestamp: int
+    key: Shown | None
+    value: Shown | None
+    headers: Sequence[tuple[str, Shown | None]]
 
 
 def shown_records(batch: pa.RecordBatch) -> list[ShownRecord]:
@@ -41,13 +46,13 @@ def shown_records(batch: pa.RecordBatch) -> list[ShownRecord]:
     return [
         ShownRecord(
             offsets[row].as_py(),
-            escape(html.moment(times[row].value)),
-            _shown(keys[row].as_py()),
-            _shown(values[row].as_py()),
-            "<br>".join(
-                f"{escape(_printable(each['key'][:MOST_SHOWN]))}: {_shown(each['value'])}"
+            times[row].value,
+            shown(keys[row].as_py()),
+            shown(values[row].as_py()),
+            [
+                (_printable(each["key"][:MOST_SHOWN]), shown(each["value"]))
                 for each in (headers[row].as_py() or ())[:MOST_HEADERS]
-            ),
+            ],
         )
         for row in range(batch.num_rows)
     ]
@@ -57,26 +62,29 @@ def records_page(
     root: str, partition: TopicIdPartition, readable: ReadableRange, records: Sequence[ShownRecord]
 ) -> str:
     """Return the page of `records`, the first of what is `readable`."""
-    rows = [(html.number(each.offset), each.time, each.key, each.value, each.headers) for each in records]
-    hidden = readable.view.hidden
-    content = "" if hidden is None else html.alarms([html.local_tier_is_hidden(title_of(hidden))])
-    content += records_form(root, partition, readable.start)
-    content += html.table("Records", ("offset", "time", "key", "value", "headers"), rows, frozenset({0}))
-    if records and records[-1].offset + 1 < readable.end:
-        address = of_partition(root, partition, "/records", offset=records[-1].offset + 1)
-        content += f"<p>{html.link(address, 'The next ones')}</p>"
-    return html.page(root, f"{partition}: records from offset {readable.start:,} on", trail_to(partition), content)
+    hidden, following = readable.view.hidden, records[-1].offset + 1 if records else readable.end
+    return page(
+        "records.html",
+        root,
+        f"{partition}: records from offset {readable.start:,} on",
+        trail_to(partition),
+        alarms=[] if hidden is None else [local_tier_is_hidden(title_of(hidden))],
+        records_form=records_form(root, partition, readable.start),
+        records=records,
+        more=of_partition(root, partition, "/records", offset=following) if following < readable.end else None,
+    )
 
 
-def _shown(value: bytes | None) -> str:
+def shown(value: bytes | None) -> Shown | None:
+    """Return the beginning of `value` as text, or in hex where it is no text; None for null."""
     if value is None:
-        return "<em>null</em>"
+        return None
     try:
         text = value[: 4 * MOST_SHOWN].decode(errors="strict" if len(value) <= 4 * MOST_SHOWN else "ignore")
     except UnicodeDecodeError:
         text = value[:MOST_SHOWN].hex(" ")
-    left = f" … ({len(value):,} bytes)" if len(text) > MOST_SHOWN or len(value) > 4 * MOST_SHOWN else ""
-    return f"<code>{escape(_printable(text[:MOST_SHOWN]))}</code>{escape(left)}"
+    is_cut = len(text) > MOST_SHOWN or len(value) > 4 * MOST_SHOWN
+    return Shown(_printable(text[:MOST_SHOWN]), len(value) if is_cut else 0)
 
 
 def _printable(text: str) -> str:

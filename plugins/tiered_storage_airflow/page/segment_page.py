@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import islice
 
 from tiered_storage.errors import TieredStorageError
@@ -14,11 +13,11 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage_airflow.links import report_url
-from tiered_storage_airflow.page import html
-from tiered_storage_airflow.page.html import of_partition, trail_to
+from tiered_storage_airflow.page.base import STATES, of_partition, page, trail_to
 from tiered_storage_airflow.read_service.problem import ProblemError
 from tiered_storage_airflow.read_service.routes.index_content import IndexName
 from tiered_storage_airflow.read_service.service import OpenService
+from tiered_storage_airflow.rendering import moment, number, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +39,29 @@ def segment_page(
         return of_partition(api, partition, f"/segments/{own_id}/{below}")
 
     names = segment_object_names(segment.segment_id, segment.start_offset)
-    objects = "".join(
-        f"<li><code>{escape(name)}</code></li>" for name in (names.data, names.indexes, names.commit_marker)
+    return page(
+        "segment.html",
+        root,
+        f"Segment {own_id}",
+        trail_to(partition),
+        figures=_figures(segment),
+        objects=(names.data, names.indexes, names.commit_marker),
+        data=address("data") if may_read else None,
+        indexes=[(name.value, address(f"indexes/{name.value}")) for name in IndexName],
+        epochs=[(number(entry.epoch), number(entry.start_offset)) for entry in segment.leader_epochs],
+        run=run,
     )
-    indexes = "".join(f"<li>{html.link(address(f'indexes/{name.value}'), name.value)}</li>" for name in IndexName)
-    content = (
-        html.figures(_figures(segment))
-        + f"<h2>Objects</h2><p>Below the root of the store:</p><ul>{objects}</ul>"
-        + (f"<p>{html.link(address('data'), 'All bytes of the segment')}</p>" if may_read else "")
-        + f"<h2>Indexes</h2><ul>{indexes}</ul><h2>Leader epochs</h2>{_epochs(segment)}<h2>Copied by</h2>{_run(run)}"
-    )
-    return html.page(root, f"Segment {own_id}", trail_to(partition), content)
 
 
 def _figures(segment: RemoteLogSegmentMetadata) -> Sequence[tuple[str, str]]:
     return (
         ("offsets", f"{segment.start_offset:,} to {segment.end_offset:,}"),
-        ("size", html.size(segment.size)),
-        ("state", html.state(segment.state)),
-        ("last time of a record", html.moment(segment.max_timestamp)),
-        ("in this state since", html.moment(segment.event_timestamp)),
-        ("fencing number", html.number(segment.fencing_number)),
+        ("size", size(segment.size)),
+        ("state", STATES[segment.state]),
+        ("last time of a record", moment(segment.max_timestamp)),
+        ("in this state since", moment(segment.event_timestamp)),
+        ("fencing number", number(segment.fencing_number)),
     )
-
-
-def _epochs(segment: RemoteLogSegmentMetadata) -> str:
-    rows = [(html.number(entry.epoch), html.number(entry.start_offset)) for entry in segment.leader_epochs]
-    return html.table("Leader epochs", ("epoch", "from offset"), rows, frozenset({0, 1}))
-
-
-def _run(run: CopyingRun | None) -> str:
-    if run is None:
-        return "<p>No run was found in the work area: it may be cleaned up by now, or no DAG copied the segment.</p>"
-    return f"<p>{escape(run.dag_id)}, {html.link(run.report, run.run_id)}</p>"
 
 
 SECONDS = 5.0

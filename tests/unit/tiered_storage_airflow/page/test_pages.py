@@ -226,15 +226,23 @@ def test_what_cannot_be_shown_is_a_page_that_says_why(look: Look, path: str, sta
 
 
 def test_records_are_shown_as_text_and_never_as_html(own_site: ReadServiceSite, look: Look) -> None:
-    from tiered_storage_airflow.page.records_page import _shown
+    from tiered_storage_airflow.page.base import page
+    from tiered_storage_airflow.page.records_page import Shown, ShownRecord, shown
 
-    assert _shown(None) == "<em>null</em>"
-    assert _shown(b"") == "<code></code>"
-    assert _shown(b"<script>") == "<code>&lt;script&gt;</code>"
-    assert _shown(b"\xff\x00") == "<code>ff 00</code>"
-    assert _shown(b"a\nb\x1b[0m") == "<code>a·b·[0m</code>"
-    assert _shown(b"x" * 5000).endswith(" … (5,000 bytes)")
-    assert len(_shown("ä".encode() * 5000)) < 1000
+    assert shown(None) is None
+    assert shown(b"") == Shown("")
+    assert shown(b"\xff\x00") == Shown("ff 00")
+    assert shown(b"a\nb\x1b[0m") == Shown("a·b·[0m")
+    assert shown(b"x" * 5000) == Shown("x" * 300, 5000)
+    assert shown("ä".encode() * 5000) == Shown("ä" * 300, 10_000)
+
+    record = ShownRecord(7, 0, None, shown(b"<script>" + b"x" * 5000), [("<b>", shown(b"<i>"))])
+    form = {"action": "/", "topic_id": "", "offset": 0}
+    drawn = page("records.html", "/page", "Records", [], alarms=[], records_form=form, records=[record], more=None)
+    assert "<em>null</em>" in drawn
+    assert "<code>&lt;script&gt;xxx" in drawn
+    assert "</code> … (5,008 bytes)" in drawn
+    assert "&lt;b&gt;: <code>&lt;i&gt;</code>" in drawn
 
 
 def test_assets_are_our_own_and_load_nothing(look: Look) -> None:
@@ -251,7 +259,7 @@ def test_figures_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -
     assert 'remote_log_requests_total{route="/topics/{topic}"' not in told
 
 
-STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#x27;*&#x27;]\n</pre>"
+STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#39;*&#39;]\n</pre>"
 
 
 def test_who_sees_no_topic_is_told_which_line_to_add(look: Look, own_site: ReadServiceSite) -> None:
@@ -260,7 +268,7 @@ def test_who_sees_no_topic_is_told_which_line_to_add(look: Look, own_site: ReadS
     assert f"{own_site.rights} (read.service.rights.file) gives you no right: add one of these" in page
     assert "You are logged in as stranger, with the role VIEWER." in page
     assert STRANGER_LINES in page
-    assert "<pre>roles:\n  VIEWER:\n    describe: [&#x27;*&#x27;]\n</pre>" in page
+    assert "<pre>roles:\n  VIEWER:\n    describe: [&#39;*&#39;]\n</pre>" in page
     assert "orders" not in page
     own_site.rights.write_text("users: {stranger: {describe: ['*']}}")
     assert "orders" in look("/", "stranger").text

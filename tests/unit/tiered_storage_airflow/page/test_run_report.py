@@ -36,12 +36,12 @@ def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written_at", [10**20, -(10**20), 10**400])
-def test_figures_told_at_no_time_are_shown_without_it(tmp_path: Path, written_at: int) -> None:
+def test_figures_told_at_no_time_are_shown(tmp_path: Path, written_at: int) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         summary = RunSummary("a_dag", "a run", "plan", written_at, {"bytes": 7})
         remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, ["plan/summary.json"])
-    assert "As plan told it.</p>" in page
+    assert "As plan told it at " in page
 
 
 def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
