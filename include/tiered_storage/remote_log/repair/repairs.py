@@ -76,15 +76,16 @@ class RemoteLogRepairs:
         forks = self._forks(copyable, named)
         selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
         storage = listing_storage(self.context.storage)
+        unfinished, left = self._unfinished("plan").find(selected)
         plan = plan_repair(
             report,
             partitions,
             copyable.without(forks),
-            self._unfinished("plan").find(selected),
+            unfinished,
             has_lost_indexes=lambda segment: has_lost_indexes(segment, storage),
             why_other_records=lambda segment, others: self._why_other_records(segment, others, partitions),
         )
-        return replace(plan, advice=(*forks, *plan.advice))
+        return replace(plan, advice=(*forks, *plan.advice, *left))
 
     def _forks(self, copyable: CopyPlan, named: Collection[TopicIdPartition]) -> list[Finding]:
         """Return why nothing local stands in for what is damaged of some of the partitions `named`."""

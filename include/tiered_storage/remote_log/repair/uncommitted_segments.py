@@ -128,17 +128,21 @@ class UncommittedSegments:
     check: OrphanCheck
     grace_ms: int
 
-    def find(self, partitions: Iterable[TopicIdPartition]) -> list[RemoteLogSegmentMetadata]:
+    def find(self, partitions: Iterable[TopicIdPartition]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
 
-        Nothing is found where a later release wrote what the store keeps of the partition. Raises what store and
-        metadata raise. Data is read only to compare it with a local log of the same offsets.
+        Beside it, why what is not whole is neither finished nor deleted. Nothing is found where a later release wrote
+        what the store keeps of the partition. Raises what store and metadata raise. Data is read only to compare it
+        with a local log of the same offsets, and where it lost its indexes.
         """
         found: list[RemoteLogSegmentMetadata] = []
+        left: list[Finding] = []
         for partition in partitions:
             with suppress(LaterVersionError):
-                found.extend(self._found_in(partition))
-        return found
+                whole, others = self._found_in(partition)
+                found.extend(whole)
+                left.extend(others)
+        return found, left
 
     def finish(self, found: Iterable[RemoteLogSegmentMetadata]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         """Finish those of `found` that are still to be found; return what readers see of them now, and what stays."""
@@ -152,7 +156,7 @@ class UncommittedSegments:
                 failures.append(Finding(str(partition), str(error)))
         return finished, failures
 
-    def _found_in(self, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    def _found_in(self, partition: TopicIdPartition) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
         due = self.copies.clock() - self.grace_ms
         old = [
             segment
@@ -160,16 +164,24 @@ class UncommittedSegments:
             if segment.state in _UNFINISHED and segment.custom_metadata is None and segment.event_timestamp <= due
         ]
         if not old:
-            return []
+            return [], []
         state = self._state(partition)
         if state.delete_state is not None:
-            return []
+            return [], []
         listed = list(self.copies.storage.list_objects(partition_folder(partition)))
         kept = self.check.why_kept(partition, old, listed, to_finish=True)
-        copies = (self.copies.storage.find_copy(segment) for segment in old if segment.segment_id.id in kept)
-        # Not their indexes: those of a thousand copies are too much to hold.
-        whole = (one.finished for one in copies if one is not None)
-        return sorted((one for one in whole if one.end_offset >= (state.log_start_offset or 0)), key=_place)
+        whole: list[RemoteLogSegmentMetadata] = []
+        left: list[Finding] = []
+        for segment in old:
+            why = kept.get(segment.segment_id.id)
+            if why is None:
+                continue
+            if (copy := self.copies.storage.find_copy(segment)) is None:
+                left.append(Finding(str(partition), f"{segment.segment_id.id}: {why}"))
+            elif copy.finished.end_offset >= (state.log_start_offset or 0):
+                # Not its indexes: those of a thousand copies are too much to hold.
+                whole.append(copy.finished)
+        return sorted(whole, key=_place), left
 
     def _state(self, partition: TopicIdPartition) -> PartitionState:
         """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
@@ -211,7 +223,7 @@ class UncommittedSegments:
             listed_partition(partition, self.copies.storage)
             reached, failed = -1, None
             with kept_alive(self.copies.leases, [lease], self.copies.lease_duration_ms):
-                for copy in self._found_in(partition):
+                for copy in self._found_in(partition)[0]:
                     if copy.segment_id not in wanted or copy.end_offset <= reached:
                         continue
                     if failed is not None and copy.start_offset > max(failed.start_offset, reached + 1):

@@ -51,14 +51,13 @@ class OrphanCheck:
     ) -> dict[str, str]:
         """Return, by segment id, why some of `leftovers` have to stay; `listed` is all of the partition's folder.
 
-        With `to_finish` those are left out that lost their indexes, and those whose offsets readers have of other
-        remote segments, whatever is in those: readers would be given two logs in turn. Raises what the store raises.
+        With `to_finish` whole ones are left out whose offsets readers have of other remote segments, whatever is in
+        those: readers would be given two logs in turn. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
         kept = self._of_later_versions(leftovers, sizes)
         known = [one for one in leftovers if one.segment_id.id not in kept]
         whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
-        whole = [one for one in whole if not (to_finish and one.is_data_alone)]
         if not whole:
             return kept
         state = self.metadata.partition_state(partition)
@@ -72,7 +71,7 @@ class OrphanCheck:
                 kept[found.leftover.segment_id.id] = _message(found, start_offset)
             elif start_offset <= found.end_offset:
                 remote = coverage.holding(start_offset, found.end_offset)
-                if remote is not None and to_finish:
+                if to_finish and found.is_whole and remote is not None:
                     continue
                 why = self._why_other(found, start_offset, held if remote is None else remote, local, lineage)
                 if why is not None:
@@ -172,6 +171,11 @@ class _Whole:
     is_data_alone: bool = False
 
     @property
+    def is_whole(self) -> bool:
+        """Whether data and indexes are there, so that a repair can finish it."""
+        return self.copy is not None and not self.is_data_alone
+
+    @property
     def seen(self) -> str:
         """What the store has of it."""
         if self.is_data_alone:
@@ -182,7 +186,7 @@ class _Whole:
     def how_to_finish(self) -> str:
         """What a person does to let readers have it."""
         repair = "'tiered-storage repair' finishes it"
-        if self.copy is not None and not self.is_data_alone:
+        if self.is_whole:
             return repair
         names = segment_object_names(self.leftover.segment_id, self.leftover.start_offset)
         return f"put what is missing or broken of {names.stem}.* back from a backup, then {repair}"

@@ -200,7 +200,10 @@ def test_a_copy_of_which_only_the_marker_is_whole_waits_for_a_backup(files: Remo
     data = files.objects(".log")[0]
     data.rename(files.root / "away")
     with files.open() as remote_log:
-        assert ranges(planned(remote_log).unfinished) == [(10, 19), (20, 29)]
+        plan = planned(remote_log)
+        assert ranges(plan.unfinished) == [(10, 19), (20, 29)]
+        [left] = plan.advice
+        assert "the store has its commit marker and nothing else holds offsets 0 to 9" in left.message
         remote_log.deletions.delete_marked("expire")
     files.clock.now += LATER
     with files.open() as remote_log:

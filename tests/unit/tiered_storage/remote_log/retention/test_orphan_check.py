@@ -249,7 +249,11 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_m
     assert "the store has its .log and nothing else holds offsets 10 to " in failure.message
     assert "put what is missing or broken of " in failure.message
     assert f"{data.stem}.* back from a backup" in failure.message
-    assert run_on(files, "repair").exit_code == 1
+    for options in (("--dry-run",), ()):
+        told = run_on(files, "repair", "--json", *options)
+        assert told.exit_code == 1
+        [named] = [each["message"] for each in told.document["troubles"] if data.stem in each["message"]]
+        assert "the store has its .log and nothing else holds offsets 10 to " in named
     assert expire_twice(files).deleted == ()
     assert data.read_bytes() == content
 
