@@ -45,7 +45,7 @@ def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
 
 def _where(names: Iterable[str]) -> str:
     """Return where to set `names` instead."""
-    from tiered_storage.settings.sources import environment_variable  # noqa: PLC0415 - as above
+    from tiered_storage.settings.properties.sources import environment_variable  # noqa: PLC0415 - as above
 
     variables = [environment_variable(name) for name in names if name != _TOPICS]
     environment = f", or as {_listed(variables)} in Airflow's environment" if variables else ""

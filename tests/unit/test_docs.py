@@ -23,7 +23,7 @@ from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.settings.settings import Settings
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 PROJECT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])

@@ -19,7 +19,8 @@ LIBRARY, LOG, REMOTE, AIRFLOW = (
 )
 
 STOREYS = (
-    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files", "settings")),
+    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files")),
+    *(f"{LIBRARY}.{name}" for name in ("settings.properties", "settings")),
     *(
         f"{LOG}.{name}"
         for name in ("kernels", "files", "records", "indexes", "producers", "columnar", "log.recovery", "log", "dump")

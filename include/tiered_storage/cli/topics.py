@@ -30,7 +30,7 @@ from tiered_storage.remote_log.tiering_policy import (
     refuse_log,
     withholds_rights,
 )
-from tiered_storage.settings.topic_properties import DECISIONS, TopicSettings
+from tiered_storage.settings.topics import DECISIONS, TopicSettings
 
 
 class Tier(StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tiered_storage.doctor.check import Check, note, ok
+from tiered_storage.settings.properties.types import hide_secrets
 from tiered_storage.settings.settings import Settings
-from tiered_storage.settings.types import hide_secrets
 
 
 def check_settings(settings: Settings) -> Iterator[Check]:

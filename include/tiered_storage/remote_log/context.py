@@ -36,8 +36,8 @@ from tiered_storage.remote_log.storage.opening import load_remote_storage_manage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import decided_topic
+from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
-from tiered_storage.settings.types import SecretUrl, refuse_credentials_in_endpoint
 
 
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:

@@ -13,7 +13,7 @@ from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.settings.settings import Settings
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 
 def effective(topic: Topic | None, settings: Settings) -> TopicSettings:

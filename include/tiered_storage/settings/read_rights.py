@@ -27,7 +27,7 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.sources import not_yaml
+from tiered_storage.settings.properties.sources import not_yaml
 
 MOST_BYTES = 128 << 10
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -15,10 +15,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.settings.property_model import Declaration, OlderName, PropertyModel
+from tiered_storage.settings.properties.model import Declaration, OlderName, PropertyModel
+from tiered_storage.settings.properties.sources import TOPICS
 from tiered_storage.settings.settings import Settings
-from tiered_storage.settings.sources import TOPICS
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 EXAMPLE = """\
 log.dirs:

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import PrivateAttr, ValidationInfo, field_validator
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings import sources
-from tiered_storage.settings.property_model import (
+from tiered_storage.settings.properties import sources
+from tiered_storage.settings.properties.model import (
     Contradiction,
     OlderName,
     PropertyModel,
@@ -25,14 +25,8 @@ from tiered_storage.settings.property_model import (
     contradiction,
     setting,
 )
-from tiered_storage.settings.property_reading import Properties, read_properties
-from tiered_storage.settings.topic_properties import (
-    LOCAL_MEANINGS,
-    WITHOUT_LIMIT,
-    TopicSettings,
-    refuse_more_than_total,
-)
-from tiered_storage.settings.types import (
+from tiered_storage.settings.properties.reading import Properties, read_properties
+from tiered_storage.settings.properties.types import (
     AS_THE_TOTAL,
     UNLIMITED,
     Connections,
@@ -49,6 +43,7 @@ from tiered_storage.settings.types import (
     Whole,
     project_root,
 )
+from tiered_storage.settings.topics import LOCAL_MEANINGS, WITHOUT_LIMIT, TopicSettings, refuse_more_than_total
 
 LOCAL_LOG = "The local log"
 STATE = "Our own state"

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings
-from tiered_storage.settings.sources import environment_variable
 from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 

@@ -21,8 +21,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.property_reading import showable
-from tiered_storage.settings.sources import not_yaml
+from tiered_storage.settings.properties.reading import showable
+from tiered_storage.settings.properties.sources import not_yaml
 
 
 def _as_json(value: object) -> object:

@@ -15,8 +15,8 @@ from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.settings.properties.types import topic_name
 from tiered_storage.settings.read_rights import Right
-from tiered_storage.settings.types import topic_name
 from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, judged_again
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found

@@ -12,7 +12,7 @@ from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.selection import in_short, parse_number
-from tiered_storage.settings.types import topic_name
+from tiered_storage.settings.properties.types import topic_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.local_read import is_older_than
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 
 class Reason(StrEnum):

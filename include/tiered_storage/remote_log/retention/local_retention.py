@@ -43,7 +43,7 @@ from tiered_storage.remote_log.source.segment_source import (
 )
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)

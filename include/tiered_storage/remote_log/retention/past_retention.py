@@ -18,7 +18,7 @@ from tiered_storage.remote_log.retention.expiry import plan_expiry
 from tiered_storage.remote_log.source.local_read import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import effective
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)

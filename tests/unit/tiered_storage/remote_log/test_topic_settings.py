@@ -11,7 +11,7 @@ from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings, load_settings
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 Load = Callable[[str], Settings]
 

@@ -11,7 +11,7 @@ import pytest
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.reference import EXAMPLE, main, reference
 from tiered_storage.settings.settings import Settings, load_settings
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 PAGE = Path(__file__).parents[4] / "docs" / "configuration.md"
 

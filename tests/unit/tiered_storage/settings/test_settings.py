@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings, load_settings
-from tiered_storage.settings.sources import environment_variable
 
 PROJECT = Path(__file__).parents[4]
 Load = Callable[..., Settings]

@@ -62,7 +62,7 @@ from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
 TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES

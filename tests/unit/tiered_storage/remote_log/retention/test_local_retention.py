@@ -59,7 +59,7 @@ from tiered_storage.remote_log.retention.local_retention import (
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.settings.topic_properties import TopicSettings
+from tiered_storage.settings.topics import TopicSettings
 
 TOTAL = 3 * SEGMENT_BYTES + BATCH_BYTES
 """The bytes of a local log of three closed segments and an active one."""

@@ -27,7 +27,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 def project_root() -> Path:
     """Return the folder that holds include/; the working directory where the library was installed without it."""
-    include = Path(__file__).resolve().parents[2]
+    include = Path(__file__).resolve().parents[3]
     return include.parent if include.name == "include" else Path.cwd()
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from tiered_storage.settings.property_model import (
+from tiered_storage.settings.properties.model import (
     Contradiction,
     OlderName,
     PropertyModel,
@@ -15,8 +15,8 @@ from tiered_storage.settings.property_model import (
     contradiction,
     setting,
 )
-from tiered_storage.settings.property_reading import Properties, Property, read_properties
-from tiered_storage.settings.types import AS_THE_TOTAL, UNLIMITED, CleanupPolicy, TotalRetention, Whole
+from tiered_storage.settings.properties.reading import Properties, Property, read_properties
+from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, CleanupPolicy, TotalRetention, Whole
 
 TOPIC_GROUP = "Topics"
 WITHOUT_LIMIT = {UNLIMITED: "no limit"}

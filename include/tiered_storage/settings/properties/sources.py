@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.property_reading import Properties, Property, nearest, showable, unknown_name
+from tiered_storage.settings.properties.reading import Properties, Property, nearest, showable, unknown_name
 
 ENVIRONMENT_PREFIX = "TIERED_STORAGE_"
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
