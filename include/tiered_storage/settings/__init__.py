@@ -1,5 +1,6 @@
 """The typed settings: one declaration gives a property its name, type, limits and documentation.
 
-`settings` has the settings of an installation, `topic_properties` those of one topic. `sources` reads them from the
-file, the environment and a run's parameters; `reference` writes docs/configuration.md.
+`settings` joins the settings of an installation, which are declared in one module a group, and loads them; `topics` has
+those of one topic, `read_rights` who may read which. `reference` writes docs/configuration.md. How properties are read
+and checked is in `properties`.
 """

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
 from fastapi import Depends, Request
 
-from tiered_storage.errors import (
-    OutdatedMetadataError,
-    RemoteMetadataError,
-    StoreMismatchError,
-    TieredStorageError,
-)
+from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
 from tiered_storage_airflow.read_service.access import Metrics
 from tiered_storage_airflow.read_service.admission import Admission, FairQueue, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError, busy

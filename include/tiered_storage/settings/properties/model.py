@@ -113,6 +113,7 @@ class PropertyModel(BaseModel):
         validate_default=True,
         use_attribute_docstrings=True,
         hide_input_in_errors=True,
+        defer_build=True,  # a group of settings is never validated by itself
     )
 
     older_names: ClassVar[tuple[OlderName, ...]] = ()

@@ -13,12 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiered_storage.errors import (
-    CorruptIndexError,
-    CorruptRecordError,
-    InvalidLogDirectoryError,
-    UnsupportedMagicError,
-)
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError, InvalidLogDirectoryError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import holds, replace_file

@@ -1,0 +1,46 @@
+"""Settings of copy runs: sizes, limits of a run, leases."""
+
+from __future__ import annotations
+
+from tiered_storage.settings.properties.model import PropertyModel, Source, setting
+from tiered_storage.settings.properties.types import Whole
+
+COPYING = "Copying"
+_MIB = 1 << 20
+
+
+class CopyingSettings(PropertyModel):
+    """How much a copy run takes, and how."""
+
+    remote_log_index_chunk_bytes: Whole = setting(
+        "remote.log.index.chunk.bytes", _MIB, COPYING, Source.OURS, unit="bytes", at_least=_MIB, at_most=4 * _MIB
+    )
+    """How much of a segment, in whole batches, one entry of its remoteLogIndex covers: what a remote read fetches."""
+
+    index_interval_bytes: Whole = setting("index.interval.bytes", 4096, COPYING, Source.KAFKA, unit="bytes", at_least=1)
+    """How many bytes of batches lie between two entries of an offset or time index that is built anew."""
+
+    copy_window_bytes: Whole = setting(
+        "copy.window.bytes", 8 * _MIB, COPYING, Source.OURS, unit="bytes", at_least=64 << 10, at_most=256 * _MIB
+    )
+    """How much of a segment a copier holds in memory at once."""
+
+    copy_max_segments_per_run: Whole = setting(
+        "copy.max.segments.per.run", 10_000, COPYING, Source.OURS, unit="segments", at_least=1
+    )
+    """How many segments one run copies; the following runs take what is left."""
+
+    copy_stuck_after_ms: Whole = setting(
+        "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000
+    )
+    """How long a copy may move no byte, also while it waits for Spark, before it is ended: what it has finished is
+    committed, and the rest is left to the next run."""
+
+    commit_batch_partitions: Whole = setting(
+        "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
+    )
+    """How many partitions one mapped commit_metadata task commits. A run must not need more tasks than Airflow's
+    max_map_length (1,024)."""
+
+    lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
+    """How long a partition stays reserved for a run that shows no sign of life."""

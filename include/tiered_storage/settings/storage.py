@@ -1,0 +1,132 @@
+"""Settings of where data are kept: state and work area, the object store, the metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationInfo, field_validator
+
+from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
+from tiered_storage.settings.properties.types import (
+    Folder,
+    MetadataUrl,
+    OptionalEndpoint,
+    OptionalText,
+    StorageUrl,
+    Whole,
+)
+
+STATE = "Our own state"
+REMOTE_STORAGE = "The remote tier"
+METADATA = "The metadata of the remote log"
+
+_CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
+_DOTTED_NAME = "a class by its dotted name: package.module.Class"
+
+
+def _inside_state(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda given: (given["state_directory"] / name).as_uri()
+
+
+class StorageSettings(PropertyModel):
+    """Where state, objects and metadata are."""
+
+    state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
+    """Where everything that is ours lives in the embedded default; removing it removes all of that. Only this user may
+    use it: one that is open to others is closed when a command or a run opens it, unless other things lie in it too."""
+
+    work_url: StorageUrl = setting(
+        "work.url",
+        _inside_state("work"),
+        STATE,
+        Source.OURS,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/work",
+    )
+    """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write there."""
+
+    export_url: StorageUrl = setting(
+        "export.url",
+        _inside_state("exports"),
+        STATE,
+        Source.OURS,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/exports",
+    )
+    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it. As with
+    the store, make a folder that others read yourself."""
+
+    remote_log_storage_system_enable: bool = setting(
+        "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
+    )
+    """Whether anything is copied at all. Kafka's default is false; here it is true, since nothing is copied of a topic
+    that is not enabled (remote.storage.enable)."""
+
+    remote_log_storage_manager_class_name: str = setting(
+        "remote.log.storage.manager.class.name",
+        "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager",
+        REMOTE_STORAGE,
+        Source.KAFKA,
+        allowed=_DOTTED_NAME,
+        pattern=_CLASS_NAME,
+    )
+    """The RemoteStorageManager: which class stores and fetches the bytes. A class of your own may stand here."""
+
+    rsm_config_url: StorageUrl = setting(
+        "rsm.config.url",
+        _inside_state("remote"),
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        default_text="{state.directory}/remote",
+    )
+    """The object store, and the prefix in it under which everything goes. A folder that is missing is made for this
+    user alone; make one that others share yourself: what is written there gets no wider rights than it has."""
+
+    rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS_BY_PREFIX)
+    """Whether the object store may be spoken to without encryption."""
+
+    rsm_config_endpoint: OptionalEndpoint = setting(
+        "rsm.config.endpoint",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="an https URL, or an http one with rsm.config.allow.http",
+        default_text="the provider's own",
+    )
+    """The address of an S3 API that is not Amazon's."""
+
+    rsm_config_region: OptionalText = setting(
+        "rsm.config.region",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS_BY_PREFIX,
+        allowed="a region's name, such as eu-central-1",
+        pattern=r"^[A-Za-z0-9-]+$",
+        default_text="AWS_REGION of the environment",
+    )
+    """The region of the bucket."""
+
+    rlmm_config_url: MetadataUrl = setting(
+        "rlmm.config.url",
+        lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
+        METADATA,
+        Source.OURS_BY_PREFIX,
+        allowed="the URL of an SQLite file, such as sqlite:///folder/file.db",
+        default_text="sqlite:///{state.directory}/remote_log_metadata.db",
+    )
+    """The metadata store. A password in it is never shown, nor handed to Spark."""
+
+    metadata_busy_timeout_ms: Whole = setting(
+        "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0
+    )
+    """How long a call waits for a metadata store that is locked before it fails, to be tried again."""
+
+    @field_validator("rsm_config_endpoint")
+    @classmethod
+    def _encrypted_or_allowed(cls, endpoint: str | None, info: ValidationInfo) -> str | None:
+        if endpoint and endpoint.startswith("http://") and info.data.get("rsm_config_allow_http") is False:
+            why = f"rsm.config.endpoint is {endpoint}: http needs rsm.config.allow.http: true"
+            raise contradiction(Contradiction(why))
+        return endpoint
