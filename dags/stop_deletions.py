@@ -11,7 +11,7 @@ from __future__ import annotations
 from airflow.sdk import Param, dag
 
 from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param, warn_of_unknown_fields
-from tiered_storage_airflow.operators.safety import StopDeletionsOperator
+from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
 from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
 
 

@@ -44,10 +44,8 @@ BIGGER_ROOMS: dict[str, int] = {
     "tiered_storage.cli": 16,
     "tiered_storage.remote_log.metadata": 18,
     "tiered_storage.remote_log.read": 15,
-    "tiered_storage.remote_log.restore": 13,
     "tiered_storage.remote_log.retention": 14,
     "tiered_storage.remote_log.storage": 17,
-    "tiered_storage_airflow.operators": 15,
 }
 
 

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.findings import (
+from tiered_storage_airflow.operators.local_retention import RetentionPlanOperator, left_alone_path
+from tiered_storage_airflow.operators.remote_log_operator import (
+    RemoteLogOperator,
+    SelectingOperator,
     fail_for,
     fail_for_left,
     skip_unless_asked_for_or_armed,
@@ -16,8 +19,6 @@ from tiered_storage_airflow.operators.findings import (
     told,
     why_only_planned,
 )
-from tiered_storage_airflow.operators.local_retention import RetentionPlanOperator, left_alone_path
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, run_now

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.operators.findings import (
+from tiered_storage_airflow.operators.remote_log_operator import (
+    RemoteLogOperator,
+    SelectingOperator,
     fail_for,
     skip_unless_asked_for_or_armed,
     tell_stop,
     why_only_planned,
 )
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import own_path, run_folder, run_now

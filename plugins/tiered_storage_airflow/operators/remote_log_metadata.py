@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.operators.findings import told
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator, told
 from tiered_storage_airflow.run_scope import is_switched_on, whole_number
 from tiered_storage_airflow.run_summary import summarize
 from tiered_storage_airflow.run_time import own_path, run_folder, run_now, window_end

@@ -1,18 +1,21 @@
-"""What all operators on a remote log share: how they open it, which partitions they mean, and when they only look."""
+"""What all operators on a remote log share: how they open it, which partitions they mean, how findings fail them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.run_scope import Overrides, opened_remote_log, selected
+from tiered_storage_airflow.run_time import is_asked_for
 
 if TYPE_CHECKING:
+    from tiered_storage.remote_log.copy.plan import Finding
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
@@ -67,3 +70,55 @@ class SelectingOperator(RemoteLogOperator):
     def selection(self, remote_log: RemoteLogManager) -> Selection:
         """Return what is meant; see selected."""
         return selected(remote_log, self.topics, self.partitions, self.must_match)
+
+
+def told(findings: Iterable[Finding]) -> str:
+    """Return `findings` as one text, each behind its partition where it is of one."""
+    return "; ".join(map(str, findings))
+
+
+def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
+    """Log why nothing would be deleted, such as a stop or a wrong clock: a plan shows what would go all the same."""
+    why = remote_log.deletions.why_nothing_goes()
+    if why is not None:
+        log.warning("nothing of this plan goes for now: %s", why)
+
+
+def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
+    """Return why the run deletes nothing: nobody asked for it, and scheduled deletion is off; None where it does."""
+    if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
+        return None
+    return (
+        "nothing is deleted: runs that a schedule or an asset event starts delete only where scheduled.deletion.enable "
+        "is true. Set it in the settings file (TIERED_STORAGE_CONFIG) or as TIERED_STORAGE_SCHEDULED_DELETION_ENABLE "
+        "in Airflow's environment, once the DAG plan_deletions shows what you expect"
+    )
+
+
+def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> None:
+    """Raise AirflowSkipException where the run may delete nothing: also for a task that somebody cleared alone."""
+    why = why_only_planned(remote_log, context)
+    if why is not None:
+        raise AirflowSkipException(why)
+
+
+def fail_for(findings: Sequence[Finding], introduction: str) -> None:
+    """Fail for `findings` where there are any; another try follows where one of them may pass by itself."""
+    from tiered_storage.remote_log.copy.plan import PassingFinding
+
+    if any(isinstance(finding, PassingFinding) for finding in findings):
+        raise AirflowException(f"{introduction}: {told(findings)}")
+    if findings:
+        raise AirflowFailException(f"{introduction}: {told(findings)}")
+
+
+def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
+    """Fail for what a person asked to end and what is `left` of it; another try follows where one of them may pass."""
+    from tiered_storage.remote_log.copy.plan import PassingFinding
+
+    if any(isinstance(finding, PassingFinding) for finding in left):
+        raise AirflowException(
+            f"{introduction}: {told(left)}; the next try takes it up, and once all have failed, run this again by hand"
+        )
+    if left:
+        raise AirflowFailException(f"{introduction}: {told(left)}; run this again once that is mended")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.operators.findings import told
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator, told
 from tiered_storage_airflow.run_scope import is_switched_on
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.export_messages import (
+from tiered_storage_airflow.operators.export_results import (
+    DoneExport,
+    LateExports,
     fail_for,
+    is_for_good,
+    planned_figures,
     show_dead_letters,
     show_given_up,
     show_late,
@@ -17,7 +21,6 @@ from tiered_storage_airflow.operators.export_messages import (
     show_plan,
     show_report,
 )
-from tiered_storage_airflow.operators.late_exports import DoneExport, LateExports, is_for_good, planned_figures
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on, required_number

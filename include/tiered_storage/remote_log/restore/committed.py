@@ -1,24 +1,193 @@
 """The records of a partition in the store that a reader of committed records is given, in order, each once.
 
-What was aborted is left out (open_transactions.py). Where a transaction is still open at the end of all that is in the
-store, nothing from its first record on is given: nobody knows yet.
+Aborted records are left out. Where a transaction is still open at the end of all that is in the store, nothing from
+its first record on is given: nobody knows yet. Nothing in the store decides these:
+
+    open at the end    no segment of the store holds the marker: it was not copied yet, or never will be
+    lost in a gap      open before offsets that are missing, and no longer open behind them; unless an index behind them
+                       tells of its abort, the marker may be among what is missing
+
+What is open at the end of a segment is told by the producer snapshot that travelled with it. Where there is none, or
+the segment is taken in part, it follows from the batches.
+
+An abort is told by the index of the segment that holds its marker, maybe a later one than the records: those behind are
+asked too, for as long as a transaction is open at their ends that may have records in the segment in question.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.records.batch_header import RecordBatch
+from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, batches_of
 from tiered_storage.remote_log.restore.partition_files import taken_batches
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+
+MOST_ABORTS_KEPT = 500_000
+"""Beside the last index, about 200 bytes each; where threads count at once it may be somewhat more."""
+
+
+class OpenTransactions:
+    """The transactions of `segments`, which are in order; what was found out is kept: some numbers for each of them.
+
+    Several threads may ask: they may find out the same twice.
+    """
+
+    def __init__(self, segments: Sequence[RestoredSegment], storage: RemoteStorageManager) -> None:
+        """Look at nothing yet."""
+        self._segments = segments
+        self._storage = storage
+        self._known: dict[int, Mapping[int, int]] = {}
+        self._indexes: dict[int, TransactionIndex] = {}
+        self._aborts_kept = 0
+
+    def at_end_of(self, number: int) -> Mapping[int, int]:
+        """Return the first offset, by producer id, of each transaction that is open at the end of that segment.
+
+        Raises what reading the store does, and CorruptRecordError for a batch that is broken.
+        """
+        first = number
+        while first > 0 and not self._is_told(first) and not self._is_behind_gap(first):
+            first -= 1
+        for each in range(first, number + 1):
+            if not self._is_told(each):
+                self._known[each] = self._followed(each)
+        return self._known[number]
+
+    def first_undecided(self) -> int | None:
+        """Return the first offset of the earliest transaction that is open at the end of all segments."""
+        return min(self.at_end_of(len(self._segments) - 1).values(), default=None) if self._segments else None
+
+    def aborted_in(self, number: int) -> tuple[AbortedTransaction, ...]:
+        """Return the aborted transactions with records in the segment of that number. Raises as `at_end_of`."""
+        segment = self._segments[number]
+
+        def indexes() -> Iterator[TransactionIndex]:
+            for at in range(number, len(self._segments)):
+                yield self._index(at)
+                if all(first > segment.end_offset for first in self.at_end_of(at).values()):
+                    return
+
+        return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
+
+    def lost_in_gaps(self) -> Iterator[AbortedTransaction]:
+        """Yield the transactions that may have been aborted in a gap, as if they were, up to its end."""
+        for number in range(1, len(self._segments)):
+            if not self._is_behind_gap(number):
+                continue
+            segment = self._segments[number]
+            still_open = set(self.at_end_of(number).items())
+            index = self._index(number)
+            aborted = {(each.producer_id, each.first_offset) for each in index.transactions}
+            for producer_id, first in self.at_end_of(number - 1).items():
+                if (producer_id, first) not in still_open | aborted:
+                    last = segment.start_offset - 1
+                    yield AbortedTransaction(producer_id, first, last, last + 1)
+
+    def _index(self, number: int) -> TransactionIndex:
+        """Return what the index of that segment says of the markers that are taken of it."""
+        known = self._indexes.get(number)
+        if known is None:
+            known = _transaction_index(self._segments[number], self._storage)
+            if self._aborts_kept > MOST_ABORTS_KEPT:
+                self._indexes, self._aborts_kept = {}, 0
+            self._indexes[number] = known
+            self._aborts_kept += len(known.transactions)
+        return known
+
+    def _is_behind_gap(self, number: int) -> bool:
+        return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
+
+    def _is_told(self, number: int) -> bool:
+        """Whether it is known, or a snapshot of that segment's end tells it."""
+        if number in self._known:
+            return True
+        segment = self._segments[number]
+        if segment.end_offset < segment.metadata.end_offset:
+            return False
+        raw = index_of(segment, IndexKind.PRODUCER_SNAPSHOT, self._storage)
+        if raw is None:
+            return False
+        producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
+        firsts = ((each.producer_id, each.current_transaction_first_offset) for each in producers)
+        self._known[number] = {producer_id: first for producer_id, first in firsts if first >= 0}
+        return True
+
+    def _followed(self, number: int) -> Mapping[int, int]:
+        """Go on from the end of the segment before through the batches of this one."""
+        earlier = number > 0 and not self._is_behind_gap(number)
+        found = dict(self._known[number - 1]) if earlier else {}
+        segment = self._segments[number]
+        for window in taken_batches(segment, iter(self._storage.fetch_log_segment(segment.metadata)), None):
+            for header, _ in batches_of(window, segment):
+                if not header.is_transactional:
+                    continue
+                if header.is_control:
+                    found.pop(header.producer_id, None)
+                else:
+                    found.setdefault(header.producer_id, header.base_offset)
+        return found
+
+
+def batches_of(window: bytes, segment: RestoredSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
+    """Yield each of the whole batches in `window`, and its bytes. Raises CorruptRecordError."""
+    view, position = memoryview(window), 0
+    while position < len(view):
+        header = read_batch_header(view, position, source=str(segment.metadata.segment_id))
+        yield header, view[position : position + header.size]
+        position += header.size
+
+
+def _transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) -> TransactionIndex:
+    raw = index_of(segment, IndexKind.TRANSACTION, storage)
+    base_offset = segment.metadata.start_offset
+    if raw is None:
+        return TransactionIndex(base_offset)
+    index = TransactionIndex.parse(raw, f"{segment.metadata.segment_id}: transaction index", base_offset)
+    taken = (each for each in index.transactions if segment.start_offset <= each.last_offset <= segment.end_offset)
+    return TransactionIndex(base_offset, tuple(taken))
+
+
+def index_of(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
+    """Return what the store has of that kind with `segment`, None where it has none."""
+    try:
+        return storage.fetch_index(segment.metadata, kind)
+    except RemoteObjectNotFoundError:
+        return None
+
+
+def all_decided(partition: RestoredPartition, storage: RemoteStorageManager) -> RestoredPartition:
+    """Return `partition` up to where every transaction is ended before its end.
+
+    To end before one may cut the marker off another that began earlier: then it ends before that one.
+    """
+    while (first := OpenTransactions(partition.segments, storage).first_undecided()) is not None:
+        partition = ended_before(partition, first)
+    return partition
+
+
+def ended_before(partition: RestoredPartition, end: int) -> RestoredPartition:
+    """Return what `partition` has below the offset `end`."""
+    if end >= partition.log_end_offset:
+        return partition
+    segments = tuple(
+        replace(each, end_offset=min(each.end_offset, end - 1))
+        for each in partition.segments
+        if each.start_offset < end
+    )
+    end = max(end, partition.log_start_offset)
+    if end == partition.log_start_offset:
+        segments = ()
+    lineage = tuple(each for each in partition.lineage if each.start_offset < end)
+    return replace(partition, segments=segments, log_end_offset=end, lineage=lineage, behind=())
 
 
 @dataclass(frozen=True, slots=True)

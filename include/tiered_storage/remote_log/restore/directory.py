@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.files.topic_partition import partition_directory_n
 from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, all_decided, ended_before
+from tiered_storage.remote_log.restore.committed import OpenTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
 from tiered_storage.remote_log.restore.target_directory import (

@@ -23,8 +23,8 @@ from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.restore.committed import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.segment_source import epochs_within

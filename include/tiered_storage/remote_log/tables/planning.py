@@ -26,7 +26,7 @@ from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.restore.open_transactions import OpenTransactions, index_of
+from tiered_storage.remote_log.restore.committed import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager

@@ -32,7 +32,7 @@ from tiered_storage.remote_log.tables.late_data import LateIntervals
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables
-from tiered_storage_airflow.operators.late_exports import LateExports, is_for_good
+from tiered_storage_airflow.operators.export_results import LateExports, is_for_good
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.run_summary import RunSummary, summary_path
 

@@ -12,7 +12,7 @@ import pytest
 
 from support.small_disks import fill, small_disk
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage_airflow.operators.safety import StopDeletionsOperator
+from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
