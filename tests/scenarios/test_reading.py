@@ -43,7 +43,7 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage.remote_log.read.fetch_deadline import ReadTiming
+from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim

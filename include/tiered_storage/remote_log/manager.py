@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
     from tiered_storage.remote_log.copy.start import BegunCopy
     from tiered_storage.remote_log.copy.tasks import CopyOutcome
-    from tiered_storage.remote_log.read.fetch_deadline import ReadTiming
+    from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
     from tiered_storage.remote_log.read.log_reader import RemoteLogReader
     from tiered_storage.remote_log.read.reader import TieredReader
     from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs

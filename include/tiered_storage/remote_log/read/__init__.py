@@ -1,5 +1,5 @@
 """Reads partitions through both tiers as one log: by offset, by time, as batches, records or Arrow tables.
 
 `log_reader` is what programs use, `blocking_reader` the same without asyncio. `partition_view` finds what a partition
-holds now, `remote_chunks` fetches and checks chunks of remote segments, `reader_pools` runs both in bounded threads.
+holds now, `offset_search` finds offsets, `log_stream` reads on from one. Remote bytes come from `chunks`.
 """

@@ -21,10 +21,10 @@ from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_s
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, SegmentTransactions
 from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
-from tiered_storage.remote_log.read.remote_chunks import RemoteChunks, SegmentTransactions
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 

@@ -21,10 +21,12 @@ from tiered_storage.kafka_log.columnar.record_columns import select_columns
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
-from tiered_storage.remote_log.read.checked_chunk import Chunk
-from tiered_storage.remote_log.read.chunk_cache import ChunkCache
-from tiered_storage.remote_log.read.chunk_files import ChunkFiles
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk
+from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
+from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, segment_range
 from tiered_storage.remote_log.read.log_stream import LogStream
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
@@ -37,8 +39,6 @@ from tiered_storage.remote_log.read.read_values import (
     OffsetSpec,
     aborted_rows,
 )
-from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool, outcome_of
-from tiered_storage.remote_log.read.remote_chunks import RemoteChunks, segment_range
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.settings.settings import Settings

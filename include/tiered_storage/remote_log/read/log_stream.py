@@ -23,11 +23,11 @@ from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
-from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
-from tiered_storage.remote_log.read.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.source.local_read import LocalSegmentReader
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 

@@ -16,12 +16,12 @@ from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.remote_log.coverage import CoveredRange
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.read import local_timestamp_search
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
-from tiered_storage.remote_log.read.reader_pools import ReaderPool, outcome_of
-from tiered_storage.remote_log.read.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 

@@ -24,9 +24,9 @@ from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import agreed_end, merged, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 from tiered_storage.remote_log.read.read_values import FetchEpochs
-from tiered_storage.remote_log.read.reader_pools import ReaderPool
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
 
 NO_REMOTE = Coverage(())

@@ -17,9 +17,9 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
-from tiered_storage.remote_log.read.reader_pools import ReaderPool
 
 P = [partition_of("orders", number) for number in range(4)]
 

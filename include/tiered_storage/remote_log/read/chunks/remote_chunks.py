@@ -24,10 +24,10 @@ from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_
 from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.checked_chunk import Chunk, read_chunk
-from tiered_storage.remote_log.read.chunk_cache import ChunkCache, SharedFetch
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool
+from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache, SharedFetch
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
+from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 INDEX_CACHE_BYTES = 16 << 20

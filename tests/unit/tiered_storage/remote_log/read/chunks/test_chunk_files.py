@@ -11,8 +11,8 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.checked_chunk import Chunk, read_chunk
-from tiered_storage.remote_log.read.chunk_files import LOCK, ChunkFiles
+from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.chunk_files import LOCK, ChunkFiles
 
 SEGMENT = RemoteLogSegmentMetadata(RemoteLogSegmentId(ORDERS_0, "A" * 22), 0, 99, 0, 0, 0, (EpochEntry(0, 0),))
 

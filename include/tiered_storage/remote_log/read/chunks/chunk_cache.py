@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tiered_storage.remote_log.read.reader_pools import ReaderPool
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 
 Kept = TypeVar("Kept")
 

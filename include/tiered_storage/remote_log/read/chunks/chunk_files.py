@@ -27,7 +27,7 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
 
 LOCK = ".lock"
 

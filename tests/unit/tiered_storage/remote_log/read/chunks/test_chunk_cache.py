@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator
 import pytest
 
 from tiered_storage.errors import ReaderBusyError, RemoteStorageError
-from tiered_storage.remote_log.read.chunk_cache import ChunkCache
-from tiered_storage.remote_log.read.reader_pools import ReaderPool
+from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 
 
 @pytest.fixture

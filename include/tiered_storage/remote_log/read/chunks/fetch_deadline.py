@@ -13,7 +13,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from tenacity.wait import wait_base, wait_random_exponential
 
 from tiered_storage.errors import ReadTimedOutError, TieredStorageError
-from tiered_storage.remote_log.read.reader_pools import outcome_of
+from tiered_storage.remote_log.read.chunks.reader_pools import outcome_of
 
 FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 2.0

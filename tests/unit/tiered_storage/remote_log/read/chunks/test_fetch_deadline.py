@@ -14,7 +14,7 @@ from tiered_storage.errors import (
     RemoteStorageError,
     TieredStorageError,
 )
-from tiered_storage.remote_log.read.fetch_deadline import FetchDeadline, ReadTiming
+from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 
 
 def outcomes(*raised: TieredStorageError) -> Iterator[TieredStorageError | None]:

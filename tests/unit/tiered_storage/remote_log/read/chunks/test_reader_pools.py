@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
-from tiered_storage.remote_log.read.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool, outcome_of
 
 
 class Gate:
