@@ -1,5 +1,4 @@
 """The command line, one file a group of commands.
 
-`main` finds the commands and imports a file only when one of its commands runs. `session` opens the remote log for a
-command, `output` prints what it returns.
+`main` finds the commands and imports a file only when one of its commands runs. What they share is in `common`.
 """

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output, show_size
-from tiered_storage.cli.plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
-from tiered_storage.cli.progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
-from tiered_storage.cli.session import (
+from tiered_storage.cli.common.output import Output, show_size
+from tiered_storage.cli.common.plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
+from tiered_storage.cli.common.progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
+from tiered_storage.cli.common.session import (
     ConfigOption,
     DryRunOption,
     JsonOption,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.session import (
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import (
     ConfigOption,
     DryRunOption,
     JsonOption,

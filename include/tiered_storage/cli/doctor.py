@@ -7,8 +7,8 @@ from collections import Counter
 
 import typer
 
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.session import ConfigOption, JsonOption
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import ConfigOption, JsonOption
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Verdict
 from tiered_storage.doctor.examination import examine

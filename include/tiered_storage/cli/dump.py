@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output, StreamedTable, packed, printable, show_bytes
-from tiered_storage.cli.session import JsonOption
+from tiered_storage.cli.common.output import Output, StreamedTable, packed, printable, show_bytes
+from tiered_storage.cli.common.session import JsonOption
 from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile

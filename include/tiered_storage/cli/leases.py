@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.session import ConfigOption, JsonOption, lease_owner, opened
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import ConfigOption, JsonOption, lease_owner, opened
 from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.manager import RemoteLogManager

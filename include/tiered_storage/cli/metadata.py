@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.session import ConfigOption, JsonOption, opened
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder

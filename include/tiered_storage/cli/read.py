@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output, StreamedTable, show_bytes, show_size
-from tiered_storage.cli.progress import OffsetProgress, said
-from tiered_storage.cli.session import (
+from tiered_storage.cli.common.output import Output, StreamedTable, show_bytes, show_size
+from tiered_storage.cli.common.progress import OffsetProgress, said
+from tiered_storage.cli.common.session import (
     ConfigOption,
     JsonOption,
     PartitionsOption,

@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.copy import WorkersOption, copy_here
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.progress import leave_at_once, said
-from tiered_storage.cli.read import say_notices
-from tiered_storage.cli.session import (
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.progress import leave_at_once, said
+from tiered_storage.cli.common.session import (
     ConfigOption,
     DryRunOption,
     JsonOption,
@@ -23,6 +21,8 @@ from tiered_storage.cli.session import (
     opened,
     selected,
 )
+from tiered_storage.cli.copy import WorkersOption, copy_here
+from tiered_storage.cli.read import say_notices
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import store_options

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output, show_size
-from tiered_storage.cli.session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
+from tiered_storage.cli.common.output import Output, show_size
+from tiered_storage.cli.common.session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.progress import TaskProgress

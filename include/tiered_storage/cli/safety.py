@@ -9,8 +9,15 @@ from typing import Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.session import ConfigOption, JsonOption, PartitionsOption, TopicsOption, known_selection, opened
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.session import (
+    ConfigOption,
+    JsonOption,
+    PartitionsOption,
+    TopicsOption,
+    known_selection,
+    opened,
+)
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import (
     ConfigurationError,

@@ -14,8 +14,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tiered_storage.cli.output import Output, show_duration, show_size
-from tiered_storage.cli.session import ConfigOption, JsonOption, opened, past_retention_documents, say_past_retention
+from tiered_storage.cli.common.output import Output, show_duration, show_size
+from tiered_storage.cli.common.session import (
+    ConfigOption,
+    JsonOption,
+    opened,
+    past_retention_documents,
+    say_past_retention,
+)
 from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.manager import RemoteLogManager

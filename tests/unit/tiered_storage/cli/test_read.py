@@ -20,8 +20,8 @@ from support.remote_logs import (
     record,
     rewrite_segment,
 )
-from tiered_storage.cli import output as cli_output
-from tiered_storage.cli import progress as cli_progress
+from tiered_storage.cli.common import output as cli_output
+from tiered_storage.cli.common import progress as cli_progress
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch

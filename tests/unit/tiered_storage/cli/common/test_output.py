@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import a_remote_log
-from tiered_storage.cli import output as cli_output
-from tiered_storage.cli.output import Output, StreamedTable, show_duration
-from tiered_storage.cli.session import lease_owner, opened
+from tiered_storage.cli.common import output as cli_output
+from tiered_storage.cli.common.output import Output, StreamedTable, show_duration
+from tiered_storage.cli.common.session import lease_owner, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.copy.plan import Finding

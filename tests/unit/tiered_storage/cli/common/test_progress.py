@@ -12,9 +12,9 @@ import pytest
 
 from support.command_line import run_on
 from support.remote_logs import SEGMENT_BYTES, a_remote_log, unsynced
-from tiered_storage.cli import progress as cli_progress
-from tiered_storage.cli.output import Output
-from tiered_storage.cli.progress import watched
+from tiered_storage.cli.common import progress as cli_progress
+from tiered_storage.cli.common.output import Output
+from tiered_storage.cli.common.progress import watched
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.progress import GroupProgress, JobSize, JobWatch
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata

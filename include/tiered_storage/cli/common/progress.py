@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from tiered_storage.cli.output import Output, show_size
+from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
 from tiered_storage.remote_log.progress import SAY_SECONDS, Amount, TaskProgress

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tiered_storage.cli.output import Output, show_size
+from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
