@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.object_stores import check_room
-from tiered_storage.errors import LogDirectoryLockedError
+from tiered_storage.errors import LogDirectoryLockedError, TieredStorageError
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.context import misplaced
+from tiered_storage.remote_log.copy.lost_identity import LostIdentities
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
 from tiered_storage.settings.settings import Settings
 
 MOST_PARTITIONS_NAMED = 20
@@ -44,6 +47,22 @@ def check_log_directories(settings: Settings, why_no_name: Callable[[TopicIdPart
         yield wrong(
             _NAME, several(same), "take the one that is not the newest out of log.dirs, or out of its directory"
         )
+
+
+def check_identities(settings: Settings, segments: RemoteLogMetadataManager) -> Iterator[Check]:
+    """Yield the topics of log.dirs that `segments` know under other ids, each once."""
+    identities = LostIdentities(segments.list_partitions(), segments)
+    found: dict[str, str] = {}
+    for root in settings.log_dirs:
+        # Why a directory cannot be read is told where it is looked at.
+        with suppress(TieredStorageError, OSError):
+            for named in LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable).names():
+                if isinstance(named, NamedPartition) and not named.is_internal:
+                    why = identities.why_lost(named)
+                    found |= {} if why is None else {named.topic_id_partition.topic: why}
+    yield from (wrong(_NAME, why) for why in islice(found.values(), MOST_PARTITIONS_NAMED))
+    if len(found) > MOST_PARTITIONS_NAMED:
+        yield wrong(_NAME, f"{len(found) - MOST_PARTITIONS_NAMED} more topics are remote under other ids")
 
 
 def _check_directory(

@@ -9,6 +9,7 @@ from itertools import islice
 
 from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
+from tiered_storage.doctor.log_directories import check_identities
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_storage
@@ -67,6 +68,7 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             return
         with SqlMetadataStore(database, clock) as store:
             yield from alone("pair", lambda: _check_pair(settings, options, store))
+            yield from alone("log.dirs", lambda: check_identities(settings, store.segments))
             topics = tuple(store.topics.list())
             yield from alone("topics", lambda: _check_topics(settings, topics))
             yield from alone("leases", lambda: _check_leases(settings, store, clock()))

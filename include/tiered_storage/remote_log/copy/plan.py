@@ -5,7 +5,7 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,17 +19,18 @@ from tiered_storage.errors import (
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topics
-from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
     SegmentSource,
     UnreadablePartition,
+    name_of,
 )
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
@@ -177,17 +178,21 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
-    incarnations = _by_name(states)
+    identities = LostIdentities(states, metadata)
     decisions = Decisions(topics, settings)
     for log in source.partitions():
-        if isinstance(log, UnreadablePartition):
-            if not log.is_internal and selection.scope.matches(log.topic, log.number):
-                # Of a topic that nobody asked to copy it is worth knowing, but no failure.
-                told = unreadable if decisions.is_wanted(log.topic) else notices
-                told.append(Finding(log.partition, log.reason))
+        topic, number = name_of(log)
+        if log.is_internal or not selection.scope.matches(topic, number):
             continue
-        topic = log.topic_id_partition.topic
-        if log.is_internal or not selection.scope.matches(topic, log.topic_id_partition.partition):
+        if isinstance(log, UnreadablePartition):
+            # Of a topic that nobody asked to copy it is worth knowing, but no failure.
+            told = unreadable if decisions.is_wanted(topic) else notices
+            told.append(Finding(log.partition, log.reason))
+            continue
+        # Before the decision: under other ids another one may hold, or none.
+        lost = identities.why_lost(log)
+        if lost is not None and decisions.is_asked_for(log.topic_id_partition):
+            unreadable.append(Finding(str(log.topic_id_partition), lost))
             continue
         try:
             decision = decisions.of(log)
@@ -207,7 +212,6 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            _refuse_lost_id(log, incarnations, metadata)
             looked.append(_look(log, state, source, metadata, selection, replacing))
         except (InvalidLogDirectoryError, LineageContradictedError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
@@ -223,37 +227,6 @@ def plan_copy(
     return CopyPlan(
         tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
     )
-
-
-_Incarnations = Mapping[tuple[str, str], Mapping[str, Sequence[TopicIdPartition]]]
-
-
-def _by_name(partitions: Iterable[TopicIdPartition]) -> _Incarnations:
-    """Return `partitions` by topic id, for each cluster and topic name."""
-    incarnations: dict[tuple[str, str], dict[str, list[TopicIdPartition]]] = {}
-    for each in partitions:
-        incarnations.setdefault((each.cluster_id, each.topic), {}).setdefault(each.topic_id, []).append(each)
-    return incarnations
-
-
-def _refuse_lost_id(log: PartitionLog, incarnations: _Incarnations, metadata: RemoteLogMetadataManager) -> None:
-    """Raise InvalidLogDirectoryError where `log` has a derived topic id, and its topic is remote under another one.
-
-    Under the derived id all of it would be copied again, as another topic of that name.
-    """
-    if not log.topic_id_is_derived:
-        return
-    own = log.topic_id_partition
-    for topic_id, partitions in incarnations.get((own.cluster_id, own.topic), {}).items():
-        if topic_id != own.topic_id and any(
-            SegmentState.COPY_SEGMENT_FINISHED in metadata.count_remote_log_segments(each) for each in partitions
-        ):
-            raise InvalidLogDirectoryError(
-                f"{log.directory / PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the id "
-                f"{topic_id}; without the file all would be copied again under the derived id {own.topic_id}. Put the "
-                f"broker's file back (two lines: 'version: 0' and 'topic_id: {topic_id}'). If this is another topic of "
-                "that name, write an id of its own there ('kafka-storage random-uuid' makes one)"
-            )
 
 
 def why_deleted(state: PartitionDeleteState) -> str:

@@ -96,7 +96,15 @@ class LogDirectorySource:
                 partition = self._identify(directory, found)
                 same = repeated.get(found.path)
                 problem = self._why_end_unknown(directory, found) if same is None else several(same)
-                yield NamedPartition(partition, found.is_internal, found.topic in compacted, problem)
+                yield NamedPartition(
+                    topic_id_partition=partition,
+                    directory=found.path,
+                    is_internal=found.is_internal,
+                    is_compacted=found.topic in compacted,
+                    topic_id_is_derived=found.topic_id is None,
+                    cluster_id_is_derived=self._known_cluster_id(directory) is None,
+                    problem=problem,
+                )
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is, and at no other."""
@@ -138,9 +146,12 @@ class LogDirectorySource:
         return directory, compacted
 
     def _identify(self, directory: LogDirectory, found: PartitionDirectory) -> TopicIdPartition:
-        cluster_id = directory.cluster_id or self.cluster_id or _derived_id(str(directory.root.resolve()))
-        topic_id = found.topic_id or _derived_id(cluster_id, found.topic)
+        cluster_id = self._known_cluster_id(directory) or _derived_id(str(directory.root.resolve()))
+        topic_id = found.topic_id or derived_topic_id(cluster_id, found.topic)
         return TopicIdPartition(cluster_id, topic_id, found.partition, found.topic)
+
+    def _known_cluster_id(self, directory: LogDirectory) -> str | None:
+        return directory.cluster_id or self.cluster_id
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
         if found.path.is_symlink():
@@ -163,6 +174,7 @@ class LogDirectorySource:
             leader_epochs=_lineage(found.path, files),
             is_internal=found.is_internal,
             topic_id_is_derived=found.topic_id is None,
+            cluster_id_is_derived=self._known_cluster_id(directory) is None,
             is_compacted=found.topic in compacted,
             high_watermark=high_watermark,
             tiered_by_kafka=_why_tiered_by_kafka(directory, found, files[0].base_offset),
@@ -341,6 +353,11 @@ def _compacted(root: Path) -> frozenset[str]:
     """Return the topics of which the log cleaner has compacted a partition here."""
     path = root / CLEANER_CHECKPOINT
     return frozenset(topic for topic, _ in read_offset_checkpoint(path)) if path.is_file() else frozenset()
+
+
+def derived_topic_id(cluster_id: str, topic: str) -> str:
+    """Return the id of a topic without partition.metadata."""
+    return _derived_id(cluster_id, topic)
 
 
 def _derived_id(*names: str) -> str:

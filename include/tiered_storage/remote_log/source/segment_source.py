@@ -50,6 +50,8 @@ class PartitionLog:
     is_compacted: bool = False
     topic_id_is_derived: bool = False
     """Nobody knows the topic's real id: a topic that was deleted and created again looks like the same one."""
+    cluster_id_is_derived: bool = False
+    """Nobody knows the cluster's real id: the one here is made from the directory's path."""
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
     """Why older records of it may lie in Kafka's own remote tier; None where they cannot."""
@@ -97,12 +99,16 @@ class UnreadablePartition:
 class NamedPartition:
     """A partition as its directory's name and metadata files name it; nobody looked into its log.
 
-    `problem` says why its log cannot be used, as far as that is known without looking into it.
+    Its ids may be derived, as those of a PartitionLog. `problem` says why its log cannot be used, as far as that is
+    known without looking into it.
     """
 
     topic_id_partition: TopicIdPartition
+    directory: Path
     is_internal: bool
     is_compacted: bool
+    topic_id_is_derived: bool
+    cluster_id_is_derived: bool
     problem: str | None = None
 
 

@@ -172,10 +172,11 @@ def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
 
 def test_a_name_that_two_clusters_have_is_refused(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
-    other = tmp_path / "other"
+    other = tmp_path / "elsewhere" / "logs"
     shutil.copytree(files.log_directory, other)
     properties = other / "meta.properties"
     properties.write_text(properties.read_text().replace("test-cluster", "another-cluster"))
+    _remake_topic(replace(files, root=tmp_path / "elsewhere"), "BBBBBBBBBBBBBBBBBBBBBA")
     files.properties["log.dirs"] = [str(files.log_directory), str(other)]
     with files.open() as remote_log:
         with pytest.raises(ConfigurationError, match=r"orders-0 is in log\.dirs more than once: .*another-cluster"):

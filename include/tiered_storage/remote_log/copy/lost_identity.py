@@ -1,0 +1,88 @@
+"""Recognises a local log whose topic is remote already under other ids, because a file that names it was lost.
+
+Without partition.metadata a topic's id is derived from its name, without meta.properties a cluster's id from the
+directory's path. Under a derived id all of it would be copied again, as another topic. Kafka never gives one topic id
+twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose disks were
+copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
+from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
+
+
+class LostIdentities:
+    """Holds local logs against the ids of `partitions`, which are all that `metadata` know."""
+
+    def __init__(self, partitions: Iterable[TopicIdPartition], metadata: RemoteLogMetadataManager) -> None:
+        """Read no segment yet: of most logs none has to be counted."""
+        self._metadata = metadata
+        self._by_name: dict[str, dict[tuple[str, str], list[TopicIdPartition]]] = {}
+        self._by_topic_id: dict[str, dict[str, list[TopicIdPartition]]] = {}
+        for each in partitions:
+            life = each.cluster_id, each.topic_id
+            self._by_name.setdefault(each.topic, {}).setdefault(life, []).append(each)
+            self._by_topic_id.setdefault(each.topic_id, {}).setdefault(each.cluster_id, []).append(each)
+
+    def why_lost(self, log: PartitionLog | NamedPartition) -> str | None:
+        """Return what shows that the topic of `log` is remote under other ids, and what to do; None: nothing does."""
+        if not log.topic_id_is_derived:
+            return self._why_cluster_id_lost(log)
+        return self._why_topic_id_lost(log) or self._why_both_lost(log)
+
+    def is_remote(self, partition: TopicIdPartition) -> bool:
+        """Whether anything finished is remote of the topic of `partition`, under its very ids."""
+        return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
+
+    def _why_topic_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:
+        own = log.topic_id_partition
+        for (cluster_id, topic_id), partitions in self._by_name.get(own.topic, {}).items():
+            if cluster_id == own.cluster_id and topic_id != own.topic_id and self._is_finished(partitions):
+                return (
+                    f"{log.directory / PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the "
+                    f"id {topic_id}; without the file all would be copied again under the derived id {own.topic_id}. "
+                    f"Put the broker's file back (two lines: 'version: 0' and 'topic_id: {topic_id}'). If this is "
+                    "another topic of that name, write an id of its own there ('kafka-storage random-uuid' makes one)"
+                )
+        return None
+
+    def _why_cluster_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:
+        own = log.topic_id_partition
+        if self.is_remote(own):
+            return None
+        for cluster_id, partitions in self._by_topic_id.get(own.topic_id, {}).items():
+            if self._is_finished(partitions):
+                return self._of_another_cluster(log, cluster_id)
+        return None
+
+    def _why_both_lost(self, log: PartitionLog | NamedPartition) -> str | None:
+        own = log.topic_id_partition
+        if not log.cluster_id_is_derived or self.is_remote(own):
+            return None
+        for (cluster_id, topic_id), partitions in self._by_name.get(own.topic, {}).items():
+            if topic_id == derived_topic_id(cluster_id, own.topic) and self._is_finished(partitions):
+                return self._of_another_cluster(log, cluster_id)
+        return None
+
+    @staticmethod
+    def _of_another_cluster(log: PartitionLog | NamedPartition, cluster_id: str) -> str:
+        own = log.topic_id_partition
+        path = log.directory.parent / META_PROPERTIES
+        found = "is missing" if log.cluster_id_is_derived else "or the setting cluster.id names another"
+        return (
+            f"The remote log has topic {own.topic} ({own.topic_id}) under the cluster id {cluster_id}, and {path} "
+            f"{found}: all would be copied again under {own.cluster_id}. Put the broker's file back, or set cluster.id "
+            f"to {cluster_id}. If this is another cluster, as after a copy of the disks, give it a store and metadata "
+            "of its own (rsm.config.url, rlmm.config.url)"
+        )
+
+    def _is_finished(self, partitions: Iterable[TopicIdPartition]) -> bool:
+        finished = SegmentState.COPY_SEGMENT_FINISHED
+        return any(finished in self._metadata.count_remote_log_segments(each) for each in partitions)

@@ -1,0 +1,149 @@
+"""A topic that is remote already is never copied again under other ids, because a file that names it was lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.remote_logs import CLUSTER_ID, ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
+from tiered_storage.remote_log.copy.lost_identity import LostIdentities
+
+TRIMMED = {**ENABLED, "local.retention.bytes": 0}
+COMMANDS = ("plan", "copy", "retain", "doctor")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    return a_copied_remote_log(tmp_path, topics={"orders": TRIMMED})
+
+
+def said(result: CommandResult) -> str:
+    return " ".join((result.out + result.err).split())
+
+
+def lose_meta_properties(files: RemoteLogFiles) -> None:
+    (files.log_directory / META_PROPERTIES).unlink()
+
+
+def name_another_cluster(files: RemoteLogFiles) -> None:
+    path = files.log_directory / META_PROPERTIES
+    path.write_text(path.read_text().replace(CLUSTER_ID, "another-cluster"))
+
+
+def set_another_cluster_id(files: RemoteLogFiles) -> None:
+    lose_meta_properties(files)
+    files.properties["cluster.id"] = "another-cluster"
+
+
+LOSSES: dict[str, Callable[[RemoteLogFiles], None]] = {
+    each.__name__: each for each in (lose_meta_properties, name_another_cluster, set_another_cluster_id)
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_topic_that_is_remote_is_not_copied_again_under_another_cluster_id(
+    files: RemoteLogFiles, loss: str, command: str
+) -> None:
+    stored, local = files.objects(), files.local_starts()
+    kept = (files.log_directory / META_PROPERTIES).read_bytes()
+    LOSSES[loss](files)
+
+    ended = run_on(files, command)
+
+    assert ended.exit_code == 1
+    assert f"topic orders ({topic_id('orders')}) under the cluster id {CLUSTER_ID}" in said(ended)
+    assert f"set cluster.id to {CLUSTER_ID}" in said(ended)
+    assert "a store and metadata of its own" in said(ended)
+    assert (files.objects(), files.local_starts()) == (stored, local)
+
+    files.properties.pop("cluster.id", None)
+    (files.log_directory / META_PROPERTIES).write_bytes(kept)
+    ended = run_on(files, command)
+    assert ended.exit_code == 0 or command == "doctor"
+    assert "under the cluster id" not in said(ended)
+
+
+def test_the_setting_stands_in_for_the_lost_file(files: RemoteLogFiles) -> None:
+    lose_meta_properties(files)
+    files.properties["cluster.id"] = CLUSTER_ID
+    files.append(2)
+
+    assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 4
+
+
+@pytest.mark.parametrize("command", ["plan", "copy", "retain"])
+def test_a_topic_that_a_person_enabled_is_not_taken_for_one_that_nobody_did(tmp_path: Path, command: str) -> None:
+    files = a_copied_remote_log(tmp_path, topics={})
+    for decision in ("enable", "allow-deletion"):
+        assert run_on(files, "topics", decision, "orders").exit_code == 0
+    files.append(2)
+    lose_meta_properties(files)
+
+    ended = run_on(files, command)
+
+    assert ended.exit_code == 1
+    assert f"under the cluster id {CLUSTER_ID}" in said(ended)
+
+
+def test_a_topic_that_nobody_enabled_is_left_in_peace(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "disable", "orders").exit_code == 0
+    lose_meta_properties(files)
+    for command in ("plan", "copy", "retain"):
+        assert run_on(files, command).exit_code == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_retention_and_doctor_name_a_lost_topic_id_too(files: RemoteLogFiles, command: str) -> None:
+    (files.partition_directory() / PARTITION_METADATA).unlink()
+
+    ended = run_on(files, command)
+
+    assert ended.exit_code == 1
+    assert f"{files.partition_directory() / PARTITION_METADATA} is missing" in said(ended)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_where_no_topic_has_an_id_the_name_tells(tmp_path: Path, command: str) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": TRIMMED})
+    (files.partition_directory() / PARTITION_METADATA).unlink()
+    assert run_on(files, "copy").exit_code == 0
+    lose_meta_properties(files)
+
+    ended = run_on(files, command)
+
+    assert ended.exit_code == 1
+    assert f"under the cluster id {CLUSTER_ID}" in said(ended)
+
+
+def test_another_cluster_has_topics_of_the_same_names(files: RemoteLogFiles, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(files.log_directory, other)
+    write_topic_id(other / "orders-0" / PARTITION_METADATA, topic_id("orders of another cluster"))
+    path = other / META_PROPERTIES
+    path.write_text(path.read_text().replace(CLUSTER_ID, "another-cluster"))
+    files.properties["log.dirs"] = [str(files.log_directory), str(other)]
+
+    for command in ("plan", "copy", "retain"):
+        assert run_on(files, command).exit_code == 0
+    assert len(files.objects(".log")) == 6
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_was_copied_under_a_second_cluster_id_already_goes_on(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(LostIdentities, "why_lost", lambda *_: None)
+        lose_meta_properties(files)
+        assert run_on(files, "copy").exit_code == 0
+    assert len(files.objects(".log")) == 6
+
+    assert "under the cluster id" not in said(run_on(files, command))
