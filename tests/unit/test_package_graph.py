@@ -61,9 +61,15 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def storey(module: str, packages: set[str]) -> str:
+@cache
+def packages() -> frozenset[str]:
+    """Every package of the product by its dotted name."""
+    return frozenset(name for name in modules() if any(other.startswith(f"{name}.") for other in modules()))
+
+
+def storey(module: str) -> str:
     """The innermost package, or the module at an open top, that `module` is counted with."""
-    while module not in packages and "." in module and module.rpartition(".")[0] not in OPEN_TOPS:
+    while module not in packages() and "." in module and module.rpartition(".")[0] not in OPEN_TOPS:
         module = module.rpartition(".")[0]
     return module
 
@@ -79,20 +85,31 @@ def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
             yield from (each.name for each in node.names)
 
 
-def arrows() -> dict[tuple[str, str], list[str]]:
-    """Which storey imports which other, and the modules that do."""
-    trees = modules()
-    known = set(trees)
-    packages = {name for name in known if any(other.startswith(f"{name}.") for other in known)}
-    found: dict[tuple[str, str], list[str]] = {}
-    for module, tree in trees.items():
-        for other in imported(tree, known):
-            if other not in known or other in OPEN_TOPS:
-                continue
-            ends = storey(module, packages), storey(other, packages)
-            if ends[0] != ends[1]:
-                found.setdefault(ends, []).append(f"{module} imports {other}")
-    return found
+@cache
+def arrows() -> tuple[tuple[str, str], ...]:
+    """Which module imports which other one of another storey."""
+    known = set(modules())
+    return tuple(
+        (module, other)
+        for module, tree in modules().items()
+        for other in imported(tree, known)
+        if other in known and other not in OPEN_TOPS and storey(module) != storey(other)
+    )
+
+
+def wiring() -> Iterator[tuple[str, str]]:
+    """Which DAG or Spark job imports which module."""
+    for folder in ("dags", "spark_jobs"):
+        for path in (PROJECT / folder).glob("*.py"):
+            found = imported(ast.parse(path.read_text("utf-8")), set(modules()))
+            yield from ((path.name, other) for other in found if other in modules())
+
+
+def public(room: str) -> frozenset[str]:
+    """The modules that `room` lets others import, by their dotted names: its `__all__` has them."""
+    assigned = (node for node in modules()[room].body if isinstance(node, ast.Assign))
+    lists = (ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]) == "__all__")
+    return frozenset(f"{room}.{name}" for name in next(lists, ()))
 
 
 def _room(path: Path) -> str:
@@ -101,24 +118,46 @@ def _room(path: Path) -> str:
     return ".".join(path.parent.relative_to(root).parts)
 
 
+ROOMS = tuple(sorted(packages() - {*OPEN_TOPS, LOG}))
+"""The packages that modules stand in; those at an open top are storeys of their own."""
+
+
 def test_each_package_imports_only_from_storeys_below_it() -> None:
     rank = {name: number for number, name in enumerate(STOREYS)}
 
     upwards = [
-        line
-        for (importer, other), lines in sorted(arrows().items())
-        if rank.get(other, len(rank)) >= rank.get(importer, -1)
-        for line in lines
+        f"{module} imports {other}"
+        for module, other in arrows()
+        if rank.get(storey(other), len(rank)) >= rank.get(storey(module), -1)
     ]
 
     assert upwards == []
 
 
 def test_every_package_has_its_storey() -> None:
-    ends = {end for pair in arrows() for end in pair if end not in (LIBRARY, REMOTE, AIRFLOW, LOG)}
+    ends = {storey(end) for pair in arrows() for end in pair} - {LIBRARY, REMOTE, AIRFLOW, LOG}
 
     assert ends - set(STOREYS) == set()
     assert all(one != other for one, other in pairwise(STOREYS))
+
+
+def test_from_another_room_only_public_modules_are_imported() -> None:
+    private = [
+        f"{module} imports {other}, which is not in __all__ of {storey(other)}"
+        for module, other in (*arrows(), *wiring())
+        if storey(other) in ROOMS and other not in public(storey(other))
+    ]
+
+    assert private == []
+
+
+def test_public_modules_are_those_that_somebody_else_needs() -> None:
+    texts = [path.read_text("utf-8") for path in (PROJECT / "pyproject.toml", *(PROJECT / "docs").glob("*.md"))]
+    needed = {other for _, other in (*arrows(), *wiring())}
+
+    unused = {name for room in ROOMS for name in public(room) - needed if not any(name in text for text in texts)}
+
+    assert unused == set()
 
 
 def test_the_library_knows_neither_airflow_nor_spark_nor_a_web_framework() -> None:

@@ -4,3 +4,5 @@
 those of one topic, `read_rights` who may read which. `reference` writes docs/configuration.md. How properties are read
 and checked is in `properties`.
 """
+
+__all__ = ["read_rights", "reference", "settings", "topics"]

@@ -1,1 +1,18 @@
-"""Operators for the remote log, by the border that they work on: usable in anybody's DAG."""
+"""Operators for the remote log, for the DAGs here and in anybody's own.
+
+`remote_storage` copies segments by Spark and `remote_log_metadata` plans and commits; the others are one file a DAG.
+`remote_log_operator` and `spark_groups` have what they share. They do the work in the library: an operator only reads
+its arguments, calls it, and reports.
+"""
+
+__all__ = [
+    "audit",
+    "deletion",
+    "expiry",
+    "local_retention",
+    "remote_log_metadata",
+    "remote_storage",
+    "repair",
+    "restore",
+    "tables",
+]

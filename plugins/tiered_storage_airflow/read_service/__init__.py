@@ -4,3 +4,5 @@
 may see what, and log it. `tiers` reads both tiers of a partition, `record_stream` and `streaming` send what is read.
 The routes are in `routes`.
 """
+
+__all__ = ["access", "login", "partitions", "problem", "record_forms", "record_stream", "service", "streaming", "tiers"]

@@ -1,4 +1,20 @@
 """The files of a log directory: segment names, checkpoints, meta.properties, partition.metadata, `.lock`.
 
-Each module reads and writes one of them. `log_directory` reads a whole directory; it never changes one.
+Each module reads and writes one of them. `log_directory` reads a whole directory and never changes one;
+`recovery_event` is what a log reports of a file that it mended.
 """
+
+__all__ = [
+    "checkpoint_file",
+    "directory_lock",
+    "kafka_uuid",
+    "leader_epoch_checkpoint",
+    "log_directory",
+    "log_segment",
+    "meta_properties",
+    "offset_checkpoint",
+    "partition_metadata",
+    "recovery_event",
+    "small_files",
+    "topic_partition",
+]

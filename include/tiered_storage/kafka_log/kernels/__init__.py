@@ -3,3 +3,5 @@
 `machine_code` keeps the compiled code from one process to the next. Kernels take addresses and numbers only, and
 check no bounds.
 """
+
+__all__ = ["batch_layout", "checksum", "constants", "machine_code"]

@@ -2,3 +2,5 @@
 
 `remote_index_builder` builds it, `remote_index_lookup` reads it, `remote_index_check` checks it against the batches.
 """
+
+__all__ = ["batch_epochs", "remote_index_builder", "remote_index_check", "remote_index_lookup", "remote_log_index"]

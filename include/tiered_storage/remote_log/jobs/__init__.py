@@ -3,3 +3,15 @@
 `groups` cuts a job into groups of partitions, `worker` opens the store for one group, `progress` follows all of them.
 `lease_keeper` renews leases meanwhile.
 """
+
+__all__ = [
+    "groups",
+    "lease_keeper",
+    "library_archive",
+    "messages",
+    "progress",
+    "threads",
+    "throttle",
+    "work_area",
+    "worker",
+]

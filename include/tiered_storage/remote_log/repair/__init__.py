@@ -3,3 +3,5 @@
 `plan` decides, `repair` and `uncommitted_segments` carry it out. `redundancy` proves that a damaged segment is not
 needed.
 """
+
+__all__ = ["plan", "redundancy", "repairs"]

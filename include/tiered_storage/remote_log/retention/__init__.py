@@ -3,3 +3,15 @@
 `deletion_gate` decides whether anything may be deleted, by the rights, the verdicts, the clock and the versions of
 formats. `deletions` is what the manager offers; the other modules plan, mark and delete.
 """
+
+__all__ = [
+    "deletion_gate",
+    "deletions",
+    "expiry",
+    "expiry_planning",
+    "local_retention",
+    "orphan_check",
+    "past_retention",
+    "pending_deletions",
+    "topic_deletion",
+]

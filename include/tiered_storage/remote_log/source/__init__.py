@@ -3,3 +3,5 @@
 `segment_source` is the border, with SegmentSource and LocalTrim. `log_directory_source` and `log_directory_trim`
 implement it for a directory that stands alone.
 """
+
+__all__ = ["local_read", "log_directory_source", "log_directory_trim", "segment_source"]

@@ -4,3 +4,5 @@
 `exports` writes Parquet files, in the groups of `export_job`: `layout` says what lies where, `commit` replaces an
 earlier export, `overwrite_guard` refuses to lose records, `late_data` finds intervals to export again.
 """
+
+__all__ = ["columns", "export_job", "exports", "late_data", "layout", "planning", "query", "reading"]

@@ -4,3 +4,5 @@
 reads the file, the environment and a run's parameters, and `reading` makes a model of them, or one error with all that
 is wrong.
 """
+
+__all__ = ["model", "reading", "sources", "types"]

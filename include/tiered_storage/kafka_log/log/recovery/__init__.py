@@ -4,3 +4,12 @@
 and `leader_epoch_recovery` finds epochs. `log_leftovers` removes what a broker left half done, and `clean_shutdown`
 is the mark of a stop in order. Nothing here appends to a log.
 """
+
+__all__ = [
+    "clean_shutdown",
+    "index_rebuild",
+    "leader_epoch_recovery",
+    "log_leftovers",
+    "log_loader",
+    "segment_recovery",
+]

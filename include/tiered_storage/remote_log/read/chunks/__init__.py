@@ -4,3 +4,5 @@
 them in memory, `chunk_files` on the disk. `reader_pools` has the threads of all reads of a process, and
 `fetch_deadline` the time of one request.
 """
+
+__all__ = ["checked_chunk", "chunk_cache", "chunk_files", "fetch_deadline", "reader_pools", "remote_chunks"]
