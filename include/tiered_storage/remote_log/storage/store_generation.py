@@ -65,7 +65,7 @@ class StoreGenerations:
     def __init__(self, client: ObjectClient) -> None:
         """Read and write them by `client`."""
         self.client = client
-        self._seen: StoredGeneration | None = None
+        self._seen: tuple[StoredObject, StoredGeneration] | None = None
 
     @property
     def place(self) -> str:
@@ -85,9 +85,9 @@ class StoreGenerations:
         found = self._newest_object()
         while found is not None:
             number = _number(found.name)
-            # What was created under a number is never replaced.
-            if self._seen is not None and self._seen.number == number:
-                return self._seen
+            # Only a store that does not know conditional writes replaces what was created under a number.
+            if self._seen is not None and self._seen[0] == found:
+                return self._seen[1]
             try:
                 raw = self.client.get_range(found.name, 0, min(found.size, MAX_DOCUMENT_BYTES + 1))
             except RemoteObjectNotFoundError:
@@ -96,8 +96,9 @@ class StoreGenerations:
                 if found is None or _number(found.name) <= number:
                     raise
                 continue
-            self._seen = _parsed(raw, number, f"{self.client.root}/{found.name}")
-            return self._seen
+            generation = _parsed(raw, number, f"{self.client.root}/{found.name}")
+            self._seen = found, generation
+            return generation
         return None
 
     def renewed_at(self) -> int | None:

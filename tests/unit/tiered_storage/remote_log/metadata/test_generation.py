@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -208,6 +209,18 @@ def test_of_two_metadata_at_one_generation_one_wins_and_the_other_is_refused(
         monkeypatch.setattr(StoreGenerations, "publish", after_another)
         with pytest.raises(OutdatedMetadataError):
             remote_log.guard.renew("an expiry")
+
+
+def test_where_the_store_knows_no_conditional_writes_the_one_that_wrote_first_notices(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        remote_log.guard.renew("a copy run")
+        [ours] = (files.store / STORE_GENERATION).iterdir()
+        theirs = StoredGeneration(agreed(remote_log), "another's token", "an expiry", 5)
+        ours.write_bytes(theirs.to_bytes())
+        os.utime(ours, (1, 1))
+
+        with pytest.raises(OutdatedMetadataError, match="overtaken"):
+            remote_log.guard.ensure_same()
 
 
 def test_two_processes_with_the_same_metadata_renew_one_after_the_other(
