@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 if TYPE_CHECKING:
     from support.stores_under_test import StoreUnderTest
-    from tiered_storage.remote_log.storage.object_client import ObjectClient
+    from tiered_storage.remote_log.storage.object_client import ObjectClient, delete_object
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 MIB = 1 << 20
@@ -297,7 +297,7 @@ def test_verification_misses_each_object(
 ) -> None:
     metadata = copy(storage, segment_bytes(1000))
     name = f"{segment_object_names(metadata.segment_id, metadata.start_offset).stem}.{kind}"
-    client.delete(name)
+    delete_object(client, name)
     with pytest.raises(RemoteObjectNotFoundError, match=name):
         storage.verify(metadata)
 

@@ -21,8 +21,8 @@ from tiered_storage.doctor.settings_origin import check_settings
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import open_storage, store_options
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.settings import Settings, load_settings
 
 __all__ = ["Check", "Verdict", "examine"]
@@ -57,7 +57,7 @@ def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicId
     """Return what tells why the store can never hold a partition; nothing of it is asked."""
     try:
         with closing(open_storage(settings, options)) as storage:
-            if isinstance(storage, ObjectRemoteStorageManager):
+            if isinstance(storage, ListableStorage):
                 return storage.why_no_name
     except TieredStorageError:
         # Why it cannot be opened is told where the store is looked at.

@@ -13,7 +13,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.disk_space import disk_of, free_bytes
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions, delete_object
 from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MANAGER, open_object_client
 from tiered_storage.settings.settings import Settings
 
@@ -96,7 +96,7 @@ def _probe(name: str, client: ObjectClient, prefix: str, folder: Path | None, cl
     except TieredStorageError as error:
         yield wrong(name, str(error))
     try:
-        client.delete(probe)
+        delete_object(client, probe)
         yield from _check_gone(name, client, probe)
     except TieredStorageError as error:
         # What was not made is most likely not there either; the reason is told already.

@@ -31,10 +31,10 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog, name_of
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import decided_topic
 from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
@@ -114,7 +114,7 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
 
 def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
     """Raise MetadataMissingError if the object store belongs to metadata, which are not there."""
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         return
     identity = storage.find_identity()
     if identity is not None:
@@ -247,7 +247,7 @@ class RemoteLogContext:
     def spend_reserves(self) -> None:
         """Let this process write into the room that is kept on full disks for what frees room."""
         self.store.spend_reserve()
-        if isinstance(self.storage, ObjectRemoteStorageManager):
+        if isinstance(self.storage, ListableStorage):
             self.storage.spend_reserve()
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.audit.checks import RemoteLogChecks
@@ -129,7 +129,7 @@ class RemoteLogManager(RemoteLogContext):
 
     def _why_no_name(self, partition: TopicIdPartition) -> str | None:
         storage = self.storage
-        return storage.why_no_name(partition) if isinstance(storage, ObjectRemoteStorageManager) else None
+        return storage.why_no_name(partition) if isinstance(storage, ListableStorage) else None
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""

@@ -21,6 +21,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import (
     RESERVED,
     ObjectKind,
@@ -28,7 +29,6 @@ from tiered_storage.remote_log.storage.object_names import (
     partition_folder,
     segment_object_names,
 )
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
@@ -39,7 +39,7 @@ DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 def audit_remote_log(
     metadata: RemoteLogMetadataManager,
     leases: Leases,
-    storage: ObjectRemoteStorageManager,
+    storage: ListableStorage,
     selection: Selection,
     clock: Clock,
     *,
@@ -75,7 +75,7 @@ class _Audit:
 
     metadata: RemoteLogMetadataManager
     leases: Leases
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     documents: DocumentAudit
     young_from: int
     local_logs: LocalLogs | None

@@ -18,8 +18,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, name_of
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 
 
@@ -121,9 +121,9 @@ class RemoteLogChecks:
             return log.tiered_by_kafka is not None
 
 
-def listing_storage(storage: RemoteStorageManager) -> ObjectRemoteStorageManager:
+def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
     """Return `storage` where it can list what it holds. Raises ConfigurationError for a user's own."""
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         raise ConfigurationError(
             f"{type(storage).__name__} cannot be audited: only the stores of "
             "tiered_storage.remote_log.storage.segment_objects list what they hold"

@@ -25,13 +25,11 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import segment_object_names
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
-def audit_segment(
-    segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager, limit: RateLimit
-) -> tuple[Anomaly, ...]:
+def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> tuple[Anomaly, ...]:
     """Read a finished segment back, within `limit`, and return what is wrong with it.
 
     Raises RemoteStorageError where the store itself fails.
@@ -43,9 +41,7 @@ def audit_segment(
 class _SegmentAudit:
     """Goes through one segment; `findings` is called once."""
 
-    def __init__(
-        self, segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager, limit: RateLimit
-    ) -> None:
+    def __init__(self, segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> None:
         names = segment_object_names(segment.segment_id, segment.start_offset)
         self._segment = segment
         self._storage = storage

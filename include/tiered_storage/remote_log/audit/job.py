@@ -28,8 +28,8 @@ from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.settings import Settings
 
 
@@ -81,7 +81,7 @@ class AuditJob:
 
         Raises ConfigurationError for another's store.
         """
-        if not isinstance(storage, ObjectRemoteStorageManager):
+        if not isinstance(storage, ListableStorage):
             raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
         results = GroupResults(self.files, number, AuditOutcome)
         read = 0
@@ -137,7 +137,7 @@ def with_outcomes(
     return tally.report()
 
 
-def _audited(segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager, limit: RateLimit) -> AuditOutcome:
+def _audited(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> AuditOutcome:
     begun = time.monotonic()
     try:
         anomalies = audit_segment(segment, storage, limit)

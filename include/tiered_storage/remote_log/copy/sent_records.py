@@ -35,10 +35,10 @@ from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _FILE_READ_BYTES = 1 << 20
 
@@ -107,7 +107,7 @@ def are_sent_bytes(
 
 def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
     """Yield the batches of `segment` whose CRC holds, in windows by rising offset."""
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         yield from remote_batches([segment], (), storage.fetch_log_segment)
         return
     name = segment_object_names(segment.segment_id, segment.start_offset).data
@@ -169,7 +169,7 @@ def is_held_elsewhere(
     held_by: Sequence[CoveredRange],
     log: PartitionLog | None,
     lineage: Sequence[EpochEntry],
-    storage: ObjectRemoteStorageManager,
+    storage: ListableStorage,
 ) -> bool:
     """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
 

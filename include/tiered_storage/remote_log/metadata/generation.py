@@ -26,8 +26,8 @@ from tiered_storage.remote_log.metadata.sql_generation import Generation
 from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
 LOOKS = 5
@@ -59,7 +59,7 @@ class GenerationGuard:
         nothing, and asks the store for two small objects.
         """
         storage = self.open_storage()
-        if not isinstance(storage, ObjectRemoteStorageManager):
+        if not isinstance(storage, ListableStorage):
             return
         with suppress(RemoteStorageError):
             storage.ensure_belongs(self.store.identity.metadata_uuid, self.store.identity.bound_store_uuid())
@@ -196,7 +196,7 @@ class GenerationGuard:
         Raises StoreMismatchError for another's store.
         """
         storage = self.open_storage()
-        if not isinstance(storage, ObjectRemoteStorageManager):
+        if not isinstance(storage, ListableStorage):
             return None
         identity = self.store.identity
         bound = identity.bound_store_uuid()

@@ -31,10 +31,10 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_folder
 from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
 
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 
 def documents_of(storage: RemoteStorageManager) -> PartitionManifests | None:
     """Return the documents of the store; None for a user's own RemoteStorageManager."""
-    return storage.partition_manifests if isinstance(storage, ObjectRemoteStorageManager) else None
+    return storage.partition_manifests if isinstance(storage, ListableStorage) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def listed_partition(
     RemoteObjectCorruptError if that cannot be understood, OutdatedMetadataError, and what the store raises. For
     whatever removes something.
     """
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         return []
     listed = list(storage.list_objects(partition_folder(partition)))
     documents = [found.document for found in listed if found.document is not None]
@@ -217,7 +217,7 @@ def ensure_all_listed(
     A store that was emptied behind our back must end nothing: what is local may be all that is left. To be called under
     the partition's lease, with a listing that was made under it.
     """
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         return
     names = {found.name for found in listed}
     missing = [

@@ -41,6 +41,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
@@ -50,7 +51,6 @@ from tiered_storage.remote_log.storage.object_names import (
     parse_partition_folder,
 )
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_rights
 from tiered_storage.settings.settings import Settings
 
@@ -100,7 +100,7 @@ class MetadataRebuild:
 
     def __init__(
         self,
-        storage: ObjectRemoteStorageManager,
+        storage: ListableStorage,
         store: SqlMetadataStore | None,
         clock: Clock,
         seed_topic: SeedTopic,
@@ -368,7 +368,7 @@ def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
     return f"{held}; {newest.holder} last used it at {as_date(newest.renewed_at)} ({newest.reason})."
 
 
-def _ensure_something_is_there(storage: ObjectRemoteStorageManager, settings: Settings, clock: Clock) -> None:
+def _ensure_something_is_there(storage: ListableStorage, settings: Settings, clock: Clock) -> None:
     has_identity = False
     for found in storage.list_objects():
         if parse_partition_folder(found.name) is not None:

@@ -30,9 +30,9 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, held_twice, why_needed
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 READERS = 8
 """Manifests that are read at once: most of the time goes by waiting for the store."""
@@ -82,7 +82,7 @@ class StoredPartition:
         return self.is_known or bool(self.unreadable)
 
 
-def stored_partitions(storage: ObjectRemoteStorageManager) -> Iterator[StoredPartition]:
+def stored_partitions(storage: ListableStorage) -> Iterator[StoredPartition]:
     """Yield every partition that has a folder in the store, holding one at a time in memory.
 
     Raises ConfigurationError where a topic id goes by two names: then nobody can say which of them is meant.
@@ -104,7 +104,7 @@ def stored_partitions(storage: ObjectRemoteStorageManager) -> Iterator[StoredPar
 def _read(
     partition: TopicIdPartition,
     listed: Iterable[ListedObject],
-    storage: ObjectRemoteStorageManager,
+    storage: ListableStorage,
     readers: ThreadPoolExecutor,
 ) -> StoredPartition:
     try:
@@ -193,7 +193,7 @@ def _newest_readable(
 def _going_already(
     by_id: Mapping[str, dict[ObjectKind, SegmentObjectName]],
     named: frozenset[str],
-    storage: ObjectRemoteStorageManager,
+    storage: ListableStorage,
     readers: ThreadPoolExecutor,
 ) -> list[RemoteLogSegmentMetadata]:
     """Return what is `named` as marked and is whole but for its commit marker: a deletion of it had begun with that.
@@ -205,7 +205,7 @@ def _going_already(
     return [finished for finished in copies if finished is not None]
 
 
-def _find_copy(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | None:
+def _find_copy(name: SegmentObjectName, storage: ListableStorage) -> RemoteLogSegmentMetadata | None:
     asked = RemoteLogSegmentMetadata(
         name.segment_id, name.base_offset, name.base_offset, max_timestamp=-1, event_timestamp=0, size=0,
         leader_epochs=(),
@@ -237,7 +237,7 @@ def _without(
 def _damaged_twins(
     finished: Sequence[RemoteLogSegmentMetadata],
     state: PartitionState,
-    storage: ObjectRemoteStorageManager,
+    storage: ListableStorage,
     readers: ThreadPoolExecutor,
 ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
     """Read back what is there twice; return the damaged ones that nobody needs, and what to tell of all damaged ones.
@@ -270,7 +270,7 @@ def _damaged_twins(
     return damaged, told
 
 
-def _metadata_of(name: SegmentObjectName, storage: ObjectRemoteStorageManager) -> RemoteLogSegmentMetadata | Finding:
+def _metadata_of(name: SegmentObjectName, storage: ListableStorage) -> RemoteLogSegmentMetadata | Finding:
     try:
         return storage.read_metadata(name)
     except LaterVersionError as error:

@@ -29,9 +29,9 @@ from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, sqlit
 from tiered_storage.remote_log.metadata.sqlite_database import open_existing
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
 from tiered_storage.settings.settings import Settings
 
@@ -147,7 +147,7 @@ def take_over(context: RemoteLogContext) -> TakeOver:
     return TakeOver(not is_current, context.store.generation.read().number)
 
 
-def _ensure_holds_what_is_known(context: RemoteLogContext, storage: ObjectRemoteStorageManager) -> None:
+def _ensure_holds_what_is_known(context: RemoteLogContext, storage: ListableStorage) -> None:
     known = [each for each in context.segments.list_partitions() if _has_finished(context, each)]
     if not known or any(_is_any_stored(storage, each) for each in known):
         return
@@ -162,11 +162,11 @@ def _has_finished(context: RemoteLogContext, partition: TopicIdPartition) -> boo
     return bool(finished(context.segments.list_remote_log_segments(partition)))
 
 
-def _is_any_stored(storage: ObjectRemoteStorageManager, partition: TopicIdPartition) -> bool:
+def _is_any_stored(storage: ListableStorage, partition: TopicIdPartition) -> bool:
     return any(found.segment is not None for found in storage.list_objects(partition_folder(partition)))
 
 
-def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) -> bool:
+def _is_current(store: SqlMetadataStore, storage: ListableStorage) -> bool:
     try:
         stored = storage.generations.newest()
     except RemoteObjectCorruptError:
@@ -175,7 +175,7 @@ def _is_current(store: SqlMetadataStore, storage: ObjectRemoteStorageManager) ->
     return known.has_own_decisions and is_carried(known, stored)
 
 
-def _above_all_leases(context: RemoteLogContext, storage: ObjectRemoteStorageManager) -> dict[TopicIdPartition, int]:
+def _above_all_leases(context: RemoteLogContext, storage: ListableStorage) -> dict[TopicIdPartition, int]:
     given = {each: context.leases.fencing_number(each) for each in context.segments.list_partitions()}
     for found in storage.list_objects():
         if (name := found.document) is not None:

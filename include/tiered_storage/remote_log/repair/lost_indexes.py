@@ -44,12 +44,12 @@ from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, Top
 from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, proven
 from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
-def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ObjectRemoteStorageManager) -> bool:
+def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage) -> bool:
     """Whether bundle or marker of a finished segment are lost or broken, and its `.log` is there in its full size.
 
     False where a later release wrote them. Raises RemoteStorageError where the store cannot be asked.
@@ -166,7 +166,7 @@ class _Rebuilt:
     """The bytes of a stored segment as they are proven, and the indexes that they give."""
 
     segment: RemoteLogSegmentMetadata
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     before: KnownProducers
     lineage: tuple[EpochEntry, ...]
     readable_from: int

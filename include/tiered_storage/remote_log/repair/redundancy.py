@@ -14,7 +14,7 @@ from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.retention.local_retention import ensure_whole
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class WholeChecks:
     Calls `before_each`, as to ask whether a lease still holds, and `on_bytes` with the size of each piece of data.
     """
 
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     before_each: Callable[[], object] = lambda: None
     on_bytes: Callable[[int], object] = lambda _: None
     _known: dict[str, str | None] = field(default_factory=dict)

@@ -30,8 +30,8 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
 from tiered_storage.remote_log.retention.deletion_gate import ensure_known_versions
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 _NO_ROOM = (
@@ -49,7 +49,7 @@ class Repair:
 
     metadata: RemoteLogMetadataManager
     leases: Leases
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     clock: Clock
     owner: str
     lease_duration_ms: int

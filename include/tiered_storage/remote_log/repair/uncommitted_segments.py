@@ -50,9 +50,9 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import partition_folder, segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
@@ -66,7 +66,7 @@ class CopiesAnew:
 
     metadata: RemoteLogMetadataManager
     leases: Leases
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     clock: Clock
     owner: str
     lease_duration_ms: int
@@ -263,7 +263,7 @@ class UncommittedSegments:
         )
 
 
-def proven(stored: StoredCopy, storage: ObjectRemoteStorageManager, remote: RemoteIndexBuilder) -> LogSegmentData:
+def proven(stored: StoredCopy, storage: ListableStorage, remote: RemoteIndexBuilder) -> LogSegmentData:
     """Return the bytes of a stored copy, each proven as it passes, and its indexes, with the chunks in `remote`."""
     of_copy = _Proven(stored, storage, remote)
     return LogSegmentData(stored.finished.size, of_copy.chunks(), of_copy.indexes)
@@ -274,7 +274,7 @@ class _Proven:
     """The bytes of a stored copy as they are proven, and the indexes of the new one, whose chunks are in `remote`."""
 
     stored: StoredCopy
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     remote: RemoteIndexBuilder
 
     def chunks(self) -> Iterator[memoryview]:

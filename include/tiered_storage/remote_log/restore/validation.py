@@ -22,9 +22,9 @@ from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
 class Validation(StrEnum):
@@ -48,7 +48,7 @@ def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
     """
     for segment in segments:
         manifest_of(segment, storage)
-        if validation.checks_sizes and isinstance(storage, ObjectRemoteStorageManager):
+        if validation.checks_sizes and isinstance(storage, ListableStorage):
             _check_objects(segment, storage)
 
 
@@ -67,7 +67,7 @@ def manifest_of(segment: RestoredSegment, storage: RemoteStorageManager) -> Mani
     return manifest
 
 
-def _check_objects(segment: RestoredSegment, storage: ObjectRemoteStorageManager) -> None:
+def _check_objects(segment: RestoredSegment, storage: ListableStorage) -> None:
     for name, size in storage.expected_objects(segment.metadata).items():
         found = storage.object_size(name)
         if found != size:

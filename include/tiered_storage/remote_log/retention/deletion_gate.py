@@ -26,9 +26,9 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading, SqlClockReading
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 WHOLE_STORE = ""
 """What stands in place of cluster and topic id in the verdict on a store as a whole."""
@@ -308,7 +308,7 @@ class ClockAgreement:
 
     def _renewed_at(self) -> int | None:
         storage = self.storage
-        return storage.generations.renewed_at() if isinstance(storage, ObjectRemoteStorageManager) else None
+        return storage.generations.renewed_at() if isinstance(storage, ListableStorage) else None
 
     def _record(self) -> None:
         earlier = self.reading.read()
@@ -342,7 +342,7 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
     A user's own RemoteStorageManager has no clock that could be asked, nor does a store without room. Raises
     DeletionRefusedError if `clock` is more than `max_skew_ms` from the store's, and what the store raises.
     """
-    if not isinstance(storage, ObjectRemoteStorageManager):
+    if not isinstance(storage, ListableStorage):
         return False
     begun = clock()
     told = storage.time_of_a_write()
@@ -371,7 +371,7 @@ def has_own_clock(
     A directory has this machine's clock. Which machine an endpoint that is named in `options` or `environ` means, and
     whose clock a user's own RemoteStorageManager has, nobody knows.
     """
-    if not isinstance(storage, ObjectRemoteStorageManager) or storage.place_of("").startswith("file:"):
+    if not isinstance(storage, ListableStorage) or storage.place_of("").startswith("file:"):
         return False
     given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
     return not options.endpoint and not any(_NAMES_ENDPOINT.search(name.upper()) for name in given)
@@ -408,7 +408,7 @@ def _unknown(
     asked: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteStorageError]]:
     """Yield the segments with an error, in order; who asks for no more of them cancels what has not begun."""
-    if not isinstance(storage, ObjectRemoteStorageManager) or not asked:
+    if not isinstance(storage, ListableStorage) or not asked:
         return
 
     def look(segment: RemoteLogSegmentMetadata) -> RemoteStorageError | None:

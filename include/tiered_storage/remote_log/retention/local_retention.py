@@ -41,8 +41,8 @@ from tiered_storage.remote_log.source.segment_source import (
     of_same_offsets,
     share_offsets,
 )
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.topics import TopicSettings
 
 
@@ -285,7 +285,7 @@ class LocalRetentionEnforcement:
         listed = listed_partition(plan.topic_id_partition, self.storage, self.metadata)
         sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
-            if isinstance(self.storage, ObjectRemoteStorageManager):
+            if isinstance(self.storage, ListableStorage):
                 _ensure_listed(segment, sizes, self.storage)
             if not self.verifies:
                 ensure_present(segment, self.storage)
@@ -308,9 +308,7 @@ class LocalRetentionEnforcement:
         self.on_moved(segment.size, 1)
 
 
-def _ensure_listed(
-    segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ObjectRemoteStorageManager
-) -> None:
+def _ensure_listed(segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ListableStorage) -> None:
     for name, size in storage.expected_objects(segment).items():
         if name not in sizes:
             raise RemoteObjectNotFoundError(
@@ -342,7 +340,7 @@ def ensure_whole(
 
     Raises LaterVersionError for what a later release wrote. `on_bytes` is called with the size of each piece of data.
     """
-    if isinstance(storage, ObjectRemoteStorageManager):
+    if isinstance(storage, ListableStorage):
         storage.verify(segment, on_bytes)
         return
     for piece in whole_pieces(segment, storage):
@@ -351,7 +349,7 @@ def ensure_whole(
 
 def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
     """Stream the data of `segment`, checked as by `ensure_whole`; the last piece only comes after all was right."""
-    if isinstance(storage, ObjectRemoteStorageManager):
+    if isinstance(storage, ListableStorage):
         yield from storage.verified(segment)
         return
     storage.fetch_index(segment, IndexKind.MANIFEST)

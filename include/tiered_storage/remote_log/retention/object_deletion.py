@@ -41,8 +41,8 @@ from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 GROUP_PARTITIONS = 50
 """So many partitions share a batch at most: their leases are held together."""
@@ -271,7 +271,7 @@ class ObjectDeletion:
         listed: Sequence[ListedObject],
         found: Found,
     ) -> list[RemoteLogSegmentMetadata]:
-        if not isinstance(self.storage, ObjectRemoteStorageManager):
+        if not isinstance(self.storage, ListableStorage):
             return unfinished
         check = OrphanCheck(self.metadata, self.storage, self.local)
         with kept_alive(self.leases, [lease], self.lease_duration_ms):

@@ -25,10 +25,10 @@ from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
 
 _HIGHEST_OFFSET = 2**63 - 1
 
@@ -38,7 +38,7 @@ class OrphanCheck:
     """Asks the store, the metadata and `local`, which returns the local log of a partition (None: not in sight)."""
 
     metadata: RemoteLogMetadataManager
-    storage: ObjectRemoteStorageManager
+    storage: ListableStorage
     local: Callable[[TopicIdPartition], PartitionLog | None]
 
     def why_kept(

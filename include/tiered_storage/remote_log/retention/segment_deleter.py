@@ -25,8 +25,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, delete_singly
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
 """A marked segment, and the lease of its partition."""
@@ -118,6 +118,6 @@ class SegmentDeleter:
         write_partition_states(self.storage, self.leases, stored, self.clock())
 
     def _delete_objects(self, batch: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
-        if isinstance(self.storage, ObjectRemoteStorageManager):
+        if isinstance(self.storage, ListableStorage):
             return self.storage.delete_segments(batch)
         return delete_singly(self.storage, batch)

@@ -33,8 +33,8 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, ensure_known_partition
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class PartitionDeletion:
             return None
         listed = listed_partition(partition, self.storage)
         old = [one for one in listed if one.segment is not None and one.last_modified + self.grace_ms <= self.clock()]
-        if old and isinstance(self.storage, ObjectRemoteStorageManager):
+        if old and isinstance(self.storage, ListableStorage):
             for error in self.storage.delete_objects([one.name for one in old]).values():
                 return str(error)
         foreign = [one.name for one in listed if one.segment is None and one.document is None]

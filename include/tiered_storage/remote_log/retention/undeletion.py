@@ -29,7 +29,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.local_retention import ensure_present
 from tiered_storage.remote_log.source.segment_source import PartitionLog
-from tiered_storage.remote_log.storage.segment_objects import ListedObject, ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
 
 def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, listed: Sequence[ListedObject]) -> None:
     """Raise unless the store still has every object of `segment`."""
-    if isinstance(context.storage, ObjectRemoteStorageManager):
+    if isinstance(context.storage, ListableStorage):
         sizes = {found.name: found.size for found in listed}
         for name, size in context.storage.expected_objects(segment).items():
             if sizes.get(name) != size:

@@ -33,7 +33,12 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import PRIVATE_FOLDER
 from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
 from tiered_storage.remote_log.storage.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside
-from tiered_storage.remote_log.storage.object_client import CheckedChunks, StoredObject, WrittenObject
+from tiered_storage.remote_log.storage.object_client import (
+    CheckedChunks,
+    StoredObject,
+    StoreReserve,
+    WrittenObject,
+)
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
 READ_BACK_BYTES = 1 << 20
@@ -62,10 +67,12 @@ def _random_hex() -> str:
 class LocalDirectory:
     """The ObjectClient of a directory. Folders stay when their last object goes."""
 
-    def __init__(self, root: Path, random_hex: Callable[[], str] = _random_hex, *, keeps_reserve: bool = False) -> None:
+    def __init__(
+        self, root: Path, random_hex: Callable[[], str] = _random_hex, *, reserve: StoreReserve | None = None
+    ) -> None:
         """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
 
-        With `keeps_reserve` a file at the root keeps room for the documents of deletions (spend_reserve).
+        With `reserve` a file at the root keeps room for the documents of deletions, which may use it if that says so.
 
         Raises ConfigurationError where `root` is relative, or there but no directory, and RemoteStorageRefusedError.
         """
@@ -75,8 +82,8 @@ class LocalDirectory:
             raise ConfigurationError(f"{root} cannot hold a store: give the absolute path of a directory")
         self._root = root
         self._random_hex = random_hex
-        self._reserve = DiskReserve(root / RESERVE) if keeps_reserve else None
-        self._may_spend = False
+        self._reserve = DiskReserve(root / RESERVE) if reserve else None
+        self._may_spend = reserve or StoreReserve()
 
     @property
     def root(self) -> str:
@@ -176,17 +183,6 @@ class LocalDirectory:
             finally:
                 os.close(descriptor)
 
-    def delete(self, name: str) -> None:
-        """Remove an object; see ObjectClient."""
-        path = self._path(name)
-        with (
-            _store_errors("remove", path),
-            suppress(FileNotFoundError),
-            inner_folder(self._root, _folder_of(name)) as folder,
-        ):
-            os.unlink(path.name, dir_fd=folder)
-            os.fsync(folder)
-
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Remove many and sync each folder once; see ObjectClient."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
@@ -245,16 +241,12 @@ class LocalDirectory:
         if self._reserve is not None:
             self._reserve.take_back()
 
-    def spend_reserve(self) -> None:
-        """Let documents that are written from now on use the room that is kept; `close` takes back what is left."""
-        self._may_spend = True
-
     def _with_reserve(self, reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
         """Write; where there is no room, once more without the reserve, which is made where there is plenty."""
         try:
             written = write()
         except RemoteStorageFullError:
-            if not self._may_spend:
+            if not self._may_spend.may_be_spent:
                 raise
             reserve.spend()
             return write()

@@ -52,6 +52,13 @@ class StoredObject:
     last_modified: int
 
 
+@dataclass(slots=True)
+class StoreReserve:
+    """Whether documents may use the room that a store in a directory keeps for deletions, and for stopping them."""
+
+    may_be_spent: bool = False
+
+
 class ObjectClient(Protocol):
     """Objects under names relative to a root. All of it may be repeated, and called from several threads.
 
@@ -100,12 +107,10 @@ class ObjectClient(Protocol):
         """Return the object's size in bytes. Raises RemoteObjectNotFoundError."""
         ...
 
-    def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is as good as removed."""
-        ...
-
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove many as `delete` would, at the price of a few; return those that may still be there, and why.
+        """Remove objects, many at the price of a few; return those that may still be there, and why.
+
+        One that is not there is as good as removed.
 
         All that is not in the answer is durably gone. Raises ConfigurationError before anything is removed.
         """
@@ -125,6 +130,12 @@ class ObjectClient(Protocol):
     def close(self) -> None:
         """Let go of what was opened; a second call does nothing."""
         ...
+
+
+def delete_object(client: ObjectClient, name: str) -> None:
+    """Remove one object; one that is not there is as good as removed. Raises what the store raises."""
+    for error in client.delete_many([name]).values():
+        raise error
 
 
 class CheckedChunks:

@@ -116,7 +116,7 @@ class ObjectStore:
         check_object_name(target)
         with self._store_errors("copy", name):
             obstore.copy(self._store, name, target, overwrite=True)
-        self.delete(name)
+        self._delete(name)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return a part of an object in one request; see ObjectClient."""
@@ -135,9 +135,7 @@ class ObjectStore:
         with self._store_errors("look at", name):
             return obstore.head(self._store, name)["size"]
 
-    def delete(self, name: str) -> None:
-        """Remove an object; see ObjectClient."""
-        check_object_name(name)
+    def _delete(self, name: str) -> None:
         try:
             obstore.delete(self._store, name)
         except FileNotFoundError as error:
@@ -156,7 +154,7 @@ class ObjectStore:
 
     def _why_not_deleted(self, name: str) -> RemoteStorageError | None:
         try:
-            self.delete(name)
+            self._delete(name)
         except RemoteStorageError as error:
             return error
         return None

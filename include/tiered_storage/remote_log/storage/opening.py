@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions, StoreReserve
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
@@ -17,17 +17,17 @@ DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_obje
 _METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
 
 
-def open_object_client(url: str, options: ObjectStoreOptions, *, keeps_reserve: bool = False) -> ObjectClient:
+def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreReserve | None = None) -> ObjectClient:
     """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix, az://account/container.
 
-    With `keeps_reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
+    With `reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
     Raises ConfigurationError for another URL, and where URL and options make no store. Nothing is read or written yet.
     """
     parsed = urlsplit(url)
     if parsed.scheme == "file":
         if parsed.netloc not in {"", "localhost"} or parsed.query or parsed.fragment or not parsed.path.strip("/"):
             raise ConfigurationError(f"{url} names no directory: use file:///absolute/path")
-        return LocalDirectory(Path(unquote(parsed.path)), keeps_reserve=keeps_reserve)
+        return LocalDirectory(Path(unquote(parsed.path)), reserve=reserve)
     if parsed.scheme not in {"s3", "gs", "az"}:
         raise ConfigurationError(
             f"a store at {parsed.scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "

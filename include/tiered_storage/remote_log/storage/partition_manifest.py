@@ -29,7 +29,7 @@ from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.object_client import ObjectClient, delete_object
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     UUID,
@@ -145,7 +145,7 @@ class PartitionManifests:
             # Of the same lease only a rebuild that was killed leaves one: the next one has the same number.
             is_left = name.temporary and name.fencing_number == document.fencing_number
             if is_earlier or is_left:
-                self.client.delete(name.listed_as)
+                delete_object(self.client, name.listed_as)
 
     def _names(self, partition: TopicIdPartition) -> list[PartitionManifestName]:
         found = (

@@ -7,7 +7,7 @@ whatever has a marker is whole, and whatever has none is nobody's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from tiered_storage.errors import (
@@ -24,18 +24,18 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegment
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_client import (
     CheckedChunks,
     ObjectClient,
     ObjectStoreOptions,
+    StoreReserve,
     WrittenObject,
 )
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
     ObjectKind,
-    PartitionManifestName,
     SegmentObjectName,
     SegmentObjectNames,
     check_object_name,
@@ -61,36 +61,25 @@ _ANY_ID = "A" * 22
 MAX_BUNDLE_BYTES = 512 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
+class ObjectRemoteStorageManager(ListableStorage):
+    """Segments as objects; see RemoteStorageManager and ListableStorage for what its methods promise and raise."""
 
-    name: str
-    size: int
-    last_modified: int
-    segment: SegmentObjectName | None
-    document: PartitionManifestName | None = None
-
-
-class ObjectRemoteStorageManager:
-    """Segments as objects; see RemoteStorageManager for what its methods promise and raise.
-
-    `generations` are those of the metadata that the store carries.
-    """
-
-    def __init__(self, client: ObjectClient) -> None:
-        """Keep segments in the store of `client`, which `close` closes."""
+    def __init__(self, client: ObjectClient, reserve: StoreReserve | None = None) -> None:
+        """Keep segments in the store of `client`, which `close` closes and whose `reserve` is spent when asked."""
         self._client = client
+        self._reserve = reserve or StoreReserve()
         self._pair: tuple[str, str] | None = None
         self.generations = StoreGenerations(client)
+        self.partition_manifests = PartitionManifests(client)
 
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
-        return cls(open_object_client(url, options, keeps_reserve=True))
+        reserve = StoreReserve()
+        return cls(open_object_client(url, options, reserve=reserve), reserve)
 
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
-        """Return why this store can never hold anything of `partition`: its ids or its topic make no name here."""
+        """See ListableStorage."""
         try:
             names = segment_object_names(RemoteLogSegmentId(partition, _ANY_ID), 0)
             longest = temporary_name(names.commit_marker, "0" * 16)
@@ -188,10 +177,7 @@ class ObjectRemoteStorageManager:
             raise error
 
     def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
-        """Remove the objects of many segments, all markers first; return, by segment id, why one is not all gone.
-
-        A class that changes `delete_log_segment_data` has it called for each of them.
-        """
+        """See ListableStorage."""
         if type(self).delete_log_segment_data is not ObjectRemoteStorageManager.delete_log_segment_data:
             return delete_singly(self, segments)
         return self._delete_all(segments)
@@ -211,15 +197,11 @@ class ObjectRemoteStorageManager:
         return failed
 
     def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        """See ListableStorage."""
         return self._client.delete_many(names)
 
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
-        """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
-
-        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong, and
-        LaterVersionError for what a later release wrote.
-        """
+        """See ListableStorage."""
         names = self._names(metadata)
         marker = self._read_marker(names)
         if marker != self._marker(metadata) or marker.data_size != metadata.size:
@@ -231,15 +213,12 @@ class ObjectRemoteStorageManager:
         return contents
 
     def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
-        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
-
-        Raises as `fetch_bundle`. `on_bytes` is called with the size of each piece of data.
-        """
+        """See ListableStorage."""
         for piece in self.verified(metadata):
             on_bytes(len(piece))
 
     def verified(self, metadata: RemoteLogSegmentMetadata) -> Iterator[bytes]:
-        """Do as `verify`, and stream the data; the last piece only comes after all was right."""
+        """See ListableStorage."""
         self.fetch_bundle(metadata)
         name = self._names(metadata).data
         size = self._client.size(name)
@@ -248,10 +227,7 @@ class ObjectRemoteStorageManager:
         yield from self.fetch_log_segment(metadata)
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
-        """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
-
-        Raises RemoteObjectNotFoundError where it has no commit marker, RemoteObjectCorruptError and LaterVersionError.
-        """
+        """See ListableStorage."""
         names = name.names
         marker = self._read_marker(names)
         metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
@@ -260,10 +236,7 @@ class ObjectRemoteStorageManager:
         return metadata
 
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
-        """Return a copy whose data and indexes are there in full, with a commit marker or without; see StoredCopy.
-
-        None where one of them is missing, broken, a later release's or another segment's. Of the data no byte is read.
-        """
+        """See ListableStorage."""
         names = self._names(metadata)
         try:
             size = self._client.size(names.indexes)
@@ -278,11 +251,7 @@ class ObjectRemoteStorageManager:
         return found
 
     def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
-        """Return what says that a later release wrote the segment's marker, bundle or manifest; None: nothing does.
-
-        What is missing or broken says nothing, also where its version is what broke. Raises what the store raises where
-        it cannot be asked.
-        """
+        """See ListableStorage."""
         names = self._names(metadata)
         for look in (self._marker, lambda _: self._read_marker(names), self._head_manifest):
             try:
@@ -305,14 +274,14 @@ class ObjectRemoteStorageManager:
             return True
 
     def list_objects(self, folder: str = "", after: str = "") -> Iterator[ListedObject]:
-        """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list."""
+        """See ListableStorage."""
         for found in self._client.list(folder, after):
             segment = parse_object_name(found.name)
             document = None if segment is not None else parse_partition_manifest_name(found.name)
             yield ListedObject(found.name, found.size, found.last_modified, segment, document)
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
-        """Return the names of a finished segment's objects, and the bytes that each must have."""
+        """See ListableStorage."""
         names = self._names(metadata)
         marker = self._marker(metadata)
         return {
@@ -322,11 +291,7 @@ class ObjectRemoteStorageManager:
         }
 
     def time_of_a_write(self) -> int | None:
-        """Write a small object, and return when that was by the store's clock (ms); None where it has no room for it.
-
-        The next call writes the same object again. Raises what the store raises, and RemoteStorageError where it does
-        not list it.
-        """
+        """See ListableStorage."""
         name = f"{STORE_CLOCK}/now"
         try:
             self._put_bytes(name, b"asks for the time; safe to delete\n", more_follows=False)
@@ -338,61 +303,46 @@ class ObjectRemoteStorageManager:
         return told
 
     def place_of(self, name: str) -> str:
-        """Return where the object `name` is, as a URL without secrets, for messages."""
+        """See ListableStorage."""
         return self._source(name)
 
     def object_size(self, name: str) -> int:
-        """Return the bytes of an object. Raises RemoteObjectNotFoundError."""
+        """See ListableStorage."""
         return self._client.size(name)
 
     def read_object(self, name: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of an object from `position`, unchecked: for what is known to be damaged.
-
-        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError where the object ends before that.
-        """
+        """See ListableStorage."""
         return self._client.get_range(name, position, size)
 
-    @property
-    def partition_manifests(self) -> PartitionManifests:
-        """What the store knows of partitions beside their segments."""
-        return PartitionManifests(self._client)
-
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
-        """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity.
-
-        Asks the store once: whoever takes it over meanwhile also renews its generation.
-        """
+        """See ListableStorage."""
         if self._pair is None or self._pair != (metadata_uuid, known_store_uuid):
             self._pair = metadata_uuid, ensure_store_identity(self._client, metadata_uuid, known_store_uuid)
         return self._pair[1]
 
     def ensure_belongs(self, metadata_uuid: str, known_store_uuid: str | None) -> None:
-        """Raise StoreMismatchError if the store belongs to other metadata; a store that belongs to nobody stays so.
-
-        A store that those metadata know passes, whoever took it since: its generation tells.
-        """
+        """See ListableStorage."""
         identity = self.find_identity() if known_store_uuid is None else self.read_identity()
         if identity is not None and identity.store_uuid != known_store_uuid:
             identity.ensure_of(self._client.root, metadata_uuid, known_store_uuid)
 
     def find_identity(self) -> StoreIdentity | None:
-        """Return whose store this is, for metadata that know none yet; see find_store_identity."""
+        """See ListableStorage."""
         return find_store_identity(self._client)
 
     def read_identity(self) -> StoreIdentity | None:
-        """Return whose store this is; see read_store_identity."""
+        """See ListableStorage."""
         return read_store_identity(self._client)
 
     def bind_anew(
         self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None
     ) -> str:
-        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        """See ListableStorage."""
         return bind_store_anew(self._client, metadata_uuid, remember, known_store_uuid)
 
     def spend_reserve(self) -> None:
-        """Let documents use the room that a store in a directory keeps for deletions, and for stopping them."""
-        if isinstance(self._client, LocalDirectory):
-            self._client.spend_reserve()
+        """See ListableStorage."""
+        self._reserve.may_be_spent = True
 
     def close(self) -> None:
         """Close the client."""

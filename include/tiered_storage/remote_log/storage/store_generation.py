@@ -19,7 +19,7 @@ from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_client import ObjectClient, StoredObject
+from tiered_storage.remote_log.storage.object_client import ObjectClient, StoredObject, delete_object
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     STORE_DECISIONS,
@@ -137,9 +137,9 @@ class StoreGenerations:
                 # Never a temporary object of this number or a later one: another process writes it now.
                 written = found.name[: -len(_TEMPORARY)] if is_temporary_name(found.name) else found.name
                 if 0 < _number(written) < generation.number:
-                    self.client.delete(found.name)
+                    delete_object(self.client, found.name)
             for found in self.client.list(STORE_DECISIONS):
-                self.client.delete(found.name)
+                delete_object(self.client, found.name)
 
     def newest_decision(self) -> int:
         """Return the number of the newest decision that an earlier release recorded; 0 if there is none."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
+from tiered_storage.remote_log.storage.object_client import delete_object
 from tiered_storage.remote_log.tables.layout import (
     COMMITTING,
     DEAD_LETTERS,
@@ -118,7 +119,7 @@ class IntervalCommit:
 
     def _delete(self, name: str) -> None:
         self.still_ours()
-        self.folder.client.delete(self._path(name))
+        delete_object(self.folder.client, self._path(name))
 
     def _put(self, name: str, content: bytes) -> None:
         self.still_ours()

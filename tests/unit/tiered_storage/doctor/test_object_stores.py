@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.doctor import object_stores
 from tiered_storage.doctor.check import Check, Verdict
 from tiered_storage.doctor.object_stores import check_folder, check_objects
-from tiered_storage.errors import RemoteStorageFullError, RemoteStorageRefusedError
+from tiered_storage.errors import RemoteStorageError, RemoteStorageFullError, RemoteStorageRefusedError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions, StoredObject
 
@@ -49,11 +49,10 @@ class Misbehaving(LocalDirectory):
             raise RemoteStorageRefusedError(f"{folder}: may not list it")
         return iter(()) if "lists nothing" in self.faults else super().list(folder, after)
 
-    def delete(self, name: str) -> None:
+    def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         if "delete" in self.faults:
-            raise RemoteStorageRefusedError(f"{name}: may not remove it")
-        if "keeps" not in self.faults:
-            super().delete(name)
+            return {name: RemoteStorageRefusedError(f"{name}: may not remove it") for name in names}
+        return {} if "keeps" in self.faults else super().delete_many(names)
 
 
 def probed(folder: Path, monkeypatch: pytest.MonkeyPatch, *faults: str) -> list[Check]:

@@ -30,7 +30,7 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions, delete_object
 from tiered_storage.remote_log.storage.object_store import PART_BYTES, ObjectStore
 
 NAME = "folder/segment.log"
@@ -41,7 +41,7 @@ CALLS: dict[str, Call] = {
     "create": lambda store: store.create(NAME, b"x"),
     "get_range": lambda store: store.get_range(NAME, 0, 1),
     "size": lambda store: store.size(NAME),
-    "delete": lambda store: store.delete(NAME),
+    "delete": lambda store: delete_object(store, NAME),
     "list": lambda store: list(store.list("folder")),
 }
 

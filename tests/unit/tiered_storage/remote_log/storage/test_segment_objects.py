@@ -19,7 +19,7 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_client import WrittenObject
+from tiered_storage.remote_log.storage.object_client import WrittenObject, delete_object
 from tiered_storage.remote_log.storage.object_names import ObjectKind, parse_object_name
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -264,7 +264,7 @@ def test_metadata_of_a_segment_without_marker_are_not_made(
 ) -> None:
     copy(storage)
     names = {found.segment.kind: found.segment for found in storage.list_objects() if found.segment}
-    client.delete(names[ObjectKind.DATA].names.commit_marker)
+    delete_object(client, names[ObjectKind.DATA].names.commit_marker)
     with pytest.raises(RemoteObjectNotFoundError):
         storage.read_metadata(names[ObjectKind.DATA])
 
