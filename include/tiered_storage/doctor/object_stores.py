@@ -33,7 +33,12 @@ def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock)
     """Yield how the remote tier's store does."""
     class_name = settings.remote_log_storage_manager_class_name
     if class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
-        yield note("store", f"{class_name} is a class of your own: only itself can tell how its store does")
+        yield note(
+            "store",
+            f"{class_name} is a class of your own: only itself can tell how its store does",
+            "if it does not derive from ListableStorage, there are no audits, rebuilds and repairs, and metadata that are "
+            "older than the store are not noticed",
+        )
         return
     yield from check_objects("store", settings.rsm_config_url, options, clock)
 

@@ -214,7 +214,7 @@ class RemoteLogContext:
     def bind_store(self) -> None:
         """Make sure that store and metadata carry one another's UUID and one generation; mark a new store as ours.
 
-        Raises StoreMismatchError and OutdatedMetadataError. A user's own RemoteStorageManager answers for its store
+        Raises StoreMismatchError and OutdatedMetadataError. A store that cannot be listed answers for its store
         itself.
         """
         self.guard.ensure_current()

@@ -36,8 +36,8 @@ class RemoteLogChecks:
 
         Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
 
-        Raises ConfigurationError where nothing that is known is selected, and for a user's own RemoteStorageManager,
-        which cannot list what it holds; StoreMismatchError where store and metadata are no pair.
+        Raises ConfigurationError where nothing that is known is selected, and for a store that cannot be listed;
+        StoreMismatchError where store and metadata are no pair.
         """
         if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
@@ -122,10 +122,10 @@ class RemoteLogChecks:
 
 
 def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
-    """Return `storage` where it can list what it holds. Raises ConfigurationError for a user's own."""
+    """Return `storage` where it can list what it holds. Raises ConfigurationError for another."""
     if not isinstance(storage, ListableStorage):
         raise ConfigurationError(
-            f"{type(storage).__name__} cannot be audited: only the stores of "
-            "tiered_storage.remote_log.storage.segment_objects list what they hold"
+            f"{type(storage).__name__} cannot be audited: it does not list what it holds. Derive the class from "
+            "tiered_storage.remote_log.storage.listable_storage.ListableStorage"
         )
     return storage

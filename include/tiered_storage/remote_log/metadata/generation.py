@@ -7,7 +7,7 @@ a next token that whoever comes next publishes. Metadata whose current or next t
 backup or a copy: nothing is copied, trimmed or deleted by them, and no decision but a stop is taken.
 
 Two more things belong to a generation: the decisions that it vouches for, by their digest, and the file they are in.
-A user's own RemoteStorageManager keeps no generation; there is nothing to hold the metadata against.
+A store that cannot be listed keeps no generation; there is nothing to hold the metadata against.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class GenerationGuard:
         return self.store.identity.bound_store_uuid() is not None
 
     def _generations(self) -> StoreGenerations | None:
-        """Return those of the store, once the two are bound to one another; None for a user's own RemoteStorageManager.
+        """Return those of the store, once the two are bound to one another; None for a store that cannot be listed.
 
         Raises StoreMismatchError for another's store.
         """

@@ -2,7 +2,7 @@
 
 A partition's document tells a rebuild of the metadata what no segment tells. Metadata that lack segments of the store
 are those of a backup that a person took over (generation.py refuses all others): whatever removes something looks for
-such segments first. A user's own RemoteStorageManager keeps no documents and lists nothing.
+such segments first. A store that cannot be listed keeps no documents and lists nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 def documents_of(storage: RemoteStorageManager) -> PartitionManifests | None:
-    """Return the documents of the store; None for a user's own RemoteStorageManager."""
+    """Return the documents of the store; None for a store that cannot be listed."""
     return storage.partition_manifests if isinstance(storage, ListableStorage) else None
 
 
@@ -164,7 +164,7 @@ def raise_first(refusals: Mapping[TopicIdPartition, TieredStorageError]) -> None
 def listed_partition(
     partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager | None = None
 ) -> list[ListedObject]:
-    """List the partition's folder once, and return what is there; nothing for a user's own RemoteStorageManager.
+    """List the partition's folder once, and return what is there; nothing for a store that cannot be listed.
 
     With `metadata`, holds them against the partition's document: see _ensure_documented. Raises LaterVersionError or
     RemoteObjectCorruptError if that cannot be understood, OutdatedMetadataError, and what the store raises. For

@@ -44,7 +44,7 @@ def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
     """Look at what the store has of `segments` before any byte of them is fetched.
 
     Raises RemoteObjectNotFoundError, RemoteObjectCorruptError, and LaterVersionError for what a later release wrote.
-    The sizes of objects in a user's own RemoteStorageManager are only known once they are fetched.
+    The sizes of objects in a store that cannot be listed are only known once they are fetched.
     """
     for segment in segments:
         manifest_of(segment, storage)

@@ -339,7 +339,7 @@ _IF_IT_IS_RIGHT = "if it is right, 'tiered-storage metadata trust-clock' lets de
 def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms: int) -> bool:
     """Write a small object to ask the store for the time; return whether it told it.
 
-    A user's own RemoteStorageManager has no clock that could be asked, nor does a store without room. Raises
+    A store that cannot be listed has no clock that could be asked, nor does a store without room. Raises
     DeletionRefusedError if `clock` is more than `max_skew_ms` from the store's, and what the store raises.
     """
     if not isinstance(storage, ListableStorage):
@@ -369,7 +369,7 @@ def has_own_clock(
     """Whether the store's clock is surely not this machine's: it is the one of AWS, Google or Azure.
 
     A directory has this machine's clock. Which machine an endpoint that is named in `options` or `environ` means, and
-    whose clock a user's own RemoteStorageManager has, nobody knows.
+    whose clock a store that cannot be listed has, nobody knows.
     """
     if not isinstance(storage, ListableStorage) or storage.place_of("").startswith("file:"):
         return False
@@ -387,7 +387,7 @@ READS_AT_ONCE = 8
 def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage: RemoteStorageManager) -> None:
     """Raise LaterVersionError where a later release wrote one of `segments`, and what the store raises.
 
-    What is missing or broken is passed over. A user's own RemoteStorageManager answers for its formats itself.
+    What is missing or broken is passed over. A store that cannot be listed answers for its formats itself.
     """
     for _, error in _unknown(tuple(segments), storage):
         raise error

@@ -39,7 +39,7 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
 
 
 def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
-    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
+    """Open the store at `url` by a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
 
     The class must have the five methods of the protocol and a class method `open(url, options)`.
     Raises ConfigurationError where it cannot be imported or lacks one.

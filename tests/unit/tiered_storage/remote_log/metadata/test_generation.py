@@ -311,7 +311,7 @@ def test_a_store_that_keeps_earlier_generations_carries_the_newest(
         raise RemoteStorageError("nothing may be deleted here")
 
     with files.open() as remote_log:
-        monkeypatch.setattr(type(carried(remote_log).client), "delete", refuses)
+        monkeypatch.setattr(type(carried(remote_log).client), "delete_many", refuses)
         before = agreed(remote_log)
         remote_log.guard.renew("a copy run")
         assert agreed(remote_log) == before + 1
@@ -419,7 +419,7 @@ def test_a_check_before_a_deletion_asks_the_store_for_one_listing(
         remote_log.bind_store()
         asked: list[str] = []
         client = carried(remote_log).client
-        for name in ("list", "size", "get_range", "create", "put", "delete", "discard_unfinished_many"):
+        for name in ("list", "size", "get_range", "create", "put", "delete_many", "discard_unfinished_many"):
             monkeypatch.setattr(type(client), name, counted(asked, name, getattr(type(client), name)))
         remote_log.deletions.gate.ensure(ORDERS_0, DeletionKind.REMOTE)
         assert asked == ["list"]

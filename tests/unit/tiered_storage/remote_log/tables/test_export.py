@@ -312,7 +312,7 @@ class Killed(BaseException):
     """As a process that is gone: nothing handles it."""
 
 
-CHANGES = ("delete", "put", "move", "create", "delete_many")
+CHANGES = ("put", "move", "create", "delete_many")
 
 
 def killed_at(monkeypatch: pytest.MonkeyPatch, step: int, *, after: bool) -> Callable[[], int]:
