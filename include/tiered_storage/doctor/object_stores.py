@@ -36,8 +36,8 @@ def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock)
         yield note(
             "store",
             f"{class_name} is a class of your own: only itself can tell how its store does",
-            "if it does not derive from ListableStorage, there are no audits, rebuilds and repairs, and metadata that are "
-            "older than the store are not noticed",
+            "if it does not derive from ListableStorage, there are no audits, rebuilds and repairs, and nobody notices "
+            "metadata that are older than the store",
         )
         return
     yield from check_objects("store", settings.rsm_config_url, options, clock)

@@ -1,12 +1,14 @@
 """Object stores, and what a remote segment is in them.
 
-`remote_storage_manager` is the border (KIP-405's RemoteStorageManager), `object_client` the smaller one below it.
-`segment_objects` implements the first over the second; `opening` finds both by URL or class name.
+`remote_storage_manager` is the border (KIP-405's RemoteStorageManager), `listable_storage` what a store may offer
+beyond it, `object_client` the smaller one below both. `segment_objects` implements the first two over the third;
+`opening` finds all by URL or class name.
 """
 
 __all__ = [
     "batch_stream",
     "commit_marker",
+    "listable_storage",
     "manifest",
     "object_client",
     "object_names",
