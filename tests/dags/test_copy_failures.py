@@ -20,7 +20,7 @@ from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableEr
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog
@@ -316,9 +316,9 @@ def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
     site.configure({"orders": TIERED})
     with site.open() as remote_log:
         remote_log.bind_store()
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
-        documents.write(PartitionManifest(partition("orders-0"), 7, PartitionState(0), 7))
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
+        manifests.write(PartitionManifest(partition("orders-0"), 7, PartitionState(0), 7))
 
     run = airflow.run("copy_segments")
 

@@ -122,7 +122,7 @@ def _check_what_is_left(log: LocalLog, expected: Survivors, files: dict[str, byt
             read = segment_content(log, base, end)
             assert whole.endswith(read), f"batches that {path.name} does not have"
             assert read == whole or base < log.log_start_offset, f"batches of {path.name} are lost"
-    told = {mending.path.name for mending in log.mended}
+    told = {event.path.name for event in log.mended}
     removed = {f"{base:020d}.log" for base in expected.removed}
     assert {each for each in told if each[:20] != changed.name[:20]} <= removed, f"{told} were mended"
 

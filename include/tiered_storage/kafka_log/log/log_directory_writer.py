@@ -139,7 +139,7 @@ class LogDirectoryWriter:
     @property
     def mended(self) -> tuple[RecoveryEvent, ...]:
         """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
-        return tuple(mending for log in self._logs.values() for mending in log.mended)
+        return tuple(event for log in self._logs.values() for event in log.mended)
 
     def write_checkpoints(self) -> None:
         """Write down each log's recovery point, high watermark and start, as a broker does now and then.

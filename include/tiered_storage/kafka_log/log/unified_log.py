@@ -35,7 +35,7 @@ from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
 
-MENDINGS_KEPT = 1000
+EVENTS_KEPT = 1000
 _ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
 
 
@@ -64,9 +64,7 @@ class UnifiedLog:
         self._config = config
         self._clock = clock
         self._lock = lock
-        self._mended = deque(
-            (RecoveryEvent(directory / each, "left over", REMOVED) for each in left_over), MENDINGS_KEPT
-        )
+        self._mended = deque((RecoveryEvent(directory / each, "left over", REMOVED) for each in left_over), EVENTS_KEPT)
         self._epochs = LeaderEpochCache.read(directory / LEADER_EPOCH_CHECKPOINT)
         self._start_offset = log_start_offset
         self._high_watermark: int | None = None
@@ -371,9 +369,9 @@ class UnifiedLog:
         if self._high_watermark is not None:
             self._producers.on_high_watermark(self._high_watermark)
 
-    def _tell(self, mending: RecoveryEvent) -> None:
-        if mending not in self._mended:
-            self._mended.append(mending)
+    def _tell(self, event: RecoveryEvent) -> None:
+        if event not in self._mended:
+            self._mended.append(event)
 
     def _after_truncation(self) -> None:
         self._recovery_point = min(self._recovery_point, self.log_end_offset)

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
-from tiered_storage.remote_log.audit.manifest_audit import DocumentAudit
+from tiered_storage.remote_log.audit.manifest_audit import ManifestAudit
 from tiered_storage.remote_log.audit.offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
 from tiered_storage.remote_log.coverage import finished
@@ -53,9 +53,9 @@ def audit_remote_log(
     to meet. Raises what store and metadata raise as a whole.
     """
     now = clock()
-    documents = DocumentAudit(metadata, leases, storage.partition_manifests, now - grace_ms)
+    manifests = ManifestAudit(metadata, leases, storage.partition_manifests, now - grace_ms)
     tally = AuditTally.begun_at(now)
-    audit = _Audit(metadata, leases, storage, documents, now - grace_ms, local_logs, deep, tally)
+    audit = _Audit(metadata, leases, storage, manifests, now - grace_ms, local_logs, deep, tally)
     audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
     for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
@@ -76,7 +76,7 @@ class _Audit:
     metadata: RemoteLogMetadataManager
     leases: Leases
     storage: ListableStorage
-    documents: DocumentAudit
+    manifests: ManifestAudit
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
@@ -93,7 +93,7 @@ class _Audit:
             self.seen.add(partition)
             self.tally.looked_at(partition)
             self._notice_unfinished(partition, segments, listed)
-            self._look_at_document(partition, listed)
+            self._look_at_manifest(partition, listed)
             known = finished(segments)
             self.tally.segments += len(known)
             self.tally.size += sum(segment.size for segment in known)
@@ -105,12 +105,12 @@ class _Audit:
             self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
 
-    def _look_at_document(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
+    def _look_at_manifest(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
         names = [found.document for found in listed.values() if found.document is not None]
         try:
-            wrong = self.documents.look_at(partition, names)
+            wrong = self.manifests.look_at(partition, names)
         except LaterVersionError as error:
-            self.tally.could_not_read_document(partition, str(error))
+            self.tally.could_not_read_manifest(partition, str(error))
             return
         self.tally.add(() if wrong is None else (wrong,))
 
@@ -157,9 +157,9 @@ class _Audit:
         unlisted = marked - {segment.segment_id.id for segment in segments}
         unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
         why = f"the store has {len(unknown)} whole segments that they never knew" if unknown else None
-        documents = [found.document.fencing_number for found in listed.values() if found.document is not None]
-        if why is None and documents:
-            number = max(documents)
+        numbers = [found.document.fencing_number for found in listed.values() if found.document is not None]
+        if why is None and numbers:
+            number = max(numbers)
             given = self.leases.fencing_number(partition)
             why = f"lease {number} has written to the store, they gave none after {given}" if number > given else None
         if why is not None:

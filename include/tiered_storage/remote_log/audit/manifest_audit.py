@@ -21,16 +21,16 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_manifests_folder
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
-_MENDING = "'tiered-storage repair' writes it anew from the metadata"
+_REPAIR = "'tiered-storage repair' writes it anew from the metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentAudit:
+class ManifestAudit:
     """Audits documents; one that was written after `young_from` (ms) may be ahead of what its writer does next."""
 
     metadata: RemoteLogMetadataManager
     leases: Leases
-    documents: PartitionManifests
+    manifests: PartitionManifests
     young_from: int
 
     def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionManifestName]) -> Anomaly | None:
@@ -43,7 +43,7 @@ class DocumentAudit:
             return None
         # Once more: a writer may have been at work since the listing was made.
         before = self.metadata.partition_state(partition)
-        return self._look(partition, self.documents.newest_number(partition), before)
+        return self._look(partition, self.manifests.newest_number(partition), before)
 
     def _look(
         self, partition: TopicIdPartition, newest: int | None, before: PartitionState | None = None
@@ -57,14 +57,14 @@ class DocumentAudit:
             return None
         name = PartitionManifestName(partition, newest).name
         try:
-            document = self.documents.read_numbered(partition, newest)
+            manifest = self.manifests.read_numbered(partition, newest)
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
-            message = f"{error}; until then a rebuild would not know our log start: {_MENDING}"
+            message = f"{error}; until then a rebuild would not know our log start: {_REPAIR}"
             return Anomaly(kind_of(error), name, message, partition)
-        wrong = self._disagreement(document, expected) or self._marked_in_vain(document)
+        wrong = self._disagreement(manifest, expected) or self._marked_in_vain(manifest)
         if wrong is None:
             return None
-        return Anomaly(AnomalyKind.WRONG_CHECKSUM, name, f"{wrong}: {_MENDING}", partition)
+        return Anomaly(AnomalyKind.WRONG_CHECKSUM, name, f"{wrong}: {_REPAIR}", partition)
 
     def _missing(self, partition: TopicIdPartition, state: PartitionState) -> Anomaly | None:
         if state.delete_state is PartitionDeleteState.FINISHED:
@@ -73,20 +73,20 @@ class DocumentAudit:
         decided = state.log_start_offset is not None or state.delete_state is not None
         if not decided and not finished(list(self.metadata.list_remote_log_segments(partition))):
             return None
-        message = f"the partition has no document: a rebuild would not know our log start; {_MENDING}"
+        message = f"the partition has no document: a rebuild would not know our log start; {_REPAIR}"
         return Anomaly(AnomalyKind.MISSING_OBJECT, partition_manifests_folder(partition), message, partition)
 
-    def _marked_in_vain(self, document: PartitionManifest) -> str | None:
-        if not document.marked or document.written_at >= self.young_from:
+    def _marked_in_vain(self, manifest: PartitionManifest) -> str | None:
+        if not manifest.marked or manifest.written_at >= self.young_from:
             return None
-        named = frozenset(document.marked)
-        known = finished(list(self.metadata.list_remote_log_segments(document.topic_id_partition)))
+        named = frozenset(manifest.marked)
+        known = finished(list(self.metadata.list_remote_log_segments(manifest.topic_id_partition)))
         count = sum(segment.segment_id.id in named for segment in known)
         return f"names {count} segments as marked for deletion that readers are given" if count else None
 
-    def _disagreement(self, document: PartitionManifest, known: PartitionState) -> str | None:
-        told = document.state
-        is_settled = document.written_at < self.young_from
+    def _disagreement(self, manifest: PartitionManifest, known: PartitionState) -> str | None:
+        told = manifest.state
+        is_settled = manifest.written_at < self.young_from
         if known.delete_state != told.delete_state and (is_settled or _step(told) < _step(known)):
             return f"tells of the deletion {_said(told.delete_state)}, the metadata of {_said(known.delete_state)}"
         if known.delete_state is PartitionDeleteState.FINISHED:

@@ -161,7 +161,7 @@ class AuditTally:
             self.notices.append(f"{segment.segment_id} could not be read: {why}")
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
-    def could_not_read_document(self, partition: TopicIdPartition, why: str) -> None:
+    def could_not_read_manifest(self, partition: TopicIdPartition, why: str) -> None:
         """Count what the store keeps of a partition beside its segments, where nobody here understands it."""
         self._unread += 1
         known = self._topic_of(partition)

@@ -46,7 +46,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def documents_of(storage: RemoteStorageManager) -> PartitionManifests | None:
+def manifests_of(storage: RemoteStorageManager) -> PartitionManifests | None:
     """Return the documents of the store; None for a store that cannot be listed."""
     return storage.partition_manifests if isinstance(storage, ListableStorage) else None
 
@@ -103,25 +103,25 @@ def write_partition_state(
     anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote, LeaseLostError,
     or OutdatedMetadataError where `leases` never gave that one.
     """
-    documents = documents_of(storage)
-    if documents is None:
+    manifests = manifests_of(storage)
+    if manifests is None:
         return
     partition = lease.topic_id_partition
-    number = documents.newest_number(partition)
+    number = manifests.newest_number(partition)
     if number is not None and number > lease.fencing_number:
         leases.check(lease)
         raise OutdatedMetadataError(
             f"{partition}: lease {number} has written to the store, and the metadata gave none after "
             f"{lease.fencing_number}: they are older than the store; run 'tiered-storage rebuild-metadata'"
         )
-    known = None if number is None else _understood(partition, number, documents)
+    known = None if number is None else _understood(partition, number, manifests)
     if known is None or (known.state, known.marked) != (stored.state, stored.marked):
-        documents.write(PartitionManifest(partition, lease.fencing_number, stored.state, now, stored.marked))
+        manifests.write(PartitionManifest(partition, lease.fencing_number, stored.state, now, stored.marked))
 
 
-def _understood(partition: TopicIdPartition, number: int, documents: PartitionManifests) -> PartitionManifest | None:
+def _understood(partition: TopicIdPartition, number: int, manifests: PartitionManifests) -> PartitionManifest | None:
     try:
-        return documents.read_numbered(partition, number)
+        return manifests.read_numbered(partition, number)
     except RemoteObjectCorruptError:
         return None
 
@@ -173,28 +173,28 @@ def listed_partition(
     if not isinstance(storage, ListableStorage):
         return []
     listed = list(storage.list_objects(partition_folder(partition)))
-    documents = [found.document for found in listed if found.document is not None]
-    document = ensure_understood(partition, documents, storage.partition_manifests)
-    if metadata is not None and document is not None:
-        _ensure_documented(document, metadata)
+    manifests = [found.document for found in listed if found.document is not None]
+    manifest = ensure_understood(partition, manifests, storage.partition_manifests)
+    if metadata is not None and manifest is not None:
+        _ensure_documented(manifest, metadata)
     return listed
 
 
-def _ensure_documented(document: PartitionManifest, metadata: RemoteLogMetadataManager) -> None:
+def _ensure_documented(manifest: PartitionManifest, metadata: RemoteLogMetadataManager) -> None:
     """Raise OutdatedMetadataError if the metadata end more of the partition than its document says.
 
     The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
     two database files, took back what they still hold as deleted.
     """
-    partition, told = document.topic_id_partition, document.state
+    partition, told = manifest.topic_id_partition, manifest.state
     state = metadata.partition_state(partition)
     what = None
     if (state.log_start_offset or 0) > (told.log_start_offset or 0):
         what = f"our log start is {state.log_start_offset}, and the store's document says {told.log_start_offset}"
     elif state.delete_state is not None and (told.delete_state is None or told.delete_state < state.delete_state):
         what = f"its deletion is {state.delete_state.name}, and the store's document does not say so"
-    elif not goes_as_a_whole(told) and len(document.marked) < MAX_MARKED:
-        named, start = set(document.marked), told.log_start_offset or 0
+    elif not goes_as_a_whole(told) and len(manifest.marked) < MAX_MARKED:
+        named, start = set(manifest.marked), told.log_start_offset or 0
         marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
         unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
         if unnamed is not None:
@@ -236,17 +236,17 @@ def ensure_all_listed(
 
 
 def ensure_understood(
-    partition: TopicIdPartition, listed: Sequence[PartitionManifestName], documents: PartitionManifests
+    partition: TopicIdPartition, listed: Sequence[PartitionManifestName], manifests: PartitionManifests
 ) -> PartitionManifest | None:
     """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be understood."""
     number = max((name.fencing_number for name in listed if not name.temporary), default=None)
     if number is None:
         return None
     try:
-        return documents.read_numbered(partition, number)
+        return manifests.read_numbered(partition, number)
     except RemoteObjectNotFoundError:
         # A holder after that one has written its own since.
-        return documents.read(partition)
+        return manifests.read(partition)
     except RemoteObjectCorruptError as error:
         raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it anew from the metadata") from error
 

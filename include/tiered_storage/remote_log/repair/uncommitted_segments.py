@@ -33,8 +33,8 @@ from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import merged, on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import (
     StoredState,
-    documents_of,
     listed_partition,
+    manifests_of,
     write_partition_state,
 )
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
@@ -189,7 +189,7 @@ class UncommittedSegments:
         A broken document leads nowhere; a repair has written it anew before anything is finished.
         """
         known = self.copies.metadata.partition_state(partition)
-        documents = documents_of(self.copies.storage)
+        documents = manifests_of(self.copies.storage)
         try:
             document = None if documents is None else documents.read(partition)
         except RemoteObjectCorruptError:

@@ -195,16 +195,16 @@ def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, rep
     """
     producers: ProducerState | None = None
     for i, segment in enumerate(segments):
-        if mending := _broken_index(segment):
+        if event := _broken_index(segment):
             known = latest_state(segment.directory, segments[0].base_offset, segment.base_offset)
             if producers is None or (known.seen_from is None and known.end_offset >= producers.end_offset):
                 producers = known
             feed_segments(producers, segments[:i], segment.base_offset, report)
             try:
                 rebuild_next_indexes(segment, producers, index_interval_bytes).write_indexes(segment)
-                report(mending)
+                report(event)
             except CorruptRecordError as error:
-                report(replace(mending, remedy=f"not built anew, since the log is broken: {error}"))
+                report(replace(event, remedy=f"not built anew, since the log is broken: {error}"))
                 producers.begin_anew(producers.end_offset)
 
 

@@ -190,7 +190,7 @@ def test_whatever_became_of_a_file_no_sound_record_is_lost(
             assert log.leader_epochs == sound_log.leader_epochs or name == "leader-epoch-checkpoint"
         if is_untouched and (not name.endswith(".txnindex") or int(name[:20]) in expected.verified):
             assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == sound_log.aborted
-        told = {mending.path.name for mending in log.mended}
+        told = {event.path.name for event in log.mended}
         of_the_same_segment = {each for each in (*sound, name) if each[:20] == name[:20]}
         assert told <= of_the_same_segment | {f"{base:020d}.log" for base in expected.removed}
         assert (log.truncated_bytes > 0) == any(
@@ -208,5 +208,5 @@ def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int)
     path.unlink()
 
     with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
-        assert [str(mending) for mending in reopened.mended] == [f"{path}: it is missing: built anew from the log"]
+        assert [str(event) for event in reopened.mended] == [f"{path}: it is missing: built anew from the log"]
     assert contents(log) == before

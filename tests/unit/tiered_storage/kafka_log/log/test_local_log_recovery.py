@@ -130,7 +130,7 @@ def test_epochs_are_taken_from_all_batches_where_none_are_written_down(tmp_path:
 
     with LocalLog.open(log.directory, config, clock=lambda: NOW) as reopened:
         assert reopened.leader_epochs == (EpochEntry(2, 0), EpochEntry(5, 3), EpochEntry(7, 4))
-        assert [mending.path for mending in reopened.mended] == [checkpoint]
+        assert [event.path for event in reopened.mended] == [checkpoint]
     assert checkpoint.read_bytes() == before
     checkpoint.unlink()
     with LocalLog.open(log.directory, config, clock=lambda: NOW, log_start_offset=1) as reopened:

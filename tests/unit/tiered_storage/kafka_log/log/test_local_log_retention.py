@@ -81,7 +81,7 @@ def test_a_broken_time_index_does_not_stop_retention(tmp_path: Path, content: by
 
         assert bases(log) == [2, 4]
         assert path.read_bytes() == sound
-        assert [mending.path for mending in log.mended] == [path]
+        assert [event.path for event in log.mended] == [path]
 
 
 def test_a_time_index_that_is_wrong_costs_no_records(tmp_path: Path) -> None:
@@ -222,8 +222,8 @@ def test_a_broken_segment_whose_age_nobody_can_tell_stops_only_what_goes_by_time
 
         assert [segment.base_offset for segment in log.delete_old_segments()] == [0]
         assert log.delete_old_segments() == ()
-        told = [mending for mending in log.mended if mending.path == broken.log_path]
-        assert [mending.fault.split(":")[0] for mending in told] == [f"at byte {SIZE}"]
+        told = [event for event in log.mended if event.path == broken.log_path]
+        assert [event.fault.split(":")[0] for event in told] == [f"at byte {SIZE}"]
         log.delete_records(4)
         assert [segment.base_offset for segment in log.delete_old_segments()] == [2, 4, 6]
         assert bases(log) == [8]

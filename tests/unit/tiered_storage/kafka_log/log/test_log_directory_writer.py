@@ -399,7 +399,7 @@ def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
         path.unlink()
 
     with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
-        assert [mending.path for mending in directory.mended] == lost
+        assert [event.path for event in directory.mended] == lost
 
 
 def test_a_second_close_leaves_alone_what_others_do_by_then(tmp_path: Path) -> None:

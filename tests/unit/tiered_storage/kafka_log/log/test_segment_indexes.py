@@ -82,7 +82,7 @@ def test_an_offset_index_that_would_hide_records_is_built_anew(closed: Closed, c
 
     assert all(found <= right for found, right in zip(positions, POSITIONS, strict=True))
     assert positions[1:] == POSITIONS[1:]
-    assert [mending.path for mending in closed.told] == [path]
+    assert [event.path for event in closed.told] == [path]
     assert closed.contents() == closed.before
 
 
@@ -104,7 +104,7 @@ def test_an_offset_index_that_ends_too_early_is_built_anew(tmp_path: Path, conte
     assert closed.indexes.position(closed.segment, 12) == 2 * SIZE
     assert closed.indexes.position(closed.segment, 49) == 39 * SIZE
 
-    assert [mending.path for mending in closed.told] == [path]
+    assert [event.path for event in closed.told] == [path]
     assert "ends too early" in closed.told[0].fault
     assert closed.contents() == closed.before
 
@@ -180,7 +180,7 @@ def test_a_time_index_that_cannot_be_read_is_built_anew(closed: Closed, content:
     assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
     assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
 
-    assert [mending.path for mending in closed.told] == [path]
+    assert [event.path for event in closed.told] == [path]
     assert closed.contents() == closed.before
 
 
@@ -204,7 +204,7 @@ def test_a_time_index_whose_last_entry_is_of_no_batch_is_built_anew(
     closed.segment.time_index_path.write_bytes(TIME_ENTRY.pack(timestamp, offset))
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
-    assert [mending.path for mending in closed.told] == [closed.segment.time_index_path]
+    assert [event.path for event in closed.told] == [closed.segment.time_index_path]
     assert closed.contents() == closed.before
 
 
@@ -213,7 +213,7 @@ def test_a_time_index_is_held_against_the_batches_before_it_costs_records(closed
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME
     assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
-    assert [mending.path for mending in closed.told] == [closed.segment.time_index_path]
+    assert [event.path for event in closed.told] == [closed.segment.time_index_path]
     assert closed.contents() == closed.before
 
     closed.indexes.forget()
@@ -249,6 +249,6 @@ def test_a_mending_says_what_was_wrong_and_what_became_of_it(closed: Closed) -> 
     path.write_bytes(b"torn")
     closed.positions()
 
-    assert [str(mending) for mending in closed.told] == [
+    assert [str(event) for event in closed.told] == [
         f"{path}: 4 bytes are no whole number of entries: built anew from the log"
     ]

@@ -65,4 +65,4 @@ def test_broken_ones_are_removed_where_they_are_come_upon(directory: Path) -> No
     assert (list_snapshots(directory), reported) == ([10, 20, 25, 30, 37], [])
     remove_broken_snapshots(directory, 20, reported.append)
     assert list_snapshots(directory) == [10, 20, 30, 37]
-    assert [mending.path.name for mending in reported] == ["00000000000000000025.snapshot"]
+    assert [event.path.name for event in reported] == ["00000000000000000025.snapshot"]

@@ -42,7 +42,7 @@ from tiered_storage.remote_log.copy.start import abandon_unfinished
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     PartitionState,
@@ -564,9 +564,9 @@ def test_a_zombies_late_commit_is_refused_where_nothing_was_ever_committed(tmp_p
 def test_a_commit_by_metadata_older_than_the_store_writes_nothing(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
-        documents.write(PartitionManifest(ORDERS_0, 9, PartitionState(20), 7))
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
+        manifests.write(PartitionManifest(ORDERS_0, 9, PartitionState(20), 7))
 
         report = remote_log.commit_copy(outcomes)
 

@@ -30,8 +30,8 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, plan_co
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import (
     StoredState,
-    documents_of,
     listed_partition,
+    manifests_of,
     write_partition_state,
     write_partition_states,
 )
@@ -46,9 +46,9 @@ OTHERS = ("orders", 1), ("clicks", 0)
 
 
 def document(remote_log: RemoteLogManager) -> PartitionManifest | None:
-    documents = documents_of(remote_log.storage)
-    assert documents is not None
-    return documents.read(ORDERS_0)
+    manifests = manifests_of(remote_log.storage)
+    assert manifests is not None
+    return manifests.read(ORDERS_0)
 
 
 def check(remote_log: RemoteLogManager) -> int:
@@ -129,9 +129,9 @@ def test_a_document_of_a_lease_that_was_never_given_is_not_written_over(tmp_path
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "run")
         number = lease.fencing_number + 2
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
-        documents.write(PartitionManifest(ORDERS_0, number, PartitionState(10), 7))
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
+        manifests.write(PartitionManifest(ORDERS_0, number, PartitionState(10), 7))
         with pytest.raises(OutdatedMetadataError, match=f"orders-0: lease {number} has written"):
             write_partition_state(remote_log.storage, remote_log.leases, lease, StoredState(PartitionState(20)), 9)
 
@@ -225,9 +225,9 @@ def two_due(tmp_path: Path) -> RemoteLogFiles:
 
 
 def write_state(remote_log: RemoteLogManager, number: int, partition: TopicIdPartition = ORDERS_0) -> None:
-    documents = documents_of(remote_log.storage)
-    assert documents is not None
-    documents.write(PartitionManifest(partition, number, PartitionState(0), 7))
+    manifests = manifests_of(remote_log.storage)
+    assert manifests is not None
+    manifests.write(PartitionManifest(partition, number, PartitionState(0), 7))
 
 
 def test_a_partition_of_which_the_store_knows_more_is_left_out_alone_and_named(two_due: RemoteLogFiles) -> None:

@@ -34,7 +34,7 @@ from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
@@ -106,8 +106,8 @@ def test_a_damaged_segment_is_copied_anew_where_the_local_log_has_it(
 
         assert ranges(report.copied) == [(10, 19)]
         assert [segment.segment_id for segment in report.retired] == [damaged.segment_id]
-        documents = documents_of(remote_log.storage)
-        known = None if documents is None else documents.read(ORDERS_0)
+        manifests = manifests_of(remote_log.storage)
+        known = None if manifests is None else manifests.read(ORDERS_0)
         assert known is not None
         assert known.marked == (damaged.segment_id.id,), "so that no rebuild takes it for alive"
         assert (report.removed, report.failures) == ((), ())

@@ -37,7 +37,7 @@ from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     PartitionState,
@@ -318,10 +318,10 @@ def test_our_log_start_is_not_moved_back_and_what_lies_below_it_is_not_finished(
         if known == "the metadata":
             remote_log.segments.advance_log_start_offset(ORDERS_0, 15, lease)
         else:
-            documents = documents_of(remote_log.storage)
-            assert documents is not None
+            manifests = manifests_of(remote_log.storage)
+            assert manifests is not None
             state = PartitionState(15, (EpochEntry(0, 0),))
-            documents.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
+            manifests.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
         remote_log.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(10, 19), (20, 29)]
@@ -338,10 +338,10 @@ def test_our_log_start_moves_by_no_repair(tmp_path: Path) -> None:
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
         lease = held_by(remote_log, "expire")
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
         state = replace(remote_log.segments.partition_state(ORDERS_0), log_start_offset=20)
-        documents.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
+        manifests.write(PartitionManifest(ORDERS_0, lease.fencing_number, state, files.clock.now))
         remote_log.leases.release(lease)
 
         assert ranges(repaired(remote_log).finished) == [(30, 39), (40, 49)]

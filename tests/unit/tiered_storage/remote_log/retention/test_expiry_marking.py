@@ -20,7 +20,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -137,9 +137,9 @@ def test_a_stop_after_a_group_was_planned_anew_marks_nothing_of_it(
 
 
 def documented_start(remote_log: RemoteLogManager, partition: TopicIdPartition) -> int | None:
-    documents = documents_of(remote_log.storage)
-    assert documents is not None
-    document = documents.read(partition)
+    manifests = manifests_of(remote_log.storage)
+    assert manifests is not None
+    document = manifests.read(partition)
     assert document is not None
     return document.state.log_start_offset
 

@@ -24,7 +24,7 @@ from support.remote_logs import (
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
@@ -84,9 +84,9 @@ def test_a_deletion_that_another_run_ended_meanwhile_stays_ended(
         monkeypatch.setattr(SqlLeases, "acquire", acquire)
         assert delete(remote_log) == DeletionReport((), (), ())
         assert state_of(remote_log) is FINISHED
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
-        document = documents.read(ORDERS_0)
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
+        document = manifests.read(ORDERS_0)
         assert document is not None
         assert document.state.delete_state is FINISHED
 

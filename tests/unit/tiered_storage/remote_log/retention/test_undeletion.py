@@ -29,7 +29,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.manifest_sync import documents_of
+from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -136,8 +136,8 @@ def rebuild(files: RemoteLogFiles) -> None:
 def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with files.open() as remote_log:
         expire(remote_log)
-        documents = documents_of(remote_log.storage)
-        assert documents is not None
+        manifests = manifests_of(remote_log.storage)
+        assert manifests is not None
 
         def died(*_: object) -> None:
             raise KeyboardInterrupt
@@ -145,7 +145,7 @@ def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypat
         monkeypatch.setattr(type(remote_log.segments), "undelete", died)
         with pytest.raises(KeyboardInterrupt):
             remote_log.deletions.undelete("orders", "ada")
-        document = documents.read(ORDERS_0)
+        document = manifests.read(ORDERS_0)
         assert document is not None
         assert (document.state.log_start_offset, document.marked) == (0, ())
         assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, FINISHED)]
@@ -246,11 +246,11 @@ def test_where_nothing_is_marked_it_says_so(files: RemoteLogFiles, topic: str) -
 def test_a_dry_run_changes_nothing(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         expire(remote_log)
-        documents = {path: path.read_bytes() for path in files.store.rglob("state/*.json")}
+        manifests = {path: path.read_bytes() for path in files.store.rglob("state/*.json")}
         [shown], left = remote_log.deletions.undelete("orders", "ada", dry_run=True)
         assert (shown.log_start_offset, [one.start_offset for one in shown.segments], left) == (0, [0, 10], [])
         assert states_of(remote_log) == [(0, DELETING), (10, DELETING), (20, FINISHED)]
-        assert {path: path.read_bytes() for path in files.store.rglob("state/*.json")} == documents
+        assert {path: path.read_bytes() for path in files.store.rglob("state/*.json")} == manifests
 
 
 def test_only_the_partitions_that_are_named_come_back(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ DOCUMENT = PartitionManifest(partition(), 5, STATE, 1_763_700_000_000)
 
 
 @pytest.fixture
-def documents(tmp_path: Path) -> PartitionManifests:
+def manifests(tmp_path: Path) -> PartitionManifests:
     return PartitionManifests(LocalDirectory(tmp_path))
 
 
@@ -87,49 +87,49 @@ def test_one_of_an_earlier_release_names_no_marked_segments() -> None:
     assert PartitionManifest.parse(json.dumps(content).encode(), "here") == DOCUMENT
 
 
-def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(documents: PartitionManifests) -> None:
+def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(manifests: PartitionManifests) -> None:
     ids = tuple(f"{number:022}" for number in range(MAX_MARKED))
-    documents.write(replace(DOCUMENT, marked=ids))
+    manifests.write(replace(DOCUMENT, marked=ids))
 
-    found = documents.read(partition())
+    found = manifests.read(partition())
     assert found is not None
     assert found.marked == ids
 
 
-def test_of_several_holders_the_latest_is_believed_and_clears_up(documents: PartitionManifests, tmp_path: Path) -> None:
-    assert documents.read(partition()) is None
-    assert documents.newest_number(partition()) is None
+def test_of_several_holders_the_latest_is_believed_and_clears_up(manifests: PartitionManifests, tmp_path: Path) -> None:
+    assert manifests.read(partition()) is None
+    assert manifests.newest_number(partition()) is None
 
-    documents.write(DOCUMENT)
+    manifests.write(DOCUMENT)
     late = replace(DOCUMENT, fencing_number=4, state=PartitionState())
-    documents.write(late)
-    assert documents.read(partition()) == DOCUMENT
+    manifests.write(late)
+    assert manifests.read(partition()) == DOCUMENT
     assert names_in(tmp_path) == [f"{4:020}.json", f"{5:020}.json"]
 
     folder = tmp_path / partition_manifests_folder(partition())
     (folder / f"{5:020}.json.0123456789abcdef.tmp").write_bytes(b"half")
     (folder / "notes.txt").write_bytes(b"somebody else's")
     newer = replace(DOCUMENT, fencing_number=2**32, state=PartitionState(40))
-    documents.write(newer)
-    assert documents.newest_number(partition()) == 2**32
-    assert documents.read(partition()) == newer
+    manifests.write(newer)
+    assert manifests.newest_number(partition()) == 2**32
+    assert manifests.read(partition()) == newer
     assert names_in(tmp_path) == [f"{2**32:020}.json", "notes.txt"]
-    assert documents.read(partition(1)) is None
+    assert manifests.read(partition(1)) is None
 
 
-def test_what_was_never_whole_does_not_count(documents: PartitionManifests, tmp_path: Path) -> None:
-    documents.write(DOCUMENT)
+def test_what_was_never_whole_does_not_count(manifests: PartitionManifests, tmp_path: Path) -> None:
+    manifests.write(DOCUMENT)
     (tmp_path / f"{replace(DOCUMENT, fencing_number=9).name}.0123456789abcdef.tmp").write_bytes(b"half")
 
-    assert documents.newest_number(partition()) == 5
+    assert manifests.newest_number(partition()) == 5
 
 
 @pytest.mark.parametrize("other", [{"topic_id_partition": partition(1)}, {"fencing_number": 6}])
 def test_a_document_in_anothers_place_is_refused(
-    documents: PartitionManifests, tmp_path: Path, other: dict[str, object]
+    manifests: PartitionManifests, tmp_path: Path, other: dict[str, object]
 ) -> None:
-    documents.write(DOCUMENT)
+    manifests.write(DOCUMENT)
     (tmp_path / DOCUMENT.name).write_bytes(replace(DOCUMENT, **other).to_bytes())  # type: ignore[arg-type]
 
     with pytest.raises(RemoteObjectCorruptError, match="another place"):
-        documents.read(partition())
+        manifests.read(partition())
