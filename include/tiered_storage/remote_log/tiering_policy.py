@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
-from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
@@ -137,11 +136,6 @@ class Decisions:
                 topic = _without_rights(start) if partition.topic in self._names else start
             self._resolved[key] = TieringPolicy(topic, effective(topic, self._settings))
         return _checked(self._resolved[key], log)
-
-    def is_asked_for(self, partition: TopicIdPartition) -> bool:
-        """Whether the topic of `partition` is tiered; where nothing was decided about it, any topic of its name."""
-        own = self._decided.get((partition.cluster_id, partition.topic_id))
-        return self.is_wanted(partition.topic) if own is None else own.remote_storage_enable
 
     def is_wanted(self, topic_name: str) -> bool:
         """Whether any topic of that name is tiered; see `is_wanted`."""

@@ -13,6 +13,7 @@ from tiered_storage.remote_log.audit.offsets import LocalLogs
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport
 from tiered_storage.remote_log.audit.results import keep_verdicts
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
@@ -110,7 +111,9 @@ class RemoteLogChecks:
         def is_asked_for(log: PartitionLog | UnreadablePartition) -> bool:
             return selection.matches(*name_of(log)) and self._is_copied(log)
 
-        return LocalLogs(self.context.source, is_asked_for)
+        segments = self.context.segments
+        identities = LostIdentities(segments.list_partitions(), segments)
+        return LocalLogs(self.context.source, is_asked_for, identities)
 
     def _is_copied(self, log: PartitionLog | UnreadablePartition) -> bool:
         if isinstance(log, UnreadablePartition):

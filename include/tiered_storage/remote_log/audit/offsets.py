@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind
+from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import merged, on_lineage, whole_lineage
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
@@ -43,14 +44,19 @@ class LocalLogs:
     So a remote log only ever reaches further than it must. `unseen` names what could not be looked at, and why.
     """
 
-    def __init__(self, source: SegmentSource, is_copied: Callable[[PartitionLog | UnreadablePartition], bool]) -> None:
+    def __init__(
+        self,
+        source: SegmentSource,
+        is_copied: Callable[[PartitionLog | UnreadablePartition], bool],
+        identities: LostIdentities,
+    ) -> None:
         """Look at every partition of `source` now; what fails is noted, and the audit goes on without it."""
         self._source = source
         self._is_copied = is_copied
         self._ranges: dict[TopicIdPartition, LocalRange] = {}
         self.unseen: list[str] = []
         try:
-            for log in source.partitions():
+            for log in identities.recognised(source.partitions(), unless_remote=True):
                 if log.is_internal or not is_copied(log):
                     continue
                 if isinstance(log, UnreadablePartition):

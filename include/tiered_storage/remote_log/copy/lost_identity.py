@@ -8,14 +8,14 @@ copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
+from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
 
 
 class LostIdentities:
@@ -30,6 +30,24 @@ class LostIdentities:
             life = each.cluster_id, each.topic_id
             self._by_name.setdefault(each.topic, {}).setdefault(life, []).append(each)
             self._by_topic_id.setdefault(each.topic_id, {}).setdefault(each.cluster_id, []).append(each)
+
+    def recognised(
+        self, logs: Iterable[PartitionLog | UnreadablePartition], *, unless_remote: bool = False
+    ) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Yield `logs`, with those that lost an id as partitions that cannot be read.
+
+        Their name decides whether they are tiered: under other ids other decisions hold, or none. With `unless_remote`
+        topics are passed on of which something is remote under their own ids too.
+        """
+        for log in logs:
+            if isinstance(log, UnreadablePartition):
+                yield log
+                continue
+            partition, lost = log.topic_id_partition, self.why_lost(log)
+            if lost is None or (unless_remote and self.is_remote(partition)):
+                yield log
+            else:
+                yield UnreadablePartition(str(partition), lost)
 
     def why_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         """Return what shows that the topic of `log` is remote under other ids, and what to do; None: nothing does."""

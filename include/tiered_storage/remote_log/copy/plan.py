@@ -178,9 +178,8 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
-    identities = LostIdentities(states, metadata)
     decisions = Decisions(topics, settings)
-    for log in source.partitions():
+    for log in LostIdentities(states, metadata).recognised(source.partitions()):
         topic, number = name_of(log)
         if log.is_internal or not selection.scope.matches(topic, number):
             continue
@@ -188,11 +187,6 @@ def plan_copy(
             # Of a topic that nobody asked to copy it is worth knowing, but no failure.
             told = unreadable if decisions.is_wanted(topic) else notices
             told.append(Finding(log.partition, log.reason))
-            continue
-        # Before the decision: under other ids another one may hold, or none.
-        lost = identities.why_lost(log)
-        if lost is not None and decisions.is_asked_for(log.topic_id_partition):
-            unreadable.append(Finding(str(log.topic_id_partition), lost))
             continue
         try:
             decision = decisions.of(log)

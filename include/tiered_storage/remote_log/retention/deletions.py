@@ -54,7 +54,7 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 
 _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
@@ -89,7 +89,7 @@ class RemoteLogDeletions:
         room = max_segments
         unreadable: list[Finding] = []
         identities = LostIdentities(self.context.segments.list_partitions(), self.context.segments)
-        for log in self.context.source.partitions():
+        for log in identities.recognised(self.context.source.partitions(), unless_remote=True):
             if isinstance(log, UnreadablePartition):
                 name, topic, number = log.partition, log.topic, log.number
             else:
@@ -97,11 +97,9 @@ class RemoteLogDeletions:
                 name, topic, number = str(partition), partition.topic, partition.partition
             if not selection.matches(topic, number) or (names is not None and name not in names):
                 continue
-            reason = log.reason if isinstance(log, UnreadablePartition) else self._why_unknown(log, identities)
-            if reason is not None and is_wanted(topic, self.context.topics, self.context.settings):
-                unreadable.append(Finding(name, reason))
-                continue
             if isinstance(log, UnreadablePartition):
+                if is_wanted(topic, self.context.topics, self.context.settings):
+                    unreadable.append(Finding(name, log.reason))
                 continue
             try:
                 decision = decide(log, self.context.topics, self.context.settings)
@@ -122,11 +120,6 @@ class RemoteLogDeletions:
             except (LineageContradictedError, InvalidLogDirectoryError) as error:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
-
-    @staticmethod
-    def _why_unknown(log: PartitionLog, identities: LostIdentities) -> str | None:
-        """Return why nothing remote is found of a log whose topic is remote under other ids; None of any other log."""
-        return None if identities.is_remote(log.topic_id_partition) else identities.why_lost(log)
 
     def enforce_local_retention(
         self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold

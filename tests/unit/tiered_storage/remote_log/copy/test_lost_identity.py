@@ -110,6 +110,19 @@ def test_retention_and_doctor_name_a_lost_topic_id_too(files: RemoteLogFiles, co
     assert f"{files.partition_directory() / PARTITION_METADATA} is missing" in said(ended)
 
 
+@pytest.mark.parametrize("enabled_by", ["the settings", "a person"])
+def test_an_audit_does_not_pass_over_a_log_that_it_cannot_find(tmp_path: Path, enabled_by: str) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": TRIMMED} if enabled_by == "the settings" else {})
+    assert run_on(files, "topics", "enable", "orders").exit_code == 0
+    assert run_on(files, "audit").exit_code == 0
+    lose_meta_properties(files)
+
+    ended = run_on(files, "audit")
+
+    assert ended.exit_code == 1
+    assert f"under the cluster id {CLUSTER_ID}" in said(ended)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_where_no_topic_has_an_id_the_name_tells(tmp_path: Path, command: str) -> None:
     files = a_remote_log(tmp_path, topics={"orders": TRIMMED})
