@@ -27,6 +27,7 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import LeaseLostError, StoreMismatchError, TieredStorageError
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.storage.object_names import partition_folder
 
 DAYS = 10**10
 
@@ -90,6 +91,34 @@ def test_copying_goes_on_after_metadata_were_made_anew(files: RemoteLogFiles) ->
     assert [row["start_offset"] for row in run_on(files, "copy", "--json").rows] == [30, 40]
     with files.open() as remote_log:
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_offsets_that_the_store_lost_with_the_metadata_are_named(files: RemoteLogFiles, lost: int) -> None:
+    of_orders = [path for path in files.objects(".log") if f"{partition_folder(ORDERS_0)}/" in str(path)]
+    for path in of_orders[lost].parent.glob(f"{of_orders[lost].stem}.*"):
+        path.unlink()
+    for path in metadata_files(files):
+        path.unlink()
+
+    rebuilt = run_on(files, "rebuild-metadata", "--yes", "--json")
+
+    assert rebuilt.exit_code == 0
+    [told] = rebuilt.document["notices"]
+    assert told["partition"] == "orders-0"
+    assert f"offsets {10 * lost} to {10 * lost + 9} are in no segment" in told["message"]
+
+
+def test_a_store_without_any_segment_is_named(files: RemoteLogFiles) -> None:
+    for path in files.store.glob("test-cluster/*"):
+        shutil.rmtree(path)
+    for path in metadata_files(files):
+        path.unlink()
+
+    rebuilt = run_on(files, "rebuild-metadata", "--yes")
+
+    assert rebuilt.exit_code == 0
+    assert "the store holds no segment" in " ".join(rebuilt.err.split())
 
 
 # ------------------------------------------------------------------------------ 34: six kinds of anomaly, local or gone

@@ -105,6 +105,8 @@ def rebuild_metadata(
     )  # fmt: skip
     output.findings("error", report.unreadable)
     output.findings("note", report.notices)
+    if not report.segments:
+        output.say("note: the store holds no segment: if any was ever copied, is the URL right, and the disk mounted?")
     if not dry_run:
         output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
         output.say(

@@ -143,17 +143,21 @@ def _read(
     marked = [segment for segment in finished if _was_marked(segment, state, named)]
     alive = _without(finished, marked)
     damaged, told = _damaged_twins(alive, state, storage, readers)
+    whole = _without(alive, damaged)
+    notices = [] if document or broken or not finished else [Finding(str(partition), _NO_DOCUMENT)]
+    if not unreadable and state.delete_state is None:
+        notices.extend(_gaps(partition, whole, state))
     return StoredPartition(
         partition,
         document,
-        tuple(_without(alive, damaged)),
+        tuple(whole),
         tuple(unfinished),
         (*broken, *unreadable, *told),
         tuple(damaged),
         (*marked, *going),
         min(hidden, default=None),
         newest,
-        () if document or broken or not finished else (Finding(str(partition), _NO_DOCUMENT),),
+        tuple(notices),
     )
 
 
@@ -165,6 +169,19 @@ _NO_DOCUMENT = (
     f"the store has no document of it: {_LOST}; where records of it had ended, 'tiered-storage delete-records' ends "
     "them again"
 )
+
+
+def _gaps(
+    partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState
+) -> Iterator[Finding]:
+    """Yield the offsets that are in none of `segments`, as far as the store tells that they were remote."""
+    coverage = Coverage.of(segments, whole_lineage(segments, state.lineage))
+    start, end = state.log_start_offset, coverage.end_offset
+    if end is None:
+        return
+    for first, last in coverage.gaps() if start is None else coverage.missing(start, end):
+        message = f"offsets {first} to {last} are in no segment: 'tiered-storage repair' copies what is local of them"
+        yield Finding(str(partition), message)
 
 
 def _newest_readable(
