@@ -73,19 +73,19 @@ class LostIdentities:
 
     def _why_cluster_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         own = log.topic_id_partition
-        if self.is_remote(own):
-            return None
         for cluster_id, partitions in self._by_topic_id.get(own.topic_id, {}).items():
-            if self._is_finished(partitions):
+            if cluster_id != own.cluster_id and self._is_finished(partitions) and not self.is_remote(own):
                 return self._of_another_cluster(log, cluster_id)
         return None
 
     def _why_both_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         own = log.topic_id_partition
-        if not log.cluster_id_is_derived or self.is_remote(own):
+        if not log.cluster_id_is_derived:
             return None
         for (cluster_id, topic_id), partitions in self._by_name.get(own.topic, {}).items():
-            if topic_id == derived_topic_id(cluster_id, own.topic) and self._is_finished(partitions):
+            if cluster_id == own.cluster_id or topic_id != derived_topic_id(cluster_id, own.topic):
+                continue
+            if self._is_finished(partitions) and not self.is_remote(own):
                 return self._of_another_cluster(log, cluster_id)
         return None
 

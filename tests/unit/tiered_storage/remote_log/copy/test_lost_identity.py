@@ -160,3 +160,14 @@ def test_what_was_copied_under_a_second_cluster_id_already_goes_on(
     assert len(files.objects(".log")) == 6
 
     assert "under the cluster id" not in said(run_on(files, command))
+
+
+def test_no_segment_is_counted_where_every_topic_has_its_own_id(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with files.open() as remote_log:
+        identities = LostIdentities(remote_log.segments.list_partitions(), remote_log.segments)
+        logs = list(remote_log.source.partitions())
+        monkeypatch.setattr(type(remote_log.segments), "count_remote_log_segments", None)
+
+        assert list(identities.recognised(logs, unless_remote=True)) == logs
