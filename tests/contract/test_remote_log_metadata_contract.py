@@ -711,3 +711,24 @@ def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: SqlMetadataS
     kept = store.segments.partition_state(ORDERS_0).earlier_log_starts
     assert len(kept) == MAX_EARLIER_LOG_STARTS
     assert kept[-1] == EarlierLogStart(MAX_EARLIER_LOG_STARTS + 8, MAX_EARLIER_LOG_STARTS + 9)
+
+
+# ----------------------------------------------------------------------------------------------------- deleted segments
+
+
+def test_deleted_segments_are_listed_by_the_offsets_that_they_had(store: SqlMetadataStore, lease: Lease) -> None:
+    spans = [(0, 9), (10, 19), (10, 29), (20, 29), (30, 39), (35, 36)]
+    deleted = [add_and_bring_to(store, a_segment(lease, *span), lease, DELETED) for span in reversed(spans)]
+    for state in (FINISHED, DELETING):
+        add_and_bring_to(store, a_segment(lease, 0, 39), lease, state)
+
+    def listed(start: int, end: int) -> list[RemoteLogSegmentMetadata]:
+        return list(store.segments.list_deleted_segments(ORDERS_0, start, end))
+
+    by_start = sorted(deleted, key=lambda each: (each.start_offset, each.segment_id.id))
+    assert listed(0, 2**63 - 1) == by_start
+    assert listed(9, 10) == [each for each in by_start if each.start_offset <= 10]
+    assert listed(19, 19) == [each for each in by_start if each.start_offset == 10]
+    assert listed(37, 100) == [each for each in by_start if each.end_offset == 39]
+    assert listed(40, 100) == []
+    assert list(store.segments.list_deleted_segments(replace(ORDERS_0, partition=9), 0, 100)) == []

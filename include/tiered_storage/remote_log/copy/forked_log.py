@@ -127,23 +127,6 @@ def ensure_joined(
             return
 
 
-def ensure_joined_above(
-    partition: TopicIdPartition,
-    directory: Path,
-    offset: int,
-    coverage: Coverage,
-    lineage: Sequence[EpochEntry],
-    storage: RemoteStorageManager,
-) -> None:
-    """Compare the first remote segment that ends at `offset` or above with what the log in `directory` has of it.
-
-    This finds a fork if nothing remote is left of what lies below. Raises as ensure_same_batches.
-    """
-    covered = next(coverage.ranges_from(offset), None)
-    if covered is not None and not ensure_same_segment(directory, covered.segment, lineage, storage):
-        _ensure_same_batch(partition, directory, max(offset, covered.start_offset), covered, storage)
-
-
 def ensure_same_segment(
     directory: Path,
     segment: RemoteLogSegmentMetadata,

@@ -6,8 +6,10 @@ metadata and in its manifest.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -48,13 +50,13 @@ def sent_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager
 
     None where neither has it. Raises what reading the manifest raises.
     """
-    known = _known_crc32c(segment)
+    known = known_crc32c(segment)
     if known is not None:
         return known
     return Manifest.parse(storage.fetch_index(segment, IndexKind.MANIFEST), str(segment.segment_id)).data_crc32c
 
 
-def _known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
+def known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
     """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
     if segment.custom_metadata is None:
         return None
@@ -93,16 +95,56 @@ def are_sent_bytes(
     """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
     if sent is None:
         return False
-    size, checksum, next_offset = 0, 0, segment.start_offset
+    found = _Found(segment)
     for window, table in windows:
-        first = int(np.searchsorted(table.base_offset, next_offset))
-        stop = int(np.searchsorted(table.last_offset, segment.end_offset, side="right"))
+        found.add(window, table)
+    return found.is_what_was_sent(sent)
+
+
+def segments_with_sent_bytes(
+    segments: Iterable[RemoteLogSegmentMetadata], windows: Iterable[tuple[memoryview, BatchTable]]
+) -> list[RemoteLogSegmentMetadata]:
+    """Return those of `segments` whose very bytes, by the checksums in their metadata, `windows` have.
+
+    Both by rising offset; reads `windows` once.
+    """
+    waiting = deque(_Found(segment) for segment in segments)
+    begun: list[_Found] = []
+    same: list[RemoteLogSegmentMetadata] = []
+    for window, table in windows:
+        if not len(table):
+            continue
+        while waiting and waiting[0].segment.start_offset <= table.last_offset[-1]:
+            begun.append(waiting.popleft())
+        for found in begun:
+            found.add(window, table)
+        ended = [found for found in begun if found.segment.end_offset <= table.last_offset[-1]]
+        begun = [found for found in begun if found.segment.end_offset > table.last_offset[-1]]
+        same += [found.segment for found in ended if found.is_what_was_sent(known_crc32c(found.segment))]
+    return same + [found.segment for found in begun if found.is_what_was_sent(known_crc32c(found.segment))]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found so far of the batches at the offsets of `segment`."""
+
+    segment: RemoteLogSegmentMetadata
+    size: int = 0
+    checksum: int = 0
+    next_offset: int = 0
+
+    def add(self, window: memoryview, table: BatchTable) -> None:
+        """Add those of `table`, whose bytes `window` holds."""
+        first = int(np.searchsorted(table.base_offset, max(self.next_offset, self.segment.start_offset)))
+        stop = int(np.searchsorted(table.last_offset, self.segment.end_offset, side="right"))
         if first < stop:
             begin = int(table.position[first] - table.position[0])
             end = int(table.position[stop - 1] + table.size[stop - 1] - table.position[0])
-            size, checksum = size + end - begin, crc32c(window[begin:end], checksum)
-            next_offset = int(table.last_offset[stop - 1]) + 1
-    return (size, checksum) == (segment.size, sent)
+            self.size, self.checksum = self.size + end - begin, crc32c(window[begin:end], self.checksum)
+            self.next_offset = int(table.last_offset[stop - 1]) + 1
+
+    def is_what_was_sent(self, sent: int | None) -> bool:
+        return (self.size, self.checksum) == (self.segment.size, sent)
 
 
 def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
@@ -158,8 +200,8 @@ def why_other_records(
 def _was_sent_alike(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
     if (one.start_offset, one.end_offset, one.size) != (other.start_offset, other.end_offset, other.size):
         return False
-    checksum = _known_crc32c(one)
-    return checksum is not None and checksum == _known_crc32c(other)
+    checksum = known_crc32c(one)
+    return checksum is not None and checksum == known_crc32c(other)
 
 
 def is_held_elsewhere(

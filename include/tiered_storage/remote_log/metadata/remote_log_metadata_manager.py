@@ -122,6 +122,14 @@ class RemoteLogMetadataManager(Protocol):
         """Stream the partition's segments in every state but DELETE_SEGMENT_FINISHED, by start offset."""
         ...
 
+    def list_deleted_segments(
+        self, partition: TopicIdPartition, start_offset: int, end_offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """Stream the partition's segments in DELETE_SEGMENT_FINISHED that have an offset from `start_offset` to
+        `end_offset` (inclusive), by start offset.
+        """
+        ...
+
     def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
         """Return how many segments a listing of the partition has in each state, where there are any."""
         ...

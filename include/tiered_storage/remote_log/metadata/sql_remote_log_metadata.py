@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
-from sqlalchemy import BigInteger, String, bindparam, func, select, tuple_
+from sqlalchemy import BigInteger, Select, String, bindparam, func, select, tuple_
 
 from tiered_storage.errors import ConfigurationError, LeaseLostError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -40,7 +41,7 @@ from tiered_storage.remote_log.metadata.sql_partition_states import (
     write_deletion,
     write_lineages,
 )
-from tiered_storage.remote_log.metadata.sql_schema import partitions, segments
+from tiered_storage.remote_log.metadata.sql_schema import deleted_segments, partitions, segments
 from tiered_storage.remote_log.metadata.sql_segment_changes import (
     add_segments,
     known_ids,
@@ -75,17 +76,22 @@ _FINISHED_WITH_OFFSET = _FINISHED.where(
     segments.c.end_offset >= bindparam("offset"),
 ).order_by(segments.c.finish_sequence)
 _FINISHED_WITH_EPOCH = _FINISHED.where(_MAY_HAVE_EPOCH).order_by(segments.c.start_offset.desc())
-_PAGE = (
-    select(segments)
+_PAGE, _DELETED_PAGE = (
+    select(table)
     .where(
-        has_bound_key(segments),
-        tuple_(segments.c.start_offset, segments.c.segment_id)
+        has_bound_key(table),
+        tuple_(table.c.start_offset, table.c.segment_id)
         > tuple_(bindparam("last_start", type_=BigInteger), bindparam("last_id", type_=String)),
     )
-    .order_by(segments.c.start_offset, segments.c.segment_id)
+    .order_by(table.c.start_offset, table.c.segment_id)
     .limit(ROWS_AT_ONCE)
+    for table in (segments, deleted_segments)
 )
 _PAGE_WITH_EPOCH = _PAGE.where(_MAY_HAVE_EPOCH)
+_DELETED_PAGE_OF_OFFSETS = _DELETED_PAGE.where(
+    deleted_segments.c.start_offset <= bindparam("end_offset", type_=BigInteger),
+    deleted_segments.c.end_offset >= bindparam("start_offset", type_=BigInteger),
+)
 _PARTITIONS = select(partitions).order_by(partitions.c.cluster_id, partitions.c.topic_id, partitions.c.partition)
 
 
@@ -164,18 +170,28 @@ class SqlRemoteLogMetadataManager:
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """As RemoteLogMetadataManager. ROWS_AT_ONCE are read at a time: what changes meanwhile shows, or not."""
         page = _PAGE if leader_epoch is None else _PAGE_WITH_EPOCH
-        values = {**bound_key(partition), "epoch": leader_epoch, "last_start": BEFORE_ALL_OFFSETS, "last_id": ""}
+        for segment in self._paged(page, {**bound_key(partition), "epoch": leader_epoch}):
+            if leader_epoch is None or _offsets_at(segment, leader_epoch):
+                yield segment
+
+    def list_deleted_segments(
+        self, partition: TopicIdPartition, start_offset: int, end_offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """As RemoteLogMetadataManager. ROWS_AT_ONCE are read at a time."""
+        values = {**bound_key(partition), "start_offset": start_offset, "end_offset": end_offset}
+        return self._paged(_DELETED_PAGE_OF_OFFSETS, values)
+
+    def _paged(self, page: Select[Any], values: Mapping[str, Any]) -> Iterator[RemoteLogSegmentMetadata]:
+        last = {"last_start": BEFORE_ALL_OFFSETS, "last_id": ""}
         while True:
             # No transaction stays open while the caller works, which may take hours.
             with self._database.reading() as connection:
-                rows = connection.execute(page, values).all()
+                rows = connection.execute(page, {**values, **last}).all()
             for row in rows:
-                segment = segment_of(row, self._database.where)
-                if leader_epoch is None or _offsets_at(segment, leader_epoch):
-                    yield segment
+                yield segment_of(row, self._database.where)
             if len(rows) < ROWS_AT_ONCE:
                 return
-            values |= {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
+            last = {"last_start": rows[-1].start_offset, "last_id": rows[-1].segment_id}
 
     def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
         """As RemoteLogMetadataManager."""

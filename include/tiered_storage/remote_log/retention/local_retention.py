@@ -1,19 +1,19 @@
 """Local retention: closed local segments that are past their limit and safe in the remote tier go.
 
 KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
-on the lineage hold every offset of it and the store still shows their objects. What lies below our log start (total
-retention took it) may be the last copy. It goes without one if remote deletion is allowed too and the first remote
-segment above matches the local log; if there is no such segment, only if total retention takes it by the local log
-alone. Nothing goes unless local deletion was allowed for the topic.
+on the lineage hold every offset of it and the store still shows their objects. What lies below our log start may be the
+last copy. It goes without a remote one if remote deletion is allowed too, and if its bytes are those of remote segments
+that were deleted, or total retention ends it by the local log alone (expired_segments.py). Nothing goes unless local
+deletion was allowed for the topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tiered_storage.errors import (
-    CorruptLogError,
     OutdatedMetadataError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -21,8 +21,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.remote_log.copy.forked_log import ensure_joined_above, ensure_same_batches
+from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.coverage import Coverage
@@ -32,8 +31,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Lease
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, ensure_known_versions
+from tiered_storage.remote_log.retention.expired_segments import ExpiredSegments, TotalRetention, ensure_sent
 from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
-from tiered_storage.remote_log.source.local_read import is_older_than
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     LocalTrim,
@@ -51,7 +50,7 @@ class LocalRetentionPlan:
     """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
 
     `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is the time that
-    it was planned for.
+    it was planned for, `total` what total retention ended by then.
     """
 
     topic_id_partition: TopicIdPartition
@@ -61,6 +60,7 @@ class LocalRetentionPlan:
     held_back: str | None = None
     lineage: tuple[EpochEntry, ...] = ()
     now: int = 0
+    total: TotalRetention = field(default_factory=TotalRetention)
 
     @property
     def size(self) -> int:
@@ -70,8 +70,12 @@ class LocalRetentionPlan:
     @property
     def is_held_whole(self) -> bool:
         """Whether the remote segments hold all that goes, also what lies below our log start."""
-        held_from = min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
-        return all(segment.base_offset >= held_from for segment in self.segments)
+        return all(segment.base_offset >= self.held_from for segment in self.segments)
+
+    @property
+    def held_from(self) -> int:
+        """The offset from which on the remote segments hold all that goes."""
+        return min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
 
     @property
     def looked_at(self) -> Amount:
@@ -81,13 +85,15 @@ class LocalRetentionPlan:
     def start_in(self, current: LocalRetentionPlan) -> int:
         """Return where the log may begin that a `current` plan would trim too: what only one of them names stays.
 
-        `held_by` of this plan was looked at; what only other remote segments hold by now stays too.
+        `held_by` of this plan was looked at; what only other remote segments hold by now stays too, and so does what
+        lies below them where total retention ends less by now.
         """
         looked_at = {segment.segment_id for segment in self.held_by}
         start = self.segments[0].base_offset if self.segments else self.new_local_start
+        sure_from = start if self.total.ends_no_more_than(current.total) else self.held_from
         for planned, due in zip(self.segments, current.segments, strict=False):
             end = planned.end_offset
-            if planned != due or end is None:
+            if planned != due or end is None or planned.base_offset < sure_from:
                 break
             holders = [one for one in current.held_by if one.start_offset <= end and one.end_offset >= due.base_offset]
             if not all(holder.segment_id in looked_at for holder in holders):
@@ -97,7 +103,7 @@ class LocalRetentionPlan:
 
     def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
         """Yield the plan in parts, each of which may be carried out once the one before it was; see trim_steps."""
-        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes):
+        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes, self.held_from):
             end = going[-1].end_offset
             start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
             yield replace(self, segments=going, held_by=held_by, new_local_start=start)
@@ -158,18 +164,19 @@ def plan_local_retention(
     # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
     settled = log_start if settled_before is None else state.log_start_before(settled_before + 1)
     needed_from = settled if settings.remote_deletion_allowed else 0
+    held_from = min([needed_from, *(each.start_offset for each in islice(coverage.ranges_from(needed_from), 1))])
+    expired = ExpiredSegments(log, metadata, held_from, TotalRetention.of(log, settings, now, held_from))
     excess = _excess(log, settings.local_retention_bytes)
     going: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
     held_back = None
-    remaining = sum(segment.size for segment in log.segments)
     for segment in log.closed_segments:
         if len(going) == max_segments:
             break
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
         over_size = excess >= segment.size > 0
         is_expired = end_offset < needed_from
-        holders = [] if is_expired else _holders(coverage, max(segment.base_offset, needed_from), end_offset)
+        holders = [] if end_offset < held_from else _holders(coverage, max(segment.base_offset, held_from), end_offset)
         if holders is None:
             last_below = min(end_offset, log_start - 1)
             if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
@@ -191,22 +198,19 @@ def plan_local_retention(
                 "that they are of the same topic"
             )
             break
-        excess -= segment.size
-        remaining -= segment.size
-        above = next(coverage.ranges_from(end_offset + 1), None)
-        is_shown = bool(holders) or (above is not None and above.start_offset < log.stable_offset)
-        if not is_shown and not _is_past_total(segment, remaining, settings, now):
-            held_back = (
-                f"offsets {segment.base_offset} to {end_offset} lie below our log start, and nothing remote tells "
-                "whether they are of the same log as what was deleted there: they stay until a later segment is copied"
-            )
+        held_back = expired.why_kept(segment, end_offset)
+        if held_back is not None:
             break
+        excess -= segment.size
         going.append(segment)
         held_by.update({holder.segment_id.id: holder for holder in holders})
+    going = expired.comparable(going)
     if going:
         ensure_not_linked(log.directory, (segment.log_path for segment in going))
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
-    return LocalRetentionPlan(partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now)
+    return LocalRetentionPlan(
+        partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +219,11 @@ class LocalRetentionEnforcement:
 
     Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
     goes, with its size, and gives every byte of it back where `verifies`; each local batch is compared with the
-    remote one; `keep_lineage` keeps what the local log is about to forget. Under the lock: `replan` plans the
-    partition once more, as the metadata and the directory are by then, and the gate is asked; what both plans have
-    in common goes. A large partition is trimmed in steps, each looked at right before it goes (trim_steps.py): what
-    one did stays done, whatever becomes of the next. No lease is taken: a copy may hold one for hours, just when
-    disks fill up, and what counts here are copies that ended.
+    remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is about to forget.
+    Under the lock: `replan` plans the partition once more, as the metadata and the directory are by then, and the gate
+    is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked at right before it
+    goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a copy may hold one
+    for hours, just when disks fill up, and what counts here are copies that ended.
     """
 
     metadata: RemoteLogMetadataManager
@@ -294,14 +298,17 @@ class LocalRetentionEnforcement:
         holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
         read = self._read_back if self.verifies else self.storage.fetch_log_segment
         ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
-        if not plan.is_held_whole:
-            # Of what expired nothing remote is left to compare.
-            directory = plan.segments[0].log_path.parent
-            partition = plan.topic_id_partition
-            coverage = Coverage.of(self.metadata.list_remote_log_segments(partition), plan.lineage)
-            ensure_joined_above(partition, directory, plan.new_local_start, coverage, plan.lineage, self.storage)
+        self._ensure_ended(plan)
         for local in plan.segments:
             self.on_moved(local.size, 1)
+
+    def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
+        """Ensure that what nothing remote holds any more of what goes may go without; see expired_segments.py."""
+        going = [one for one in plan.segments if one.base_offset < plan.held_from and one.log_path.exists()]
+        unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
+        needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
+        if needed:
+            ensure_sent(plan.topic_id_partition, going, needed, self.metadata)
 
     def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
         yield from whole_pieces(segment, self.storage)
@@ -363,19 +370,6 @@ def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[Rem
 
 def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
     return start_offset <= end_offset and coverage.holding(start_offset, end_offset) is None
-
-
-def _is_past_total(segment: LocalSegment, newer_bytes: int, settings: TopicSettings, now: int) -> bool:
-    """Whether total retention takes `segment` by what is local alone, which has so many bytes above it."""
-    if 0 <= settings.retention_bytes <= newer_bytes:
-        return True
-    if settings.retention_ms < 0:
-        return False
-    try:
-        return is_older_than(LogSegment(segment.base_offset, segment.log_path.parent), now - settings.retention_ms)
-    except (CorruptLogError, OSError):
-        # How old it is nobody can tell.
-        return False
 
 
 def _excess(log: PartitionLog, limit: int) -> int:

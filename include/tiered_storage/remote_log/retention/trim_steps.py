@@ -15,11 +15,15 @@ STEP_BYTES = 4 << 30
 
 
 def trim_steps(
-    going: Sequence[LocalSegment], held_by: Sequence[RemoteLogSegmentMetadata], step_bytes: int
+    going: Sequence[LocalSegment],
+    held_by: Sequence[RemoteLogSegmentMetadata],
+    step_bytes: int,
+    together_below: int = 0,
 ) -> Iterator[tuple[tuple[LocalSegment, ...], tuple[RemoteLogSegmentMetadata, ...]]]:
     """Yield the local segments of each step, in order, and those of `held_by` that hold any offset of them.
 
-    A step takes as many as remote segments of `step_bytes` together hold, and never less than one.
+    A step takes as many as remote segments of `step_bytes` together hold, and never less than one. All that
+    begin below the offset `together_below` are in the first step.
     """
     ordered = sorted(held_by, key=lambda each: each.start_offset)
     step: list[LocalSegment] = []
@@ -29,7 +33,8 @@ def trim_steps(
         while first < len(ordered) and ordered[first].end_offset < local.base_offset:
             first += 1
         needed = {one.segment_id.id: one for one in _holding(local, ordered, first)}
-        if step and sum(one.size for one in (holders | needed).values()) > step_bytes:
+        is_full = sum(one.size for one in (holders | needed).values()) > step_bytes
+        if step and is_full and local.base_offset >= together_below:
             yield tuple(step), tuple(holders.values())
             step, holders = [], {}
         step.append(local)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
@@ -121,15 +123,19 @@ def _seek(log_path: Path, position: int, offset: int) -> tuple[int, int] | None:
     return None
 
 
-def is_older_than(segment: LogSegment, moment: int) -> bool:
+def is_older_than(segment: LogSegment, moment: int, below: int | None = None) -> bool:
     """Whether every record of a closed segment that has a timestamp was made before `moment` (ms), and one at least.
 
-    Where the time index tells of a later one the segment is not even read. Raises CorruptRecordError and OSError.
+    Only batches that begin below the offset `below` count, where that is given. Where the time index tells of a later
+    one the segment is not even read. Raises CorruptRecordError and OSError.
     """
-    indexed = _last_indexed(segment)
-    if indexed is not None and indexed >= moment:
-        return False
-    return 0 <= largest_timestamp(segment) < moment
+    return not is_indexed_since(segment, moment, below) and 0 <= largest_timestamp(segment, below) < moment
+
+
+def is_indexed_since(segment: LogSegment, moment: int, below: int | None = None) -> bool:
+    """Whether the time index has a timestamp of `moment` (ms) or later, of an offset below `below` (None: any)."""
+    indexed = _last_indexed(segment, below)
+    return indexed is not None and indexed >= moment
 
 
 def is_indexed_before(segment: LogSegment, moment: int) -> bool:
@@ -138,18 +144,25 @@ def is_indexed_before(segment: LogSegment, moment: int) -> bool:
     return indexed is not None and 0 <= indexed < moment
 
 
-def largest_timestamp(segment: LogSegment) -> int:
+def largest_timestamp(segment: LogSegment, below: int | None = None) -> int:
     """Return the largest timestamp (ms) in the headers of a segment's batches, -1 where none has one.
 
-    Reads all of it, in bounded memory, checksums verified. Raises CorruptRecordError and OSError.
+    Only batches that begin below the offset `below` count, where that is given. Reads all of them, in bounded memory,
+    checksums verified. Raises CorruptRecordError and OSError.
     """
-    tables = (table for _, table in iterate_segment(segment.log_path, segment.base_offset))
-    return max((int(table.max_timestamp.max()) for table in tables if len(table)), default=-1)
+    largest = -1
+    for _, table in iterate_segment(segment.log_path, segment.base_offset):
+        count = len(table) if below is None else int(np.searchsorted(table.base_offset, below))
+        largest = max(largest, int(table.max_timestamp[:count].max(initial=-1)))
+        if count < len(table):
+            break
+    return largest
 
 
-def _last_indexed(segment: LogSegment) -> int | None:
+def _last_indexed(segment: LogSegment, below: int | None = None) -> int | None:
     try:
         index = TimeIndex.read(segment.time_index_path, segment.base_offset)
     except (CorruptIndexError, FileNotFoundError):
         return None
-    return int(index.timestamps[-1]) if index.timestamps.size else None
+    count = index.timestamps.size if below is None else int(np.searchsorted(index.offsets, below))
+    return int(index.timestamps[count - 1]) if count else None

@@ -1,0 +1,207 @@
+"""What proves that local segments below our log start may go, of which nothing remote is left to compare them with.
+
+Offsets prove nothing: another log may have been deleted there, and a fork of it be in its place. Either deleted remote
+segments were sent with the very bytes that are local, by the checksum in their metadata. Or total retention ends the
+local records by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self, TypeAlias
+
+from tiered_storage.errors import CorruptLogError, DeletionRefusedError, ForkedLogError
+from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.copy.sent_records import known_crc32c, segments_with_sent_bytes
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.source.local_read import LocalSegmentReader, is_indexed_since, is_older_than
+from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
+from tiered_storage.settings.topics import TopicSettings
+
+Offsets: TypeAlias = tuple[int, int]
+"""The first and the last offset (both inclusive) of a range."""
+
+
+@dataclass(frozen=True, slots=True)
+class TotalRetention:
+    """What total retention ends of a local log by itself.
+
+    By size all below the offset `start`, by time what is older than `before` (ms; None: no limit).
+    """
+
+    start: int = 0
+    before: int | None = None
+
+    @classmethod
+    def of(cls, log: PartitionLog, settings: TopicSettings, now: int, offset: int) -> Self:
+        """Return the limits of `log` at `now` (ms), by size to the segment, and to the batch if it ends at `offset`."""
+        before = None if settings.retention_ms < 0 else now - settings.retention_ms
+        return cls(_start_by_size(log, settings.retention_bytes, offset), before)
+
+    def ends_no_more_than(self, other: TotalRetention) -> bool:
+        """Whether `other` ends all that this does."""
+        if self.start > other.start:
+            return False
+        return self.before is None or (other.before is not None and self.before <= other.before)
+
+    def may_end(self, segment: LocalSegment, below: int) -> bool:
+        """Whether this ends what `segment` has below the offset `below`, as far as its time index tells."""
+        if below <= self.start:
+            return True
+        return self.before is not None and not is_indexed_since(_file(segment), self.before, below)
+
+    def ends(self, segment: LocalSegment, below: int) -> bool:
+        """Whether this ends what `segment` has below the offset `below`; reads it if it must.
+
+        What cannot be read does not end, since nobody can tell how old it is.
+        """
+        if below <= self.start:
+            return True
+        try:
+            return self.before is not None and is_older_than(_file(segment), self.before, below)
+        except (CorruptLogError, OSError):
+            return False
+
+
+def _start_by_size(log: PartitionLog, limit: int, offset: int) -> int:
+    """Return the offset from which on `log` has at least `limit` bytes, 0 where it has less; negative is no limit."""
+    newer_bytes = 0
+    for segment in reversed(log.segments if limit >= 0 else ()):
+        newer_bytes += segment.size
+        if newer_bytes >= limit:
+            return offset if newer_bytes - _bytes_before(segment, offset) >= limit else segment.base_offset
+    return 0
+
+
+def _bytes_before(segment: LocalSegment, offset: int) -> int:
+    """Return how many bytes of `segment` lie before `offset`: all of them where it is not in it or cannot be found."""
+    if segment.end_offset is None or not segment.base_offset < offset <= segment.end_offset:
+        return segment.size
+    try:
+        found = LocalSegmentReader().read(_file(segment), offset)
+    except (CorruptLogError, OSError):
+        return segment.size
+    return segment.size if found is None else found[1]
+
+
+def _file(segment: LocalSegment) -> LogSegment:
+    return LogSegment(segment.base_offset, segment.log_path.parent)
+
+
+@dataclass(slots=True)
+class ExpiredSegments:
+    """Says of the closed segments of `log` which may go as far as the metadata and the time indexes tell.
+
+    Remote segments hold all from the offset `held_from` on. Before anything goes its bytes are read: ensure_sent, and
+    TotalRetention.ends.
+    """
+
+    log: PartitionLog
+    metadata: RemoteLogMetadataManager
+    held_from: int
+    total: TotalRetention
+    _sent: list[RemoteLogSegmentMetadata] | None = None
+
+    def why_kept(self, segment: LocalSegment, end_offset: int) -> str | None:
+        """Return why `segment`, up to `end_offset`, stays; None where it may go."""
+        below = min(self.held_from, end_offset + 1)
+        if segment.base_offset >= below or self.total.may_end(segment, below):
+            return None
+        if self._sent is None:
+            partition, start = self.log.topic_id_partition, self.log.segments[0].base_offset
+            self._sent = _sent_segments(self.metadata, partition, start, self.held_from - 1)
+        offsets = segment.base_offset, below - 1
+        return None if _are_within(self._sent, offsets) else _why_kept(offsets)
+
+    def comparable(self, going: Sequence[LocalSegment]) -> list[LocalSegment]:
+        """Return the first of `going`, up to where no remote segment that they are compared with goes on.
+
+        It is compared as a whole: all that has a part of it goes together.
+        """
+        count = len(going)
+        while count and any(one.start_offset <= _end(going[count - 1]) < one.end_offset for one in self._sent or ()):
+            count -= 1
+        return list(going[:count])
+
+
+def _end(segment: LocalSegment) -> int:
+    return segment.base_offset if segment.end_offset is None else segment.end_offset
+
+
+def _sent_segments(
+    metadata: RemoteLogMetadataManager, partition: TopicIdPartition, start_offset: int, end_offset: int
+) -> list[RemoteLogSegmentMetadata]:
+    """Return the segments within [`start_offset`, `end_offset`] that were sent whole, by start offset.
+
+    Also those that are marked or deleted. Only those whose metadata have the checksum of what was sent.
+    """
+    known = chain(
+        metadata.list_remote_log_segments(partition),
+        metadata.list_deleted_segments(partition, start_offset, end_offset),
+    )
+    found = (
+        one
+        for one in known
+        if one.state is not SegmentState.COPY_SEGMENT_STARTED
+        and start_offset <= one.start_offset
+        and one.end_offset <= end_offset
+        and known_crc32c(one) is not None
+    )
+    return sorted(found, key=lambda one: (one.start_offset, one.end_offset))
+
+
+def _are_within(segments: Sequence[RemoteLogSegmentMetadata], offsets: Offsets) -> bool:
+    """Whether `segments`, by start offset, together have all `offsets`."""
+    reached, end_offset = offsets
+    for one in segments:
+        if one.start_offset > reached:
+            break
+        reached = max(reached, one.end_offset + 1)
+    return reached > end_offset
+
+
+def ensure_sent(
+    partition: TopicIdPartition,
+    going: Sequence[LocalSegment],
+    needed: Sequence[Offsets],
+    metadata: RemoteLogMetadataManager,
+) -> None:
+    """Ensure that `going`, the oldest local segments, have at each of the offsets `needed` the bytes that were sent.
+
+    Reads them once; asks the store nothing, whose objects may be gone. Raises ForkedLogError where they have others,
+    DeletionRefusedError where no checksum tells, and CorruptLogError and OSError.
+    """
+    within = _sent_segments(metadata, partition, going[0].base_offset, _end(going[-1]))
+    sent = [one for one in within if one.end_offset >= needed[0][0] and one.start_offset <= needed[-1][1]]
+    compared = [local for local in going if any(share_offsets(one, local) for one in sent)]
+    same = segments_with_sent_bytes(sent, _windows(compared))
+    for offsets in needed:
+        if _are_within(same, offsets):
+            continue
+        if not _are_within(sent, offsets):
+            raise DeletionRefusedError(f"{partition}: {_why_kept(offsets)}")
+        raise ForkedLogError(
+            f"{partition}: {going[0].log_path.parent} is a fork of the log that was copied: at offsets {offsets[0]} to "
+            f"{offsets[1]}, below our log start, it has other records than the deleted remote segments had. Nothing of "
+            "it is trimmed until total retention ends these records. Save those that you need; to delete them before, "
+            "run kafka-delete-records on their broker"
+        )
+
+
+def _why_kept(offsets: Offsets) -> str:
+    """Return why local `offsets` below our log start stay if nothing proves that they may go."""
+    return (
+        f"offsets {offsets[0]} to {offsets[1]} lie below our log start, and nothing proves that they are what was "
+        "deleted there: they may be the only copy. They stay until total retention ends them; to delete them before, "
+        "run kafka-delete-records on their broker"
+    )
+
+
+def _windows(local: Iterable[LocalSegment]) -> Iterator[tuple[memoryview, BatchTable]]:
+    for one in local:
+        yield from iterate_segment(one.log_path, one.base_offset)
