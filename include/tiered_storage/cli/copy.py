@@ -180,7 +180,10 @@ def expire(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End what is past total retention, where deletion is allowed, and clean up after unfinished copies."""
+    """End what is past total retention, where deletion is allowed, and clean up after unfinished copies.
+
+    A dry run does not compare the local log with the remote one; the run itself does, and ends nothing of a forked log.
+    """
     from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
     chosen = topics != ".*" or partitions is not None or max_segments is not None
