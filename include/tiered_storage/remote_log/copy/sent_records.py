@@ -229,7 +229,7 @@ def is_held_elsewhere(
     for covered in held_by:
         holder = covered.segment
         is_of_same_offsets = (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset)
-        if is_of_same_offsets and (holder.size, sent_crc32c(holder, storage)) == told:
+        if is_of_same_offsets and data_crc32c is not None and (holder.size, sent_crc32c(holder, storage)) == told:
             return True
     reached = max((covered.end_offset for covered in held_by), default=-1)
     read = storage.fetch_log_segment
