@@ -1,1 +1,5 @@
-"""KIP-405: what is copied where, what is known of it, how it is read, and when it goes."""
+"""KIP-405: copies closed segments to a store, keeps their metadata, reads, repairs and deletes them.
+
+`manager` is what programs use. `model` has the values that all rooms share, `context` what all of them work with. The
+rooms follow the life of a segment: `source`, `copy`, `read`, `retention`, then `audit`, `repair`, `rebuild`, `restore`.
+"""

@@ -1,4 +1,4 @@
-"""What is tested here imports Airflow, whose home has to be named before."""
+"""The pages over a small remote log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from support import airflow_home
 from support.read_service_site import ReadServiceSite, login, prepare_logins
 
-assert airflow_home.HOME.is_dir()
 Look = Callable[..., Response]
 
 

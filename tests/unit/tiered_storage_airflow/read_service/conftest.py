@@ -1,4 +1,4 @@
-"""What is tested here imports Airflow, whose home has to be named before."""
+"""The read service over a small remote log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support import airflow_home
 from support.read_service_site import ReadServiceSite, prepare_logins
-
-assert airflow_home.HOME.is_dir()
 
 
 @pytest.fixture(scope="session")

@@ -153,7 +153,7 @@ def test_a_form_sets_what_it_may(tmp_path: Path) -> None:
 
 
 def test_people_are_told_what_a_form_may_set() -> None:
-    told = Path(__file__).parents[4].joinpath("docs", "airflow.md").read_text("utf-8")
+    told = Path(__file__).parents[3].joinpath("docs", "airflow.md").read_text("utf-8")
     paragraph = next(each for each in told.split("\n\n") if each.startswith("*Settings* are"))
     assert set(re.findall(r"`([a-z.]+\.[a-z]+)`", paragraph)) == BY_A_FORM
 
