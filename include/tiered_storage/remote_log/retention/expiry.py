@@ -11,16 +11,18 @@ reads goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.local_read import is_older_than
+from tiered_storage.remote_log.source.local_read import LocalSegmentReader, is_older_than
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
 from tiered_storage.settings.topics import TopicSettings
 
@@ -188,7 +190,7 @@ def _start_after_retention(
     is_older: Callable[[LogSegment, int], bool],
 ) -> int:
     pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
-    size = sum(piece.size for piece in pieces) + _active_size(local)
+    size = sum(piece.size for piece in pieces) + _active_size(local, coverage)
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
     for piece in pieces[:max_pieces]:
@@ -223,8 +225,23 @@ def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list
     ]
 
 
-def _active_size(local: PartitionLog | None) -> int:
-    return 0 if local is None else sum(segment.size for segment in local.segments if segment.is_active)
+def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
+    """Return the bytes of the active segment that are not remote: another leader may have closed its segment earlier.
+
+    What cannot be read does not count, so that nothing ends too early.
+    """
+    remote_end = -1 if coverage.end_offset is None else coverage.end_offset
+    size = 0
+    for segment in () if local is None else local.segments:
+        if not segment.is_active:
+            continue
+        if segment.base_offset > remote_end:
+            size += segment.size
+            continue
+        with suppress(CorruptLogError, OSError):
+            found = LocalSegmentReader().read(LogSegment(segment.base_offset, segment.log_path.parent), remote_end + 1)
+            size += 0 if found is None else max(0, segment.size - found[1])
+    return size
 
 
 def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:

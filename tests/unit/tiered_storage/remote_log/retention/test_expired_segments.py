@@ -123,6 +123,15 @@ def test_by_size_a_segment_goes_that_our_log_start_cuts_though_its_first_part_wa
         assert starts(tmp_path)[0] == left
 
 
+def test_what_is_remote_of_an_active_segment_counts_once_towards_total_retention(tmp_path: Path) -> None:
+    limits = {"retention_bytes": 10 * BATCH_BYTES}
+    with at("leader", tmp_path, 11, **limits).open() as remote_log:
+        copy(remote_log)
+    # Of offsets 45 to 54 the replica has none in a closed segment; 45 to 49 are remote.
+    assert expire(at("replica", tmp_path, 11, **limits), NOW) == 0
+    assert expire(at("replica", tmp_path, 12, **limits), NOW) == 10
+
+
 @pytest.mark.parametrize("limits", [{"retention_ms": 60_000}, {"retention_bytes": 6 * BATCH_BYTES}])
 def test_what_was_never_copied_goes_once_total_retention_ends_it(tmp_path: Path, limits: dict[str, int]) -> None:
     files = at("replica", tmp_path, 13)
