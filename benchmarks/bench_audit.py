@@ -26,7 +26,7 @@ from tiered_storage.remote_log.audit.audit import audit_remote_log
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.jobs.throttle import RateLimit
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,

@@ -23,7 +23,7 @@ from support.metadata_stores import (
     add_and_bring_to,
 )
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     MAX_EARLIER_LOG_STARTS,
     EarlierLogStart,

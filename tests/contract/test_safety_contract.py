@@ -16,7 +16,7 @@ from tiered_storage.remote_log.metadata.safety import (
     Safety,
     Stop,
 )
-from tiered_storage.remote_log.metadata.sql_generation import Generation
+from tiered_storage.remote_log.metadata.sql.generation import Generation
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 

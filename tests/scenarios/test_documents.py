@@ -18,7 +18,7 @@ from support.remote_logs import a_remote_log
 from support.yesterdays_state import taken_up
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
-from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.settings.settings import load_settings
 
 TWO = {("orders", 0): 3, ("orders", 1): 2}

@@ -18,8 +18,8 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
-from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 

@@ -22,7 +22,7 @@ from support.remote_logs import (
     copy,
     unsynced,
 )
-from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
+from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
 

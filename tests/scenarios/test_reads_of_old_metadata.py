@@ -10,7 +10,7 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original, copy
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.sql_generation import SqlGeneration
+from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 
 DELETABLE = {**ENABLED, "retention.bytes": -1, "local.retention.bytes": 0}

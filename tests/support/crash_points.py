@@ -20,11 +20,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tiered_storage.remote_log.metadata.sql_engine import Database
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
-from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.sql_safety import SqlSafety
-from tiered_storage.remote_log.metadata.sql_topics import SqlTopics
+from tiered_storage.remote_log.metadata.sql.engine import Database
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
+from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql.topics import SqlTopics
 from tiered_storage.remote_log.model import PartitionDeleteState, SegmentState
 from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory

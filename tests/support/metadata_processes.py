@@ -11,7 +11,7 @@ from typing import Any
 
 from support.metadata_stores import ManualClock
 from tiered_storage.errors import LeaseHeldError
-from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 
 PATIENCE_SECONDS = 120

@@ -12,7 +12,7 @@ import pytest
 
 from tiered_storage.clock import BootTime, Clock, machine_boot_time
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,

@@ -38,8 +38,8 @@ from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
-from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
-from tiered_storage.remote_log.metadata.sqlite_database import file_identity
+from tiered_storage.remote_log.metadata.sql.sqlite_database import file_identity
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.source.segment_source import PartitionLog

@@ -11,8 +11,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
-from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 _STEPS: dict[type, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.private_files import wide
-from tiered_storage.remote_log.metadata.sql_store import sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import sqlite_path
 from tiered_storage.settings.read_rights import load_read_rights
 from tiered_storage.settings.settings import Settings
 

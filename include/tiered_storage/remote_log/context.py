@@ -26,7 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Topics,
 )
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, is_there, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, is_there, open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+    from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 
 
 class RemoteLogMetadataHook(BaseHook):

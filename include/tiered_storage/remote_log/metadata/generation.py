@@ -22,8 +22,8 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
-from tiered_storage.remote_log.metadata.sql_generation import Generation
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.generation import Generation
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage

@@ -27,8 +27,8 @@ from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.clock_reading import ClockReading
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,

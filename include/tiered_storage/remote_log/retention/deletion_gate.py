@@ -24,7 +24,7 @@ from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
-from tiered_storage.remote_log.metadata.sql_clock_reading import ClockReading, SqlClockReading
+from tiered_storage.remote_log.metadata.sql.clock_reading import ClockReading, SqlClockReading
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions

@@ -7,7 +7,7 @@ the host and the file of the metadata. The one with the highest number holds. A 
 number, which fails where somebody else did so first: that is the compare-and-swap, on every store that can create an
 object exclusively. Afterwards it removes the earlier ones, and looks whether its own is still the newest.
 
-Metadata keep number and token too (metadata/sql_generation.py). Where theirs are not the store's, they are a restored
+Metadata keep number and token too (metadata/sql/generation.py). Where theirs are not the store's, they are a restored
 backup or a copy, and change nothing.
 """
 

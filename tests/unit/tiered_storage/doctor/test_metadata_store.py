@@ -21,7 +21,7 @@ from support.remote_logs import (
 from support.yesterdays_state import taken_up
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.metadata.sql_schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
 
 
 def database_of(files: RemoteLogFiles) -> Path:

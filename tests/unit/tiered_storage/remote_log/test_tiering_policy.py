@@ -10,7 +10,7 @@ from support.metadata_stores import ManualClock, sqlite_store
 from support.remote_logs import ORDERS_0
 from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import decide, decided_topic, is_wanted
 from tiered_storage.settings.settings import Settings, load_settings

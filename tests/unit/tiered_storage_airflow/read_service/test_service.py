@@ -227,7 +227,7 @@ def test_who_has_no_right_hears_no_paths_hosts_or_topics(
     """What is said of the metadata as a whole is for those alone who run the service."""
     from unittest import mock
 
-    from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+    from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 
     with mock.patch.object(SqlRemoteLogMetadataManager, "list_partitions", side_effect=error):
         answers = [own_site.get(path) for path in ("/topics", "/topics/orders/partitions")]

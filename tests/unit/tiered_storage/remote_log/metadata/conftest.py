@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.metadata_stores import ManualClock, sqlite_store
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.metadata.sql_generation import Generation, SqlGeneration
+from tiered_storage.remote_log.metadata.sql.generation import Generation, SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention.deletion_gate import DeletionKind
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan

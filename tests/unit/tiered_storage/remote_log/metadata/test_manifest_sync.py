@@ -36,7 +36,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import (
     write_partition_states,
 )
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests

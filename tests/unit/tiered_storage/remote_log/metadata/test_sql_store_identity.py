@@ -9,7 +9,7 @@ import pytest
 
 from support.metadata_stores import ManualClock, sqlite_store, sqlite_url
 from tiered_storage.errors import MetadataCorruptError, StoreMismatchError
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 
 
 def test_a_new_store_has_a_uuid_that_stays(tmp_path: Path, clock: ManualClock) -> None:

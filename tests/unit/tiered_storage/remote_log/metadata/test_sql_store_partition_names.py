@@ -11,7 +11,7 @@ import pytest
 from support.metadata_stores import ORDERS_0, ORDERS_1, ManualClock, sqlite_store
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import PartitionState, TopicIdPartition
 
 UNKNOWN = "topic id topic-id-of-orders (its name is not known), partition 0"

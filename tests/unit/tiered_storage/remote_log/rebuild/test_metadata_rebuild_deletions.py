@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CH
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.rebuild.metadata_rebuild import RebuildReport, rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING

@@ -21,8 +21,8 @@ from support.remote_logs import (
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
-from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention import expiry_marking
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan

@@ -26,7 +26,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionDeleteState, TopicIdPartition
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport

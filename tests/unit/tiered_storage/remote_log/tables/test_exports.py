@@ -35,7 +35,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.copy.copier import CopySizes
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.sql_leases import SqlLeases
+from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.opening import open_object_client

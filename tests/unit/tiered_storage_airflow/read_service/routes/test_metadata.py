@@ -171,7 +171,7 @@ def test_copies_of_the_same_offsets_stay_together_and_parts_come_to_an_end(own_s
     from collections.abc import Iterator
     from unittest import mock
 
-    from tiered_storage.remote_log.metadata.sql_remote_log_metadata import SqlRemoteLogMetadataManager
+    from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
     from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
     segments = own_site.segments()

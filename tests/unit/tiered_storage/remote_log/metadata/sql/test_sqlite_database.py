@@ -26,9 +26,9 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
-from tiered_storage.remote_log.metadata import sqlite_database
-from tiered_storage.remote_log.metadata.sql_store import open_metadata_store
-from tiered_storage.remote_log.metadata.sqlite_database import SqliteDatabase, file_identity
+from tiered_storage.remote_log.metadata.sql import sqlite_database
+from tiered_storage.remote_log.metadata.sql.sqlite_database import SqliteDatabase, file_identity
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typing import Self
 from sqlalchemy import func, select
 
 from tiered_storage.clock import BootTime
-from tiered_storage.remote_log.metadata.sql_engine import Database, insert_missing, insert_or_replace
-from tiered_storage.remote_log.metadata.sql_schema import clock_reading, deleted_segments, segments
+from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.schema import clock_reading, deleted_segments, segments
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@
     deletion_failures    segments whose objects could not be deleted
     audit_verdicts       what the last audits of a topic found; topic id "" is the whole store
     deletion_stop        one row, once somebody used it: the switch that stops all deletions
-    generation           one row: the token that metadata and object store share (sql_generation.py)
+    generation           one row: the token that metadata and object store share (sql/generation.py)
     work_area_key        one row: the key that signs the messages in the work area
-    clock_reading        one row, once a run checked the clock: what it showed then (sql_clock_reading.py)
+    clock_reading        one row, once a run checked the clock: what it showed then (sql/clock_reading.py)
 
 A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
 refused. It moves to a table of its own, so that history never weighs on a look-up.

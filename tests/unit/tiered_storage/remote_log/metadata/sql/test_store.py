@@ -21,7 +21,7 @@ from support.metadata_stores import (
     sqlite_url,
 )
 from tiered_storage.errors import ConfigurationError, LeaseLostError, MetadataCorruptError, MetadataUnavailableError
-from tiered_storage.remote_log.metadata.sql_store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 
 
 def test_a_new_store_is_made_with_its_directories_and_nothing_else(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_opening_an_up_to_date_store_does_not_load_the_migrations(
     def refuse(*_: object) -> None:
         raise AssertionError("migrations were run")
 
-    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql_migrations.upgrade", refuse)
-    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql_store.upgrade", refuse)
+    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql.schema_migrations.upgrade", refuse)
+    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql.store.upgrade", refuse)
 
     with sqlite_store(tmp_path, clock) as store:
         store.leases.acquire(ORDERS_0, "run-1", 60_000)

@@ -21,17 +21,9 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     Step,
 )
-from tiered_storage.remote_log.metadata.segment_rows import (
-    bound_key,
-    has_bound_key,
-    in_batches,
-    partition_of,
-    segment_of,
-    state_of_row,
-)
-from tiered_storage.remote_log.metadata.sql_engine import Database
-from tiered_storage.remote_log.metadata.sql_leases import check_lease_of
-from tiered_storage.remote_log.metadata.sql_partition_states import (
+from tiered_storage.remote_log.metadata.sql.engine import Database
+from tiered_storage.remote_log.metadata.sql.leases import check_lease_of
+from tiered_storage.remote_log.metadata.sql.partition_states import (
     all_states,
     check_lineage,
     log_start_of,
@@ -41,12 +33,20 @@ from tiered_storage.remote_log.metadata.sql_partition_states import (
     write_deletion,
     write_lineages,
 )
-from tiered_storage.remote_log.metadata.sql_schema import deleted_segments, partitions, segments
-from tiered_storage.remote_log.metadata.sql_segment_changes import (
+from tiered_storage.remote_log.metadata.sql.schema import deleted_segments, partitions, segments
+from tiered_storage.remote_log.metadata.sql.segment_changes import (
     add_segments,
     known_ids,
     undelete_segments,
     update_segments,
+)
+from tiered_storage.remote_log.metadata.sql.segment_rows import (
+    bound_key,
+    has_bound_key,
+    in_batches,
+    partition_of,
+    segment_of,
+    state_of_row,
 )
 from tiered_storage.remote_log.model import (
     Lease,
