@@ -43,8 +43,8 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -140,7 +140,7 @@ def _write_partition(directory: Path, partition: TopicIdPartition) -> None:
     write_producer_snapshot(producer_snapshot_path(directory, end), [])
 
 
-def _fill_metadata(store: SqlMetadataStore, partitions: list[TopicIdPartition]) -> None:
+def _fill_metadata(store: MetadataStore, partitions: list[TopicIdPartition]) -> None:
     for partition in {each.topic_id: each for each in partitions}.values():
         store.topics.put(Topic(_CLUSTER_ID, partition.topic_id, partition.topic, remote_storage_enable=True))
     leases = store.leases.acquire_many(partitions, "benchmark", 3_600_000).granted

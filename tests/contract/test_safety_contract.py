@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.metadata_stores import METADATA_STORES, ORDERS_0, ORDERS_1, ManualClock, MetadataStoreOpener
+from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import (
     LONGEST_TEXT,
     AuditVerdict,
@@ -16,7 +17,6 @@ from tiered_storage.remote_log.metadata.safety import (
     Safety,
     Stop,
 )
-from tiered_storage.remote_log.metadata.sql.generation import Generation
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 

@@ -15,6 +15,7 @@ from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_storage
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import why_outdated
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION
@@ -92,7 +93,7 @@ def _check_database(database: SqliteDatabase, found: str | None) -> Iterator[Che
     yield ok(_NAME, f"{database.where}: is sound and can be written to")
 
 
-def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore | None) -> Iterator[Check]:
+def _check_pair(settings: Settings, options: ObjectStoreOptions, store: MetadataStore | None) -> Iterator[Check]:
     if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
         return
     with closing(open_object_client(settings.rsm_config_url, options)) as client:
@@ -119,7 +120,7 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: SqlMetad
 
 
 def _check_clock(
-    settings: Settings, options: ObjectStoreOptions, store: SqlMetadataStore, clock: Clock
+    settings: Settings, options: ObjectStoreOptions, store: MetadataStore, clock: Clock
 ) -> Iterator[Check]:
     """Yield whether this machine's clock agrees with its last reading; the store's is asked beside the store."""
     with closing(open_storage(settings, options)) as storage:
@@ -133,7 +134,7 @@ def _check_clock(
         yield wrong("clock", why)
 
 
-def _check_backup(store: SqlMetadataStore) -> Iterator[Check]:
+def _check_backup(store: MetadataStore) -> Iterator[Check]:
     """Yield whether segments were copied since the last backup of the metadata."""
     backed_up_at = store.generation.backed_up_at()
     newest = max(
@@ -154,7 +155,7 @@ def _check_backup(store: SqlMetadataStore) -> Iterator[Check]:
     )
 
 
-def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
+def _check_objects(client: ObjectClient, store: MetadataStore) -> Iterator[Check]:
     """Yield the partitions whose newest finished segment has no commit marker in the store any more."""
     for partition in islice(store.segments.list_partitions(), MOST_PARTITIONS_PROBED):
         known = finished(store.segments.list_remote_log_segments(partition))
@@ -167,7 +168,7 @@ def _check_objects(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Ch
             yield wrong("pair", f"{partition}: the store has lost what was copied: {error}", advice)
 
 
-def _check_generation(client: ObjectClient, store: SqlMetadataStore) -> Iterator[Check]:
+def _check_generation(client: ObjectClient, store: MetadataStore) -> Iterator[Check]:
     generations = StoreGenerations(client)
     stored, known = generations.newest(), store.generation.read()
     if (why := why_outdated(store.generation.where, generations.place, known, stored)) is not None:
@@ -195,7 +196,7 @@ def _names(names: Iterator[str]) -> str:
     return ", ".join(sorted(set(names))) or "none"
 
 
-def _check_leases(settings: Settings, store: SqlMetadataStore, now: int) -> Iterator[Check]:
+def _check_leases(settings: Settings, store: MetadataStore, now: int) -> Iterator[Check]:
     """Yield the leases that nobody can have taken by this clock."""
     names = {each: str(each) for each in store.segments.partition_states()}
     for lease in store.leases.held():
@@ -229,7 +230,7 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
         yield note("deletions", f"{more} more segments could not be deleted")
 
 
-def _check_verdicts(store: SqlMetadataStore) -> Iterator[Check]:
+def _check_verdicts(store: MetadataStore) -> Iterator[Check]:
     lives = {(each.cluster_id, each.topic_id): each.topic for each in store.segments.list_partitions()}
     verdicts = [(topic, each) for life, topic in sorted(lives.items()) for each in store.safety.verdicts(*life)]
     verdicts += [("the whole store", each) for each in store.safety.verdicts("", "")]

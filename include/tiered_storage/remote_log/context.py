@@ -19,6 +19,7 @@ from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, StoreAccess, options_of
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety, GuardedTopics
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Leases,
     RemoteLogMetadataManager,
@@ -26,7 +27,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Topics,
 )
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, is_there, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
@@ -95,7 +96,7 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
     return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
-def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> SqlMetadataStore:
+def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
     """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
     url = settings.rlmm_config_url.get_secret_value()
     return open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
@@ -133,7 +134,7 @@ class RemoteLogContext:
     settings: Settings
     clock: Clock
     options: ObjectStoreOptions
-    store: SqlMetadataStore
+    store: MetadataStore
     storage: RemoteStorageManager
     work: WorkArea
     source: LogDirectorySource

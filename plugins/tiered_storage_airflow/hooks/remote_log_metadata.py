@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
+    from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 
 
 class RemoteLogMetadataHook(BaseHook):
@@ -15,7 +15,7 @@ class RemoteLogMetadataHook(BaseHook):
 
     hook_name = "Remote log metadata"
 
-    def get_conn(self) -> SqlMetadataStore:
+    def get_conn(self) -> MetadataStore:
         """Open the store; the caller closes it, or uses it in a `with`."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.context import open_metadata

@@ -1,12 +1,13 @@
 """What is known of the remote log: segments, leases, partition states, topics, safety.
 
-`remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements. `generation` and
-`manifest_sync` keep metadata and object store in step.
+`metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements.
+`generation` and `manifest_sync` keep metadata and object store in step.
 """
 
 __all__ = [
     "generation",
     "manifest_sync",
+    "metadata_store",
     "remote_log_metadata_manager",
     "safety",
 ]

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import OutdatedMetadataError, RemoteStorageError, TieredStorageError
+from tiered_storage.remote_log.metadata.metadata_store import Generation, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
-from tiered_storage.remote_log.metadata.sql.generation import Generation
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
@@ -47,7 +46,7 @@ _log = logging.getLogger(__name__)
 class GenerationGuard:
     """Compares and renews the generation of the metadata `store` and of the object store that `open_storage` gives."""
 
-    store: SqlMetadataStore
+    store: MetadataStore
     open_storage: Callable[[], RemoteStorageManager]
     clock: Clock
 

@@ -263,6 +263,13 @@ class Leases(Protocol):
         """Give back every lease that was not taken over meanwhile."""
         ...
 
+    def begin_above(self, numbers: Mapping[TopicIdPartition, int]) -> None:
+        """Let nobody ever hold a lease of these partitions with a number as low as the one given for it.
+
+        For a store that is made again: whoever holds a lease of the one before must never be taken for a holder.
+        """
+        ...
+
     def held(self) -> Sequence[Lease]:
         """Return every lease whose time is not over, the one that runs longest first.
 

@@ -26,9 +26,9 @@ from tiered_storage.remote_log.context import open_metadata, open_storage
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql.clock_reading import ClockReading
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
@@ -101,7 +101,7 @@ class MetadataRebuild:
     def __init__(
         self,
         storage: ListableStorage,
-        store: SqlMetadataStore | None,
+        store: MetadataStore | None,
         clock: Clock,
         seed_topic: SeedTopic,
     ) -> None:
@@ -134,7 +134,7 @@ class MetadataRebuild:
                 self._documents.append(self._know_again(stored, self._store))
         return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked, tuple(notices))
 
-    def take_over(self, store: SqlMetadataStore) -> None:
+    def take_over(self, store: MetadataStore) -> None:
         """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
 
         Where it raises, nobody can say to which metadata the store belongs: this may be done again.
@@ -148,7 +148,7 @@ class MetadataRebuild:
         for document in self._documents:
             self._storage.partition_manifests.write(document)
 
-    def _know_again(self, stored: StoredPartition, store: SqlMetadataStore) -> PartitionManifest:
+    def _know_again(self, stored: StoredPartition, store: MetadataStore) -> PartitionManifest:
         """Write down all of one partition, and return the document that the store is to have of it."""
         partition = stored.topic_id_partition
         seeded = self._seed_topic(partition)
@@ -174,9 +174,7 @@ class MetadataRebuild:
         marked = StoredState.of(state, (), going).marked
         return PartitionManifest(partition, lease.fencing_number, state, self._clock(), marked)
 
-    def _add_finished(
-        self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore
-    ) -> None:
+    def _add_finished(self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: MetadataStore) -> None:
         _add(
             [
                 replace(
@@ -202,7 +200,7 @@ class MetadataRebuild:
         ]
         _step(updates, lease, store)
 
-    def _add_unfinished(self, unfinished: Sequence[SegmentObjectName], lease: Lease, store: SqlMetadataStore) -> None:
+    def _add_unfinished(self, unfinished: Sequence[SegmentObjectName], lease: Lease, store: MetadataStore) -> None:
         """Make known what is no part of the log, so that it is deleted in the ordinary way, after its grace time."""
         now = self._clock()
         _add(
@@ -224,13 +222,13 @@ class MetadataRebuild:
         )
         self._mark([name.segment_id for name in unfinished], lease, store)
 
-    def _mark(self, segment_ids: Sequence[RemoteLogSegmentId], lease: Lease, store: SqlMetadataStore) -> None:
+    def _mark(self, segment_ids: Sequence[RemoteLogSegmentId], lease: Lease, store: MetadataStore) -> None:
         now = self._clock()
         marks = [RemoteLogSegmentMetadataUpdate(each, SegmentState.DELETE_SEGMENT_STARTED, now) for each in segment_ids]
         _step(marks, lease, store)
 
     def _put_deletion(
-        self, partition: TopicIdPartition, reached: PartitionDeleteState | None, lease: Lease, store: SqlMetadataStore
+        self, partition: TopicIdPartition, reached: PartitionDeleteState | None, lease: Lease, store: MetadataStore
     ) -> None:
         if reached is None:
             return
@@ -257,13 +255,13 @@ def _state_of(stored: StoredPartition) -> PartitionState:
     return replace(state, log_start_offset=0)
 
 
-def _add(segments: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: SqlMetadataStore) -> None:
+def _add(segments: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: MetadataStore) -> None:
     for outcome in store.segments.add_remote_log_segments([(segment, lease) for segment in segments]):
         if not isinstance(outcome, RemoteLogSegmentMetadata):
             raise outcome
 
 
-def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store: SqlMetadataStore) -> None:
+def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store: MetadataStore) -> None:
     for outcome in store.segments.update_remote_log_segments([(update, lease) for update in updates]):
         if not isinstance(outcome, RemoteLogSegmentMetadata):
             raise outcome

@@ -23,10 +23,11 @@ from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.sqlite_database import open_existing
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
@@ -47,7 +48,7 @@ class TakeOver:
 
 
 def back_up_metadata(
-    store: SqlMetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
+    store: MetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
 ) -> None:
     """Write what is committed to the new file `target`, durably, while other processes go on.
 
@@ -166,7 +167,7 @@ def _is_any_stored(storage: ListableStorage, partition: TopicIdPartition) -> boo
     return any(found.segment is not None for found in storage.list_objects(partition_folder(partition)))
 
 
-def _is_current(store: SqlMetadataStore, storage: ListableStorage) -> bool:
+def _is_current(store: MetadataStore, storage: ListableStorage) -> bool:
     try:
         stored = storage.generations.newest()
     except RemoteObjectCorruptError:

@@ -22,9 +22,9 @@ from typing import Self
 from tiered_storage.clock import BootClock, Clock, as_date
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, ClockReadings
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
-from tiered_storage.remote_log.metadata.sql.clock_reading import ClockReading, SqlClockReading
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
@@ -208,7 +208,7 @@ class ClockAgreement:
     clock: Clock
     boot_clock: BootClock
     storage: RemoteStorageManager
-    reading: SqlClockReading
+    reading: ClockReadings
     max_skew_ms: int
     is_store_independent: bool
 

@@ -10,38 +10,12 @@ an empty boot_id. It is written before an unchecked clock leaves any time there,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
-
 from sqlalchemy import func, select
 
 from tiered_storage.clock import BootTime
+from tiered_storage.remote_log.metadata.metadata_store import ClockReading, RenewedAt
 from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.schema import clock_reading, deleted_segments, segments
-
-
-@dataclass(frozen=True, slots=True)
-class ClockReading:
-    """What is recorded of the clock; times are ms, see above."""
-
-    boot_time: BootTime
-    wall: int
-    trusted_since: int
-
-    @classmethod
-    def of_newest_time(cls, newest: int) -> Self:
-        """Return what stands for the first reading: `newest` is the newest time that metadata and store know."""
-        return cls(BootTime("", 0), newest, trusted_since=newest)
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether a clock was read, and not only the newest time known is recorded."""
-        return bool(self.boot_time.boot_id)
-
-
-RenewedAt = Callable[[], int | None]
-"""Returns when the store's generation was begun (ms); None if the store cannot tell."""
 
 
 class SqlClockReading:

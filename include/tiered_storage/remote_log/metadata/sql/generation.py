@@ -17,25 +17,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, select, update
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.sql.engine import Database
 from tiered_storage.remote_log.metadata.sql.schema import audit_verdicts, deletion_stop, generation, topics
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """What the metadata know of their generation, and whether the file and its decisions belong to it."""
-
-    number: int
-    token: str
-    next_token: str | None = None
-    is_own_place: bool = True
-    has_own_decisions: bool = True
 
 
 class SqlGeneration:

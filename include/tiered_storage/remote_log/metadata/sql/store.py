@@ -23,8 +23,8 @@ from tiered_storage.remote_log.metadata.sql.sqlite_database import open_sqlite
 from tiered_storage.remote_log.metadata.sql.topics import SqlTopics
 
 
-class StoreIdentity:
-    """The metadata store's UUID, given when it was made, and that of the object store it is bound to, for good."""
+class SqlIdentity:
+    """See MetadataIdentity."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,7 +72,7 @@ def give_identity(connection: Connection, metadata_uuid: str) -> None:
 
 
 class SqlMetadataStore:
-    """An open metadata store. Threads may share it; it closes at the end of a `with`, or by `close`."""
+    """See MetadataStore."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
@@ -80,7 +80,7 @@ class SqlMetadataStore:
         self.leases = SqlLeases(database, clock)
         self.topics = SqlTopics(database)
         self.safety = SqlSafety(database, clock)
-        self.identity = StoreIdentity(database)
+        self.identity = SqlIdentity(database)
         self.generation = SqlGeneration(database)
         self.clock_reading = SqlClockReading(database)
 

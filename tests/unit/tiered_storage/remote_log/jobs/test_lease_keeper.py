@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
@@ -60,6 +60,9 @@ class RecordingLeases:
         raise NotImplementedError
 
     def release_many(self, held: Sequence[Lease]) -> None:
+        raise NotImplementedError
+
+    def begin_above(self, numbers: Mapping[TopicIdPartition, int]) -> None:
         raise NotImplementedError
 
     def held(self) -> Sequence[Lease]:

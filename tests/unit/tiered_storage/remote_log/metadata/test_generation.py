@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +21,9 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety
+from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.metadata.sql.generation import Generation, SqlGeneration
+from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention.deletion_gate import DeletionKind
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
@@ -355,8 +357,8 @@ def test_metadata_of_an_earlier_release_that_lack_a_decision_are_refused(files: 
 
 def as_migrated(remote_log: RemoteLogManager) -> None:
     """Leave the generation as a migration makes it."""
-    with remote_log.store._database.writing() as connection:
-        connection.exec_driver_sql(
+    with sqlite3.connect(remote_log.store.generation.where) as connection:
+        connection.execute(
             "UPDATE generation SET number = 0, token = '', next_token = NULL, decisions_digest = NULL, place = NULL"
         )
 

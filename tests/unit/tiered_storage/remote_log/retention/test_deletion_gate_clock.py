@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,8 @@ def test_a_partition_to_which_something_happened_later_than_now_is_left_and_othe
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
         [segment] = remote_log.segments.list_remote_log_segments(ORDERS_0)
         lease = remote_log.leases.acquire(ORDERS_0, "test", 1_000)
-        with remote_log.store._database.writing() as connection:
-            connection.exec_driver_sql(
+        with sqlite3.connect(remote_log.store.generation.where) as connection:
+            connection.execute(
                 "UPDATE segments SET event_timestamp = event_timestamp + ? WHERE segment_id = ?",
                 (WEEK, segment.segment_id.id),
             )
