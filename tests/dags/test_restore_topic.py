@@ -80,6 +80,30 @@ def test_a_wrong_id_fails_the_plan_and_makes_no_directory(airflow: AirflowHome, 
     assert not target.exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"topic": "orders", "as_topic": "__consumer_offsets"}, "the name at the target is '__consumer_offsets'"),
+        ({"topic": "__own"}, "no DAG restores to __own"),
+    ],
+)
+def test_no_form_restores_to_a_name_like_those_of_kafkas_own_topics(
+    airflow: AirflowHome, site: TieredSite, form: dict[str, str], message: str
+) -> None:
+    site.write_logs({"orders-0": 2, "__own-0": 2})
+    site.configure({"orders": TIERED, "__own": TIERED}, restore_directory="restored")
+    site.copy()
+    with LogDirectoryWriter.create(site.root / "restored", CLUSTER_ID) as broker:
+        broker.create_log("__consumer_offsets", 0, topic_id("__consumer_offsets"))
+    for dry_run in (True, False):
+        run = airflow.run("restore_topic", {**form, "dry_run": dry_run})
+        assert (run.state, list(run.errors)) == ("failed", ["plan"])
+        assert message in run.messages
+    assert [path.name for path in (site.root / "restored").glob("__*")] == ["__consumer_offsets-0"]
+    with LocalLog.open(site.root / "restored" / "__consumer_offsets-0") as log:
+        assert log.log_end_offset == 0
+
+
 def test_a_form_chooses_partitions_and_times(airflow: AirflowHome, site: TieredSite) -> None:
     target = a_lost_topic(site)
     hour = {"from_time": str(FIRST_TIMESTAMP + HOUR_MS), "to_time": str(FIRST_TIMESTAMP + 2 * HOUR_MS)}

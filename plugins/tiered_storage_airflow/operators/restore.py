@@ -138,6 +138,7 @@ class _RestoringOperator(RemoteLogOperator):
 
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
         """Plan, and tell what a person should know. Fails for a gap that is not allowed, and for a wrong name."""
+        from tiered_storage.kafka_log.files.topic_partition import RESERVED_PREFIX
         from tiered_storage.remote_log.restore.request import RestoreRequest, parse_time
         from tiered_storage.remote_log.selection import parse_partitions
 
@@ -150,7 +151,12 @@ class _RestoringOperator(RemoteLogOperator):
             parse_time("from_time", self.from_time),
             parse_time("to_time", self.to_time),
         )
-        request.named_as(self.as_topic or None)
+        name = request.named_as(self.as_topic or None)
+        if name.startswith(RESERVED_PREFIX):
+            raise AirflowFailException(
+                f"nothing was done: no DAG restores to {name}: names that begin with {RESERVED_PREFIX} are for Kafka's "
+                "own topics; choose another name by as_topic, or run 'tiered-storage restore' where the settings are"
+            )
         plan = remote_log.restores.plan(request)
         for finding in (*plan.notices, *plan.gaps):
             self.log.warning("%s", finding)

@@ -20,6 +20,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 """Where a broker with tiered storage of its own keeps its remote segments' metadata; no internal topic by Kafka."""
+RESERVED_PREFIX = "__"
+"""How the names of all topics begin that Kafka keeps for itself; a user's topic may begin so too."""
 MAX_TOPIC_LENGTH = 249
 MAX_PARTITION = (1 << 31) - 1
 

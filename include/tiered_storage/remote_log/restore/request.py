@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.topic_partition import RESERVED_PREFIX
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -49,11 +50,21 @@ class RestoreRequest:
         return {self.from_offset, self.to_offset, self.from_timestamp, self.to_timestamp} == {None}
 
     def named_as(self, name: str | None) -> str:
-        """Return the topic's name at the target, `name` or else its own. Raises ConfigurationError for no topic's."""
+        """Return the topic's name at the target, `name` or else its own.
+
+        Raises ConfigurationError for no topic's name, and for another name that begins as those of Kafka's own topics:
+        a broker that finds its offsets or its cluster's metadata replaced loses them.
+        """
         try:
-            return topic_name(name or self.topic)
+            chosen = topic_name(name or self.topic)
         except ValueError as error:
             raise ConfigurationError(f"{self.topic}: the name at the target is {name!r}: {error}") from error
+        if chosen != self.topic and chosen.startswith(RESERVED_PREFIX):
+            raise ConfigurationError(
+                f"{self.topic}: the name at the target is {name!r}: names that begin with {RESERVED_PREFIX} are for "
+                "Kafka's own topics; choose another name"
+            )
+        return chosen
 
     def wants(self, partition: TopicIdPartition) -> bool:
         """Whether `partition` is one of those that are asked for."""

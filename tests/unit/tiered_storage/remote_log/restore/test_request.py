@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.restore.request import parse_time
+from tiered_storage.remote_log.restore.request import RestoreRequest, parse_time
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,25 @@ def test_a_number_that_no_time_is_as_large_as_is_refused_in_few_words(text: str)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--from-time: .* is no time"):
         parse_time("--from-time", text)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"), [("orders", None), ("orders", "_orders"), ("__own", None), ("__own", "__own"), ("__own", "own")]
+)
+def test_a_topic_may_keep_its_name_or_take_one_that_is_not_reserved(topic: str, name: str | None) -> None:
+    assert RestoreRequest(topic).named_as(name) == (name or topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("orders", "__consumer_offsets"),
+        ("orders", "__cluster_metadata"),
+        ("orders", "__remote_log_metadata"),
+        ("orders", "__anything"),
+        ("__own", "__transaction_state"),
+    ],
+)
+def test_a_topic_is_not_restored_as_one_of_kafkas_own(topic: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{topic}: the name at the target is '{name}': .*choose another name"):
+        RestoreRequest(topic).named_as(name)
