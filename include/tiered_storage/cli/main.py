@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from tiered_storage import __version__
 from tiered_storage.errors import TieredStorageError
 
-_SUMMARIES = {
+COMMANDS = {
     "copy": {
         "plan": "Show which closed segments a copy would move, and what is left out and why. Changes nothing.",
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
@@ -116,7 +116,7 @@ class _Commands(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for module, summaries in _SUMMARIES.items():
+        for module, summaries in COMMANDS.items():
             for name, summary in summaries.items():
                 self.add_command(LazyCommand(name, module, summary))
 

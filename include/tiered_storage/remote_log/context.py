@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import BootClock, Clock, machine_boot_time
@@ -96,10 +96,35 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
     return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
+class OpenMetadata(Protocol):
+    """Opens the metadata store at a URL; see metadata.sql.store.open_metadata_store for what it raises."""
+
+    def __call__(self, url: str, clock: Clock, *, busy_timeout_ms: int, create: bool) -> MetadataStore:
+        """Open it; with `create`, make what is missing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataKind:
+    """How a kind of metadata store is opened, and how to see whether one is at a URL."""
+
+    opens: OpenMetadata
+    is_there: Callable[[str], bool]
+
+
+SQLITE = MetadataKind(open_metadata_store, is_there)
+METADATA_STORES: dict[str, MetadataKind] = {"sqlite": SQLITE}
+"""The kinds of metadata stores by the scheme of their URLs; a URL of another scheme is refused as one of SQLite."""
+
+
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
     """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
     url = settings.rlmm_config_url.get_secret_value()
-    return open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
+    return _kind_of(url).opens(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
+
+
+def _kind_of(url: str) -> MetadataKind:
+    return METADATA_STORES.get(url.partition(":")[0], SQLITE)
 
 
 def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
@@ -169,7 +194,8 @@ class RemoteLogContext:
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
             described, scratch = settings, None
-            is_new = not is_there(settings.rlmm_config_url.get_secret_value())
+            url = settings.rlmm_config_url.get_secret_value()
+            is_new = not _kind_of(url).is_there(url)
             if is_new:
                 _ensure_nobodys(storage, settings)
             # Before the metadata: where it cannot be opened, no new ones may stay behind.
@@ -177,8 +203,8 @@ class RemoteLogContext:
             if is_new and only_looks:
                 scratch = TemporaryDirectory(prefix="remote-log-")
                 opened.callback(scratch.cleanup)
-                url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
-                described = settings.model_copy(update={"rlmm_config_url": url})
+                scratch_url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
+                described = settings.model_copy(update={"rlmm_config_url": scratch_url})
             store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
             if not is_new:
                 GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -17,25 +18,41 @@ DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_obje
 _METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
 
 
+def _open_directory(url: str, _: ObjectStoreOptions, reserve: StoreReserve | None) -> ObjectClient:
+    parsed = urlsplit(url)
+    if parsed.netloc not in {"", "localhost"} or parsed.query or parsed.fragment or not parsed.path.strip("/"):
+        raise ConfigurationError(f"{url} names no directory: use file:///absolute/path")
+    return LocalDirectory(Path(unquote(parsed.path)), reserve=reserve)
+
+
+def _open_bucket(url: str, options: ObjectStoreOptions, _: StoreReserve | None) -> ObjectClient:
+    from tiered_storage.remote_log.storage.object_store import ObjectStore  # noqa: PLC0415 -- starts threads of its own
+
+    return ObjectStore(url, options)
+
+
+OBJECT_CLIENTS: dict[str, Callable[[str, ObjectStoreOptions, StoreReserve | None], ObjectClient]] = {
+    "file": _open_directory,
+    "s3": _open_bucket,
+    "gs": _open_bucket,
+    "az": _open_bucket,
+}
+"""What opens a store, by the scheme of its URL."""
+
+
 def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreReserve | None = None) -> ObjectClient:
     """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix, az://account/container.
 
     With `reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
     Raises ConfigurationError for another URL, and where URL and options make no store. Nothing is read or written yet.
     """
-    parsed = urlsplit(url)
-    if parsed.scheme == "file":
-        if parsed.netloc not in {"", "localhost"} or parsed.query or parsed.fragment or not parsed.path.strip("/"):
-            raise ConfigurationError(f"{url} names no directory: use file:///absolute/path")
-        return LocalDirectory(Path(unquote(parsed.path)), reserve=reserve)
-    if parsed.scheme not in {"s3", "gs", "az"}:
+    scheme = urlsplit(url).scheme
+    if scheme not in OBJECT_CLIENTS:
         raise ConfigurationError(
-            f"a store at {parsed.scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "
+            f"a store at {scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "
             "s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix"
         )
-    from tiered_storage.remote_log.storage.object_store import ObjectStore  # noqa: PLC0415 -- starts threads of its own
-
-    return ObjectStore(url, options)
+    return OBJECT_CLIENTS[scheme](url, options, reserve)
 
 
 def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:

@@ -1,0 +1,23 @@
+"""An operator that counts remote segments, as an example; recipes/dag.py schedules it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CountSegmentsOperator(RemoteLogOperator):
+    """Returns how many remote segments each partition has."""
+
+    def execute(self, context: Context) -> dict[str, int]:  # noqa: ARG002 -- Airflow passes it
+        """Count them."""
+        with self.opened() as remote_log:
+            metadata = remote_log.segments
+            return {
+                str(partition): sum(metadata.count_remote_log_segments(partition).values())
+                for partition in metadata.list_partitions()
+            }

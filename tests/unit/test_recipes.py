@@ -1,0 +1,59 @@
+"""The recipes of CONTRIBUTING.md, carried out: each file that they name is the last thing an addition needs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import recipes.command
+from recipes.metadata import named_metadata
+from recipes.store import open_memory
+from support.remote_logs import a_copied_remote_log, a_remote_log, assert_clean, copy
+from tiered_storage.cli import main
+from tiered_storage.remote_log.context import METADATA_STORES
+from tiered_storage.remote_log.storage.opening import OBJECT_CLIENTS
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_a_store_of_another_kind_is_one_class_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OBJECT_CLIENTS, "memory", open_memory)
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, rsm_config_url=f"memory://{tmp_path.name}/store")
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 3
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_metadata_of_another_kind_are_one_opener_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METADATA_STORES, "named", named_metadata(tmp_path))
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, rlmm_config_url="named://here")
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 3
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+    assert (tmp_path / "here.db").is_file()
+
+
+def test_a_command_is_a_function_and_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tiered_storage.cli.example", recipes.command)
+    monkeypatch.setitem(main.COMMANDS, "example", {"count-segments": "Count the remote segments of each partition."})
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3})
+
+    listed = CliRunner().invoke(main.app, ["--help"])
+    counted = CliRunner().invoke(main.app, ["count-segments", "--json", "--config", str(files.config)])
+
+    assert "count-segments" in listed.output
+    assert json.loads(counted.output)["rows"] == [{"partition": "orders-0", "segments": 3}]
+
+
+def test_every_file_that_the_recipes_name_is_there() -> None:
+    named = set(re.findall(r"`((?:include|plugins|tests|dags|docs)/[^`]*)`", (PROJECT / "CONTRIBUTING.md").read_text()))
+
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (PROJECT / name).exists()] == []
