@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.commit import CommitReport
     from tiered_storage.remote_log.copy.start import BegunCopy
     from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+    from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
     from tiered_storage.remote_log.retention.past_retention import PastRetention
     from tiered_storage.remote_log.selection import Selection
     from tiered_storage.settings.settings import Settings
@@ -154,7 +155,8 @@ def retain(
             ]
             refused = refused_by_decision(remote_log, selection, _why_not_trimmed) if plan_file is None else []
             troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
-    troubles += [Finding(str(each.topic_id_partition), each.held_back) for each in plans if each.held_back is not None]
+    waiting = _held_back(plans, waits=True)
+    troubles += _held_back(plans, waits=False)
     rows = [
         (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
         for each in plans
@@ -165,6 +167,7 @@ def retain(
         title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
+    output.findings("note", waiting)
     output.findings("error", troubles)
     if troubles:
         raise typer.Exit(1)
@@ -266,6 +269,11 @@ def _why_not_expired(topic: Topic) -> str | None:
         f"remote deletion is not allowed for {topic.name}: 'tiered-storage topics allow-deletion {topic.name} --only "
         "remote' allows it"
     )
+
+
+def _held_back(plans: Iterable[LocalRetentionPlan], *, waits: bool) -> list[Finding]:
+    held_back = [one for one in plans if one.held_back and one.waits is waits]
+    return [Finding(str(one.topic_id_partition), str(one.held_back)) for one in held_back]
 
 
 def _stopped(why: str | None) -> list[Finding]:

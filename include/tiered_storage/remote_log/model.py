@@ -226,6 +226,10 @@ class PartitionState:
         earlier = (each.offset for each in self.earlier_log_starts if each.moved_at >= moment)
         return next(earlier, self.log_start_offset or 0)
 
+    def log_start_passed(self, offset: int) -> int:
+        """Return when (ms) our log start last moved above `offset`, 0 where that is not kept."""
+        return max((each.moved_at for each in self.earlier_log_starts if each.offset <= offset), default=0)
+
     def with_log_start(self, offset: int, moved_at: int) -> Self:
         """Return this state with our log start moved up to `offset` at `moved_at` (ms)."""
         earlier = (*self.earlier_log_starts, EarlierLogStart(self.log_start_offset or 0, moved_at))

@@ -113,10 +113,13 @@ def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
         if not one.is_anything:
             continue
         local = f"{one.local.segments:,} local segments ({show_size(one.local.size)}) are past local retention"
+        allowed = _allowed(one.topic.local_deletion_allowed)
+        if one.local_waiting.segments:
+            allowed += f" ({one.local_waiting.segments:,} of them wait: 'tiered-storage retain --dry-run' says why)"
         remote = f"{one.remote.segments:,} remote ones ({show_size(one.remote.size)})"
         never = f"{one.never_copied.segments:,} never copied ({show_size(one.never_copied.size)}) past total retention"
         output.say(
-            f"note: {one.topic.name}: {local}, deletion {_allowed(one.topic.local_deletion_allowed)}; {remote} and "
+            f"note: {one.topic.name}: {local}, deletion {allowed}; {remote} and "
             f"{never}, deletion {_allowed(one.topic.remote_deletion_allowed)}"
         )
 
@@ -129,7 +132,7 @@ def past_retention_documents(found: Sequence[PastRetention]) -> list[dict[str, o
             "topic_id": one.topic.topic_id,
             **{
                 f"{name}_{unit}": getattr(getattr(one, name), attribute)
-                for name in ("local", "remote", "never_copied")
+                for name in ("local", "local_waiting", "remote", "never_copied")
                 for unit, attribute in (("segments", "segments"), ("bytes", "size"))
             },
         }

@@ -198,6 +198,9 @@ class GraceTime:
         return now - self.ms if self.trusted_since + self.ms <= now else -1
 
 
+NO_GRACE = GraceTime(0)
+
+
 @dataclass(frozen=True, slots=True)
 class ClockAgreement:
     """Compares `clock` with the others; `max_skew_ms` is how far apart they may be (clock.max.skew.ms).

@@ -54,8 +54,9 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.source.segment_source import UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
+from tiered_storage.settings.topics import TopicSettings
 
 _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
@@ -113,8 +114,7 @@ class RemoteLogDeletions:
                 unreadable.append(Finding(name, objection))
                 continue
             try:
-                settings, settled_before = decision.settings, self._settled_before
-                plan = plan_local_retention(log, self.context.segments, settings, now, room, settled_before)
+                plan = self._planned(log, decision.settings, now, room)
                 plans.append(plan)
                 room = None if room is None else room - len(plan.segments)
             except (LineageContradictedError, InvalidLogDirectoryError) as error:
@@ -163,12 +163,15 @@ class RemoteLogDeletions:
         self.clocks.ensure_not_ahead(
             plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
         )
-        return plan_local_retention(log, segments, decision.settings, now, settled_before=self._settled_before)
+        return self._planned(log, decision.settings, now)
 
-    @property
-    def _settled_before(self) -> int:
-        """What was marked until then (ms) can be undeleted no more."""
-        return self._grace.over_for(self.context.clock())
+    def _planned(
+        self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None
+    ) -> LocalRetentionPlan:
+        grace = self._grace
+        # What was marked until then can be undeleted no more.
+        settled_before = grace.over_for(self.context.clock())
+        return plan_local_retention(log, self.context.segments, settings, now, most, settled_before, grace)
 
     @property
     def _grace(self) -> GraceTime:
@@ -384,7 +387,7 @@ class RemoteLogDeletions:
 
     def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
         """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""
-        return past_retention(partitions, self.context, self.context.clock())
+        return past_retention(partitions, self.context, self.context.clock(), self._planned)
 
     def undelete(
         self,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Self, TypeAlias
 
+from tiered_storage.clock import as_date
 from tiered_storage.errors import CorruptLogError, DeletionRefusedError, ForkedLogError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.records.batch_table import BatchTable
@@ -200,6 +201,33 @@ def _why_kept(offsets: Offsets) -> str:
         "deleted there: they may be the only copy. They stay until total retention ends them; to delete them before, "
         "run kafka-delete-records on their broker"
     )
+
+
+def why_not_allowed(offsets: Offsets) -> str:
+    """Return why local `offsets` below our log start stay where remote deletion is not allowed."""
+    return (
+        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and nothing remote holds them: they go only "
+        "where remote deletion is allowed too"
+    )
+
+
+def why_waiting(offsets: Offsets, until: int) -> str:
+    """Return why local `offsets` below our log start stay until then (ms)."""
+    return (
+        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and may still be undeleted until "
+        f"{as_date(until)} (remote.log.deletion.grace.ms): the first run after that removes them"
+    )
+
+
+def why_together(segments: Sequence[LocalSegment], limit: int | None) -> str:
+    """Return why `segments` stay, which ExpiredSegments.comparable left out; `limit` if that many were too few."""
+    shared = (
+        f"offsets {segments[0].base_offset} to {_end(segments[-1])} share a deleted remote segment with the local "
+        "segment after them: they are removed together"
+    )
+    if limit is None:
+        return f"{shared}, once that one may be removed too"
+    return f"{shared}, and no more than {limit} were allowed here; allow more (--max-segments)"
 
 
 def _windows(local: Iterable[LocalSegment]) -> Iterator[tuple[memoryview, BatchTable]]:

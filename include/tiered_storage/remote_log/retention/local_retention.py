@@ -30,8 +30,21 @@ from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, ensure_known_versions
-from tiered_storage.remote_log.retention.expired_segments import ExpiredSegments, TotalRetention, ensure_sent
+from tiered_storage.remote_log.retention.deletion_gate import (
+    NO_GRACE,
+    DeletionGate,
+    DeletionKind,
+    GraceTime,
+    ensure_known_versions,
+)
+from tiered_storage.remote_log.retention.expired_segments import (
+    ExpiredSegments,
+    TotalRetention,
+    ensure_sent,
+    why_not_allowed,
+    why_together,
+    why_waiting,
+)
 from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
@@ -49,8 +62,9 @@ from tiered_storage.settings.topics import TopicSettings
 class LocalRetentionPlan:
     """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
 
-    `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is the time that
-    it was planned for, `total` what total retention ended by then.
+    `held_back` says why a segment stays that is past its limit; where it `waits`, a later run removes it, and nobody
+    needs to act. `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is
+    the time that it was planned for, `total` what total retention ended by then.
     """
 
     topic_id_partition: TopicIdPartition
@@ -61,6 +75,7 @@ class LocalRetentionPlan:
     lineage: tuple[EpochEntry, ...] = ()
     now: int = 0
     total: TotalRetention = field(default_factory=TotalRetention)
+    waits: bool = False
 
     @property
     def size(self) -> int:
@@ -135,6 +150,7 @@ def plan_local_retention(
     now: int,
     max_segments: int | None = None,
     settled_before: int | None = None,
+    grace: GraceTime = NO_GRACE,
 ) -> LocalRetentionPlan:
     """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
 
@@ -142,9 +158,9 @@ def plan_local_retention(
 
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
     not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
-    undelete what fell below it, and it counts as if it had not. Nothing goes where all that is remote of the partition
-    is to go. Raises LineageContradictedError, and InvalidLogDirectoryError where the partition's folder is a symbolic
-    link.
+    undelete what fell below it until its `grace` time is over, and it counts as if it had not. Nothing goes where all
+    that is remote of the partition is to go. Raises LineageContradictedError, and InvalidLogDirectoryError where the
+    partition's folder is a symbolic link.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -169,7 +185,7 @@ def plan_local_retention(
     excess = _excess(log, settings.local_retention_bytes)
     going: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
-    held_back = None
+    held_back, waits = None, False
     for segment in log.closed_segments:
         if len(going) == max_segments:
             break
@@ -178,14 +194,11 @@ def plan_local_retention(
         is_expired = end_offset < needed_from
         holders = [] if end_offset < held_from else _holders(coverage, max(segment.base_offset, held_from), end_offset)
         if holders is None:
-            last_below = min(end_offset, log_start - 1)
-            if needed_from < log_start and _is_missing(coverage, segment.base_offset, last_below):
-                # Otherwise they are removed once nobody can undelete them any more.
-                if not settings.remote_deletion_allowed:
-                    held_back = (
-                        f"offsets {segment.base_offset} to {last_below} lie below our log start and nothing remote "
-                        "holds them: they go only where remote deletion is allowed too"
-                    )
+            below = segment.base_offset, min(end_offset, log_start - 1)
+            if needed_from < log_start and _is_missing(coverage, max(segment.base_offset, needed_from), below[1]):
+                waits = settings.remote_deletion_allowed
+                until = grace.over_at(state.log_start_passed(below[1]))
+                held_back = why_waiting(below, until) if waits else why_not_allowed(below)
             elif over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
             break
@@ -204,12 +217,16 @@ def plan_local_retention(
         excess -= segment.size
         going.append(segment)
         held_by.update({holder.segment_id.id: holder for holder in holders})
-    going = expired.comparable(going)
+    due, going = going, expired.comparable(going)
+    if held_back is None and len(going) < len(due):
+        waits = len(due) != max_segments
+        if waits or not going:
+            held_back = why_together(due[len(going) :], None if waits else max_segments)
     if going:
         ensure_not_linked(log.directory, (segment.log_path for segment in going))
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
     return LocalRetentionPlan(
-        partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total
+        partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total, waits
     )
 
 

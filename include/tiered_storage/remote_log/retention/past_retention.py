@@ -5,8 +5,9 @@ An estimate: the time index of a local segment tells its age, since reading all 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
@@ -15,22 +16,27 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.expiry import plan_expiry
+from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
 from tiered_storage.remote_log.source.local_read import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings
+
+PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetentionPlan]
+"""Plans local retention of a log at a time (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastRetention:
     """What of one life of a topic is past its limits, and whether it may be deleted.
 
-    `local` are closed local segments past local retention, remote or not. `remote` and `never_copied` are past total
-    retention.
+    `local` are closed local segments past local retention, remote or not; `local_waiting` of them stay for now, as the
+    grace time of what was marked before them is not over. `remote` and `never_copied` are past total retention.
     """
 
     topic: Topic
     local: Amount = field(default_factory=Amount)
+    local_waiting: Amount = field(default_factory=Amount)
     remote: Amount = field(default_factory=Amount)
     never_copied: Amount = field(default_factory=Amount)
 
@@ -40,10 +46,12 @@ class PastRetention:
         return any(amount.segments for amount in (self.local, self.remote, self.never_copied))
 
 
-def past_retention(partitions: Iterable[TopicIdPartition], context: RemoteLogContext, now: int) -> list[PastRetention]:
+def past_retention(
+    partitions: Iterable[TopicIdPartition], context: RemoteLogContext, now: int, planned: PlanLocal
+) -> list[PastRetention]:
     """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as they can be read.
 
-    Rights to delete, stops and verdicts are not asked. Changes nothing.
+    `planned` tells which local segments wait. Rights to delete, stops and verdicts are not asked. Changes nothing.
     """
     found: dict[tuple[str, str], PastRetention] = {}
     wanted = sorted(set(partitions))
@@ -56,7 +64,7 @@ def past_retention(partitions: Iterable[TopicIdPartition], context: RemoteLogCon
         life = (partition.cluster_id, partition.topic_id)
         known = found.setdefault(life, PastRetention(context.decided_topic(partition)))
         try:
-            found[life] = _with(known, partition, local.get(partition), context, now)
+            found[life] = _with(known, partition, local.get(partition), context, now, planned)
         except (TieredStorageError, OSError):
             # Plans and audits name what cannot be read.
             continue
@@ -64,16 +72,30 @@ def past_retention(partitions: Iterable[TopicIdPartition], context: RemoteLogCon
 
 
 def _with(
-    known: PastRetention, partition: TopicIdPartition, log: PartitionLog | None, context: RemoteLogContext, now: int
+    known: PastRetention,
+    partition: TopicIdPartition,
+    log: PartitionLog | None,
+    context: RemoteLogContext,
+    now: int,
+    planned: PlanLocal,
 ) -> PastRetention:
     settings = effective(known.topic, context.settings)
-    plan = plan_expiry(partition, context.segments, settings, now, log, is_older=is_indexed_before)
-    local = known.local if log is None else known.local + _past_local_retention(log, settings, now)
-    if plan is None:
-        return PastRetention(known.topic, local, known.remote, known.never_copied)
-    remote = Amount(len(plan.segments) + len(plan.superseded), plan.size)
-    never_copied = Amount(plan.never_copied_segments, plan.never_copied_bytes)
-    return PastRetention(known.topic, local, known.remote + remote, known.never_copied + never_copied)
+    if log is not None:
+        local = _past_local_retention(log, settings, now)
+        waiting = _waiting(local, planned(log, settings, now)) if local.segments else Amount()
+        known = replace(known, local=known.local + local, local_waiting=known.local_waiting + waiting)
+    expired = plan_expiry(partition, context.segments, settings, now, log, is_older=is_indexed_before)
+    if expired is None:
+        return known
+    remote = Amount(len(expired.segments) + len(expired.superseded), expired.size)
+    never_copied = Amount(expired.never_copied_segments, expired.never_copied_bytes)
+    return replace(known, remote=known.remote + remote, never_copied=known.never_copied + never_copied)
+
+
+def _waiting(past: Amount, plan: LocalRetentionPlan) -> Amount:
+    if not plan.waits:
+        return Amount()
+    return Amount(max(0, past.segments - len(plan.segments)), max(0, past.size - plan.size))
 
 
 def _past_local_retention(log: PartitionLog, settings: TopicSettings, now: int) -> Amount:

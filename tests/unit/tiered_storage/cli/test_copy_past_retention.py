@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from support.command_line import run_on
-from support.remote_logs import BATCH_BYTES, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log, a_remote_log
+from support.remote_logs import BATCH_BYTES, ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log, a_remote_log
 
 ENABLED_ONLY = {"remote.storage.enable": True}
 NONE = {
-    f"{name}_{unit}": 0 for name in ("local", "remote", "never_copied") for unit in ("segments", "bytes")
+    f"{name}_{unit}": 0
+    for name in ("local", "local_waiting", "remote", "never_copied")
+    for unit in ("segments", "bytes")
 }  # fmt: skip
 
 
@@ -25,8 +27,8 @@ def past(files: RemoteLogFiles, *arguments: object) -> dict[str, Any]:
     return dict(found)
 
 
-def amounts(local: int = 0, remote: int = 0, never_copied: int = 0) -> dict[str, int]:
-    counts = {"local": local, "remote": remote, "never_copied": never_copied}
+def amounts(local: int = 0, remote: int = 0, never_copied: int = 0, local_waiting: int = 0) -> dict[str, int]:
+    counts = {"local": local, "local_waiting": local_waiting, "remote": remote, "never_copied": never_copied}
     return {
         key: value
         for name, count in counts.items()
@@ -76,6 +78,25 @@ def test_rights_are_told_beside_it_and_nothing_is_said_where_nothing_is_past(tmp
     said = run_on(files, "topics", "allow-deletion", "orders", "--only", "local").err
     assert "are past local retention, deletion allowed; " in said
     assert said.strip().endswith("past total retention, deletion not allowed")
+
+
+def test_what_waits_for_the_grace_time_of_deleted_records_is_told_and_is_no_failure(tmp_path: Path) -> None:
+    limits = {"retention.ms": -1, "local.retention.bytes": BATCH_BYTES}
+    files = a_copied_remote_log(
+        tmp_path, topics={"orders": {**ENABLED, **limits}}, remote_log_deletion_grace_ms=3_600_000
+    )
+    assert run_on(files, "delete-records", "orders", 0, "--before", 10).exit_code == 0
+
+    assert past(files, "plan") == amounts(local=3, local_waiting=3)
+    assert "deletion allowed (3 of them wait: 'tiered-storage retain --dry-run' says why)" in run_on(files, "plan").err
+    for arguments in (("retain", "--dry-run"), ("retain",)):
+        retained = run_on(files, *arguments)
+        assert "note: orders-0: offsets 0 to 9 lie below our log start and may still be undeleted until" in retained.err
+        assert (retained.exit_code, files.local_starts()) == (0, [0, 10, 20, 30])
+    files.clock.now += 3_600_000
+    assert past(files, "plan") == amounts(local=3)
+    assert run_on(files, "retain").exit_code == 0
+    assert files.local_starts() == [30]
 
 
 def test_a_partition_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:

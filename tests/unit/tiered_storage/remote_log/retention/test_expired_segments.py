@@ -172,12 +172,21 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
 def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> None:
     delete_records(at("leader", tmp_path, 13), 20)
     # Of offsets 10 to 19 the replica has a part in its first segment, and a part in the second.
-    assert retain(at("replica", tmp_path, 13, **KEEPING), NOW) is None
+    shared = (
+        "offsets 0 to 14 share a deleted remote segment with the local segment after them: they are removed together"
+    )
+    files = at("replica", tmp_path, 13, **KEEPING)
+    assert retain(files, NOW) == f"{shared}, once that one may be removed too"
+    retained = run_on(files, "retain")
+    assert (retained.exit_code, retained.err.startswith("note: orders-0: offsets 0 to 14 share")) == (0, True)
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
     files = at("replica", tmp_path, 13, local_retention_bytes=7 * BATCH_BYTES)
     with mock.patch.object(local_retention, "STEP_BYTES", 1):
-        assert retain(files, NOW, max_segments=1) is None
+        too_few = "and no more than 1 were allowed here; allow more (--max-segments)"
+        assert retain(files, NOW, max_segments=1) == f"{shared}, {too_few}"
+        retained = run_on(files, "retain", "--max-segments", 1)
+        assert (retained.exit_code, too_few in retained.err) == (1, True)
         assert starts(tmp_path)[0] == 0
         assert retain(files, NOW) is None
     assert starts(tmp_path) == [30, 45, 60]
