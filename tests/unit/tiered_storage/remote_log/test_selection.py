@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +39,7 @@ def test_an_expression_that_re2_has_not_is_refused_in_few_words(pattern: str) ->
     assert len(str(refused.value)) < 500
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "expression",
     [
@@ -50,11 +49,9 @@ def test_an_expression_that_re2_has_not_is_refused_in_few_words(pattern: str) ->
     ],
 )  # fmt: skip
 def test_no_expression_takes_long(expression: str) -> None:
-    began = time.monotonic()
     selection = Selection(expression)
     for name in ("a" * 249, "ab" * 124, "a" * 60 + "!"):
         selection.matches(name)
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
