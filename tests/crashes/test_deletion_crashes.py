@@ -17,6 +17,7 @@ from support.aftermath import (
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite, cells
 from support.losses import lose_metadata
+from support.plain_reader import plain_reader
 from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, assert_clean
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 
@@ -127,7 +128,7 @@ def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: Cra
     command = ("delete-records", "orders", 0, "--before", 25)
     site.programs.kill(*command, "--config", files.config, at=crash)
     with files.open() as remote_log:
-        start = remote_log.reader.log_start_offset(ORDERS_0)
+        start = plain_reader(remote_log).log_start_offset(ORDERS_0)
         assert start in {0, 25}
         assert_readable(remote_log)
 
@@ -135,13 +136,13 @@ def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: Cra
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
     with files.open() as remote_log:
-        assert remote_log.reader.log_start_offset(ORDERS_0) == start
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == start
         assert_clean(remote_log)
 
     run(files, *command)
     run(files, "expire")
     with files.open() as remote_log:
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
         kept = [("orders-0", 20, 29), *(("orders-1", first, first + 9) for first in (0, 10, 20))]
         assert finished_ranges(remote_log) == kept
     assert_settled(files)
@@ -163,7 +164,7 @@ def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never
     run(files, "metadata", "trust-clock", "--yes")
     run(files, "expire")
     with files.open() as remote_log:
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
         assert_clean(remote_log)
 
 

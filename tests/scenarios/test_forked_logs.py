@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from support.command_line import CommandResult, run_on
 from support.examples import USUAL_EXAMPLES
 from support.metadata_stores import ManualClock, a_step
+from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -107,7 +108,7 @@ def local_values(root: Path) -> set[bytes | None]:
 
 def remote_values(remote_log: RemoteLogManager) -> set[bytes | None]:
     """Return the values of all that a reader without a local log gets."""
-    reader = remote_log.reader.open(ORDERS_0)
+    reader = plain_reader(remote_log).open(ORDERS_0)
     reader.local = None
     return {record.value for record in reader.records(reader.log_start_offset)} if reader.coverage.ranges else set()
 
@@ -167,7 +168,7 @@ def test_a_replica_that_cuts_its_segments_elsewhere_is_no_fork(
 
 
 def offsets_of_all(remote_log: RemoteLogManager) -> list[int]:
-    return [record.offset for record in remote_log.reader.records(ORDERS_0, 0)]
+    return [record.offset for record in plain_reader(remote_log).records(ORDERS_0, 0)]
 
 
 @pytest.mark.parametrize("verifies", [True, False])
@@ -759,13 +760,13 @@ def test_a_replica_that_cuts_its_segments_elsewhere_is_trimmed_while_total_reten
                     held_back = [why for plan in trims if (why := plan.held_back) and "not yet remote" not in why]
                     assert held_back == []
                     assert remote_log.deletions.enforce_local_retention(trims).failures == ()
-                    start = remote_log.reader.log_start_offset(ORDERS_0)
+                    start = plain_reader(remote_log).log_start_offset(ORDERS_0)
                     assert offsets_of_all_from(remote_log, start) == list(range(start, now - NOW))
                     assert all((one.end_offset or 0) >= start for one in closed(remote_log))
 
 
 def offsets_of_all_from(remote_log: RemoteLogManager, start: int) -> list[int]:
-    return [record.offset for record in remote_log.reader.records(ORDERS_0, start)]
+    return [record.offset for record in plain_reader(remote_log).records(ORDERS_0, start)]
 
 
 def closed(remote_log: RemoteLogManager) -> list[LocalSegment]:

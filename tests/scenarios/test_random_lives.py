@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from support.brokers import Brokers
+from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -249,7 +250,7 @@ class PartitionLives(RuleBasedStateMachine):
     def delete_records(self, which: int) -> None:
         self.retention()
         with unsynced(), self.open() as remote_log:
-            reader = remote_log.reader.open(self.partition)
+            reader = plain_reader(remote_log).open(self.partition)
             offsets = range(reader.log_start_offset, reader.log_end_offset + 1)
             before = offsets[which % len(offsets)]
             if not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE):
@@ -454,7 +455,7 @@ class PartitionLives(RuleBasedStateMachine):
         """Readers get from our log start on what the leader has, and nothing else."""
         with self.open() as remote_log:
             our_start = remote_log.segments.log_start_offset(self.partition)
-            reader = remote_log.reader.open(self.partition)
+            reader = plain_reader(remote_log).open(self.partition)
             assert reader.log_end_offset == max(self.brokers.end, our_start or 0)
             if our_start is not None:
                 assert reader.log_start_offset == our_start

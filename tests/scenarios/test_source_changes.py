@@ -9,6 +9,7 @@ import pytest
 
 from support.brokers import Brokers
 from support.command_line import run_on
+from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,
     ENABLED,
@@ -115,7 +116,7 @@ def test_copying_goes_on_from_another_replica_with_other_segment_boundaries(tmp_
         files.properties["log.dirs"] = [str(brokers.directory(number))]
         with files.open() as remote_log:
             assert ranges(copy(remote_log).committed) == copied
-            found: list[Record] = list(remote_log.reader.records(ORDERS_0, 0))
+            found: list[Record] = list(plain_reader(remote_log).records(ORDERS_0, 0))
             assert [each.value for each in found] == brokers.values()
             # Where boundaries differ, segments overlap in part: readers get each offset once.
             assert_clean(remote_log, expected=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from support.command_line import CommandResult, run_on
+from support.plain_reader import plain_reader
 from support.remote_logs import RemoteLogFiles, assert_clean, local_log, partition_of, record
 from support.shared_clock import SharedClock
 from tiered_storage.remote_log.copy.commit import CommitReport
@@ -33,7 +34,7 @@ def run(files: RemoteLogFiles, *arguments: object) -> CommandResult:
 def assert_readable(remote_log: RemoteLogManager) -> None:
     """Assert that every partition can be read from its start to its end: each offset once, each record as written."""
     for partition in _partitions(remote_log):
-        reader = remote_log.reader.open(partition)
+        reader = plain_reader(remote_log).open(partition)
         expected = [record(offset) for offset in range(reader.log_start_offset, reader.log_end_offset)]
         assert list(reader.records(reader.log_start_offset)) == expected
 

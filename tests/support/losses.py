@@ -8,6 +8,7 @@ from support.aftermath import GRACE_MS, LEASE_MS, assert_readable, assert_settle
 from support.command_line import run_on
 from support.crash_points import Crash, CrashPoint
 from support.crash_site import CrashSite
+from support.plain_reader import plain_reader
 from support.remote_logs import ORDERS_0, RemoteLogFiles, flip_bit, offsets_read
 from support.shared_clock import SharedClock
 
@@ -76,7 +77,7 @@ def assert_rebuild_completes(files: RemoteLogFiles, clock: SharedClock) -> None:
     with files.open() as remote_log:
         remote_log.bind_store()
         assert_readable(remote_log)
-        assert remote_log.reader.log_start_offset(ORDERS_0) == LOG_START
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == LOG_START
         assert offsets_read(remote_log, LOG_START) == list(range(LOG_START, 35))
 
     # What had only been marked is live again: whoever wants it gone says so again.

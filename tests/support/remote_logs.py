@@ -22,6 +22,7 @@ from unittest import mock
 import yaml
 
 from support.metadata_stores import ManualClock
+from support.plain_reader import plain_reader
 from support.stamped_store import stamped
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
@@ -290,7 +291,7 @@ def states_of(remote_log: RemoteLogManager, partition: TopicIdPartition = ORDERS
 
 def offsets_read(remote_log: RemoteLogManager, start: int, partition: TopicIdPartition = ORDERS_0) -> list[int]:
     """Read to the end and return the offsets; each record must be the one that was written."""
-    found = list(remote_log.reader.records(partition, start))
+    found = list(plain_reader(remote_log).records(partition, start))
     assert found == [record(each.offset) for each in found]
     return [each.offset for each in found]
 
@@ -305,7 +306,7 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
     assert audited.anomalies == (), audited.anomalies
     local = [log.topic_id_partition for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
     for partition in {*local, *remote_log.segments.list_partitions()}:
-        reader = remote_log.reader.open(partition)
+        reader = plain_reader(remote_log).open(partition)
         found = list(reader.records(reader.log_start_offset))
         assert [each.offset for each in found] == list(range(reader.log_start_offset, reader.log_end_offset))
         assert expected is None or found == [expected(each.offset) for each in found]

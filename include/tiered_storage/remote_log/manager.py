@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.tasks import CopyOutcome
     from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
     from tiered_storage.remote_log.read.log_reader import RemoteLogReader
-    from tiered_storage.remote_log.read.reader import TieredReader
     from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
     from tiered_storage.remote_log.restore.plan import RemoteLogRestores
     from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
@@ -81,13 +80,6 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.tables.exports import RemoteLogTables
 
         return RemoteLogTables(self)
-
-    @property
-    def reader(self) -> TieredReader:
-        """Reads records of both tiers."""
-        from tiered_storage.remote_log.read.reader import TieredReader
-
-        return TieredReader(self.source, self.segments, self.storage)
 
     def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
         """Open a reader of both tiers for many reads at once; close it before this remote log.
@@ -223,8 +215,24 @@ class RemoteLogManager(RemoteLogContext):
         return remote[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
-        """Stream the remote bytes from the batch that holds `offset` to the end of its segment."""
-        return self.reader.fetch_remote(self.find_partition(topic, partition), offset)
+        """Stream the remote bytes from the batch that holds `offset` to the end of its segment.
+
+        The end is where a later leader cut the segment off, if one did. Raises as RemoteLogReader.batches.
+        """
+        return self._remote_bytes(self.find_partition(topic, partition), offset)
+
+    def _remote_bytes(self, partition: TopicIdPartition, offset: int) -> Iterator[bytes]:
+        from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+        from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+
+        # Without log directories, it reads what is remote and nothing else.
+        only_remote = self.settings.model_copy(update={"log_dirs": ()})
+        with BlockingLogReader(RemoteLogReader(self.source, self.segments, self.storage, only_remote)) as reader:
+            view = reader.view(partition)
+            view.check_range(offset)
+            covered = view.existing_remote_range(offset)
+            for fetched in reader.batches(partition, offset, end_offset=covered.end_offset + 1):
+                yield fetched.content
 
 
 def _is_named(partition: TopicIdPartition, topic: str, number: int) -> bool:

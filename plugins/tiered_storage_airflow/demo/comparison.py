@@ -12,7 +12,9 @@ from typing import Any
 from tiered_storage.errors import OffsetOutOfRangeError
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.read.reader import PartitionReader
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 from tiered_storage_airflow.links import READ_SERVICE
 
@@ -32,23 +34,25 @@ def compare(remote_log: RemoteLogManager, expected: ExpectedPartition, start_off
     first difference.
     """
     partition = remote_log.find_partition(expected.topic, expected.partition)
-    reader = remote_log.reader.open(partition)
-    if reader.log_start_offset != start_offset:
-        raise DemoError(f"{expected}: its log begins at offset {reader.log_start_offset}, not at {start_offset}")
-    wanted = dropwhile(lambda record: record.offset < start_offset, expected.records())
-    found = reader.records(start_offset)
-    count = sum(_same(expected, one, other) for one, other in _pairs(wanted, found))
-    if start_offset > 0:
-        _expect_refusal(reader, start_offset - 1)
+    with BlockingLogReader(remote_log.open_log_reader()) as reader:
+        view = reader.view(partition)
+        if view.log_start_offset != start_offset:
+            raise DemoError(f"{expected}: its log begins at offset {view.log_start_offset}, not at {start_offset}")
+        wanted = dropwhile(lambda record: record.offset < start_offset, expected.records())
+        stable_end = view.end_offset(Isolation.READ_COMMITTED)
+        found = reader.records(partition, start_offset, end_offset=stable_end)
+        count = sum(_same(expected, one, other) for one, other in _pairs(wanted, found))
+        if start_offset > 0:
+            _expect_refusal(reader, partition, start_offset - 1)
     return Compared(start_offset, count)
 
 
-def _expect_refusal(reader: PartitionReader, offset: int) -> None:
+def _expect_refusal(reader: BlockingLogReader, partition: TopicIdPartition, offset: int) -> None:
     try:
-        next(reader.records(offset), None)
+        next(reader.records(partition, offset), None)
     except OffsetOutOfRangeError:
         return
-    raise DemoError(f"{reader.partition}: offset {offset} lies below the log start and was served all the same")
+    raise DemoError(f"{partition}: offset {offset} lies below the log start and was served all the same")
 
 
 def _pairs(wanted: Iterator[Record], found: Iterator[Record]) -> Iterator[tuple[Record | None, Record | None]]:

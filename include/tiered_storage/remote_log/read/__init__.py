@@ -4,4 +4,4 @@
 holds now, `offset_search` finds offsets, `log_stream` reads on from one. Remote bytes come from `chunks`.
 """
 
-__all__ = ["blocking_reader", "log_reader", "partition_view", "read_values", "reader"]
+__all__ = ["blocking_reader", "log_reader", "partition_view", "read_values"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import iterate_records
 from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN
-from tiered_storage.remote_log.read.reader import Tier
 
 __all__ = ["NO_EPOCHS", "FetchEpochs", "FetchedBatches", "FoundOffset", "Isolation", "OffsetSpec", "Tier"]
 
@@ -36,6 +35,13 @@ class OffsetSpec(IntEnum):
     """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
     LATEST_TIERED = -5
     """The last offset that the remote tier has (inclusive)."""
+
+
+class Tier(StrEnum):
+    """Where bytes were read from."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.read.reader import TieredReader
+from tiered_storage.remote_log.read.partition_view import look_at
+from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.selection import Selection
@@ -30,8 +31,8 @@ def plan_record_deletion(
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
     """
-    log = TieredReader(context.source, context.segments, context.storage).open(partition)
-    start, end = log.log_start_offset, log.log_end_offset
+    view = look_at(partition, context.source, context.segments, has_source=bool(context.settings.log_dirs))
+    start, end = view.log_start_offset, view.end_offset(Isolation.READ_COMMITTED)
     if before < TO_THE_END:
         raise ConfigurationError(
             f"{partition}: {before} is no offset: give one from {start} to {end}, or {TO_THE_END} for the end"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,
     ORDERS_0,
@@ -139,7 +140,7 @@ def test_what_expired_stays_so(files: RemoteLogFiles) -> None:
     rebuilt(files)
 
     with files.open() as remote_log:
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 10
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 10
         with pytest.raises(OffsetOutOfRangeError):
             offsets_read(remote_log, 5)
         assert offsets_read(remote_log, 10) == list(range(10, 35))

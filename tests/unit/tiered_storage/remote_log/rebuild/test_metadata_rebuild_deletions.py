@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 
+from support.plain_reader import plain_reader
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -137,7 +138,7 @@ def test_what_lies_below_our_log_start_is_marked_without_being_named(tmp_path: P
     assert make_anew(files).marked == 3
     with files.open() as remote_log:
         assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 30
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
 
 
 def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Reads a partition through both tiers: local segments where they are, remote chunks below them.
+"""The oracle of reads: a partition through both tiers, local segments where they are, remote chunks below them.
+
+Plain, blocking and without a cache, so that it can be checked by eye; the product reads through RemoteLogReader.
 
 A remote read goes from the offset to a finished segment on the lineage, through the remote index trio to one chunk, and
 fetches just that. What comes out are whole batches, so that a reader sees each offset once.
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from tiered_storage.errors import (
     CorruptRecordError,
@@ -26,18 +27,13 @@ from tiered_storage.remote_log.indexes.batch_epochs import WrongEpoch
 from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.lineage import agreed_end, epoch_at, merged
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.read.read_values import Tier
 from tiered_storage.remote_log.source.local_read import LocalSegmentReader, below
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-
-
-class Tier(StrEnum):
-    """Where bytes were read from."""
-
-    LOCAL = "local"
-    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,12 @@ class FetchedBatches:
     end_offset: int | None = None
 
 
-class TieredReader:
+def plain_reader(remote_log: RemoteLogManager) -> PlainReader:
+    """Return the oracle over the parts of `remote_log`."""
+    return PlainReader(remote_log.source, remote_log.segments, remote_log.storage)
+
+
+class PlainReader:
     """Reads partitions of one remote log. Its managers belong to the caller."""
 
     def __init__(

@@ -10,6 +10,7 @@ import pytest
 
 from support.command_line import run_on
 from support.metadata_stores import a_step
+from support.plain_reader import FetchedBatches, PartitionReader, plain_reader
 from support.remote_logs import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -50,7 +51,7 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch, read_rec
 from tiered_storage.remote_log.copy.copier import CopySizes
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.read.reader import FetchedBatches, PartitionReader, Tier
+from tiered_storage.remote_log.read.read_values import Tier
 from tiered_storage.remote_log.source import local_read
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
@@ -58,7 +59,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 def reader_of(remote_log: RemoteLogManager) -> PartitionReader:
-    return remote_log.reader.open(ORDERS_0)
+    return plain_reader(remote_log).open(ORDERS_0)
 
 
 def trim(remote_log: RemoteLogManager, new_start: int) -> None:
@@ -244,10 +245,10 @@ def test_the_log_starts_where_the_first_tier_does_but_not_below_our_log_start(tm
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         trim(remote_log, 20)
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 0
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 0
 
         remote_log.segments.advance_log_start_offset(ORDERS_0, 25, held_by(remote_log, "test"))
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 25
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 25
         assert offsets_read(remote_log, 25) == list(range(25, 35))
 
 
@@ -260,7 +261,7 @@ def test_where_everything_remote_has_expired_nothing_is_left_to_read(tmp_path: P
             step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
             remote_log.segments.update_remote_log_segment_metadata(step, lease)
 
-        assert remote_log.reader.log_start_offset(ORDERS_0) == 30
+        assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
         assert offsets_read(remote_log, 30) == []
         with pytest.raises(OffsetOutOfRangeError):
             offsets_read(remote_log, 29)
@@ -339,13 +340,13 @@ def test_the_copy_of_a_deposed_leader_is_not_read(tmp_path: Path) -> None:
 
         assert [one.start_offset for one in copy(remote_log).committed] == [10, 20]
         trim(remote_log, 30)
-        found = [list(remote_log.reader.records(ORDERS_0, 10))]
+        found = [list(plain_reader(remote_log).records(ORDERS_0, 10))]
         # A broker that starts now forgets the leaders below its log start.
         write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(1, 30)])
-        found.append(list(remote_log.reader.records(ORDERS_0, 10)))
+        found.append(list(plain_reader(remote_log).records(ORDERS_0, 10)))
         assert remote_log.checks.audit().anomalies == ()
     with only_remote(files) as remote_log:
-        found.append(list(remote_log.reader.records(ORDERS_0, 10)))
+        found.append(list(plain_reader(remote_log).records(ORDERS_0, 10)))
 
     for each in found:
         assert [one.offset for one in each] == [*range(10, 35)][: len(each)]
@@ -409,7 +410,7 @@ def test_a_lost_object_is_an_error_that_names_it_and_never_a_silent_skip(tmp_pat
         lost = files.objects(suffix)[1]
         lost.unlink()
 
-        assert list(_offsets(remote_log.reader.records(ORDERS_0, 0), 10)) == list(range(10))
+        assert list(_offsets(plain_reader(remote_log).records(ORDERS_0, 0), 10)) == list(range(10))
         with pytest.raises(RemoteObjectNotFoundError, match=lost.name):
             offsets_read(remote_log, 0)
         assert offsets_read(remote_log, 20) == list(range(20, 35))
@@ -508,7 +509,7 @@ def test_in_a_compacted_topic_a_gap_is_no_loss(tmp_path: Path) -> None:
 def test_a_log_that_is_trimmed_while_it_is_read_goes_on_from_the_remote_tier(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        reading = remote_log.reader.records(ORDERS_0, 0)
+        reading = plain_reader(remote_log).records(ORDERS_0, 0)
         assert list(_offsets(reading, 3)) == [0, 1, 2]
 
         trim(remote_log, 30)
