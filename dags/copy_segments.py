@@ -28,7 +28,7 @@ from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHE
     **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "copy"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA},
+    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
     params={
         **common_params(),
         "max_segments": max_segments_param("copy.max.segments.per.run of the settings"),
@@ -38,7 +38,7 @@ from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHE
 )
 def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
-    plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
+    plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS)
     copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
     committed = CommitMetadataOperator.partial(
         task_id="commit_metadata",

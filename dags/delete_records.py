@@ -27,7 +27,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RET
     **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS, "dry_run": DRY_RUN},
     params={
         "topic": topic_param(),
         "partition": Param(0, type="integer", minimum=0, maximum=2**31 - 1, title="Partition"),
@@ -50,7 +50,6 @@ def delete_records() -> None:
         topic="{{ params.topic }}",
         partition="{{ params.partition }}",
         before="{{ params.before }}",
-        dry_run=DRY_RUN,
     )
     MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, pool=DELETER)
 

@@ -19,7 +19,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RET
     **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS, "dry_run": DRY_RUN},
     params={
         "topic": topic_param(),
         "topic_id": Param(
@@ -32,9 +32,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RET
     doc_md=__doc__,
 )
 def delete_topic() -> None:
-    plan = PlanTopicDeletionOperator(
-        task_id="plan", topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", dry_run=DRY_RUN
-    )
+    plan = PlanTopicDeletionOperator(task_id="plan", topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}")
     MarkTopicDeletedOperator(
         task_id="mark_deleted",
         plan=plan.output,

@@ -25,7 +25,7 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
     **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA},
+    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
     params={
         **common_params(),
         "max_segments": max_segments_param(),
@@ -34,7 +34,7 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
+    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=MAX_SEGMENTS)
     TrimLocalLogsOperator(task_id="trim", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1))
 
 

@@ -24,12 +24,12 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
     **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA},
+    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
     params={**common_params(), "max_segments": max_segments_param(), "dry_run": dry_run_param("Only show the plan")},
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", max_segments=MAX_SEGMENTS, dry_run=DRY_RUN)
+    plan = PlanExpiryOperator(task_id="plan", max_segments=MAX_SEGMENTS)
     marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True, pool=DELETER)
     deleted = DeleteSegmentsOperator(
         task_id="delete", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1)

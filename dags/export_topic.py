@@ -24,12 +24,12 @@ from tiered_storage_airflow.task_defaults import METADATA, READER, RETRIED, SCHE
     **SCHEDULED,
     max_active_runs=1,
     tags=["tiered-storage", "export"],
-    default_args={**RETRIED, "pool": METADATA, **TAKEN},
+    default_args={**RETRIED, "pool": METADATA, **TAKEN, "dry_run": DRY_RUN},
     params=FORM,
     doc_md=__doc__,
 )
 def export_topic() -> None:
-    plan = PlanExportOperator(task_id="plan", dry_run=DRY_RUN)
+    plan = PlanExportOperator(task_id="plan")
     plan >> ExportTopicOperator(task_id="export", pool=READER, execution_timeout=timedelta(hours=6))
 
 

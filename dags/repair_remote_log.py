@@ -23,7 +23,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, COPIER, DELETER, METAD
     **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "repair"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA},
+    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
     params={
         **common_params(),
         "deep": Param(False, type="boolean", title="Look for what is wrong by reading every byte back"),
@@ -33,7 +33,7 @@ from tiered_storage_airflow.task_defaults import BY_HAND, COPIER, DELETER, METAD
 )
 def repair_remote_log() -> None:
     plan = PlanRepairOperator(
-        task_id="plan", deep="{{ params.deep }}", dry_run=DRY_RUN, pool=READER, execution_timeout=timedelta(hours=6)
+        task_id="plan", deep="{{ params.deep }}", pool=READER, execution_timeout=timedelta(hours=6)
     )
     copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(

@@ -21,12 +21,12 @@ from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, READER, RETR
     **BY_HAND,
     max_active_runs=1,
     tags=["tiered-storage", "restore"],
-    default_args={**RETRIED, "pool": METADATA, **TAKEN, **CHOSEN, "settings": SETTINGS},
+    default_args={**RETRIED, "pool": METADATA, **TAKEN, **CHOSEN, "settings": SETTINGS, "dry_run": DRY_RUN},
     params=FORM,
     doc_md=__doc__,
 )
 def restore_topic() -> None:
-    plan = PlanRestoreOperator(task_id="plan", dry_run=DRY_RUN)
+    plan = PlanRestoreOperator(task_id="plan")  # type: ignore[call-arg]  # default_args have the topic
     plan >> RestoreOperator(task_id="restore", pool=READER, execution_timeout=timedelta(hours=6))
 
 

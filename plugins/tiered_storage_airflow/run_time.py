@@ -80,11 +80,17 @@ def run_folder(context: Mapping[str, Any]) -> str:
     return folder_name(dag_run.dag_id, dag_run.run_id)
 
 
-def own_path(context: Mapping[str, Any], path: str) -> str:
+def own_path(context: Mapping[str, Any], path: str | None) -> str:
     """Return `path`, where an earlier task of this run left a message.
 
-    Raises AirflowFailException for another run's: its plan was made under another form, for a dry run perhaps.
+    Raises AirflowFailException for another run's: its plan was made under another form, for a dry run perhaps; and for
+    none, which a plan with nothing in it leaves to tasks that somebody clears alone.
     """
+    if not path:
+        raise AirflowFailException(
+            "nothing was done: the task before left nothing to do to this one, so clear that one instead, or trigger a "
+            "new run"
+        )
     folder = f"runs/{run_folder(context)}/"
     if not path.startswith(folder):
         raise AirflowFailException(

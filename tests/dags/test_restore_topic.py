@@ -351,7 +351,7 @@ def test_a_right_that_is_revoked_behind_the_plan_stops_the_run(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch, dag_id: str, task_id: str
 ) -> None:
     a_lost_topic(site, read_service_rights_file=grant(site, READS))
-    operators = {"restore_topic": PlanRestoreOperator, "export_topic": PlanExportOperator}
+    operators: dict[str, Any] = {"restore_topic": PlanRestoreOperator, "export_topic": PlanExportOperator}
     plan = operators[dag_id].execute
 
     def revoked(operator: Any, context: Any) -> None:

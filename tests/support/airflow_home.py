@@ -14,7 +14,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -146,8 +146,8 @@ class AirflowHome:
         """Switch the DAG on, as the form does before it triggers a run."""
         _set_paused(dag_id, is_paused=False)
 
-    def run_again(self, dag_id: str, run: FinishedRun) -> FinishedRun:
-        """Clear a run and all its tasks, as the UI and the REST API do, and run it again."""
+    def run_again(self, dag_id: str, run: FinishedRun, tasks: Collection[str] | None = None) -> FinishedRun:
+        """Clear a run and all its tasks, or only `tasks`, as the UI and the REST API do, and run it again."""
         from airflow.models.dagrun import DagRun
         from airflow.models.taskinstance import clear_task_instances
         from airflow.utils.session import create_session
@@ -155,7 +155,8 @@ class AirflowHome:
 
         with create_session() as session:
             cleared = session.scalars(select(DagRun).where(DagRun.run_id == run.run_id)).one()
-            clear_task_instances(list(cleared.get_task_instances(session=session)), session)
+            found = cleared.get_task_instances(session=session)
+            clear_task_instances([each for each in found if tasks is None or each.task_id in tasks], session)
             made = int(cleared.id)
         return self.finish(dag_id, made)
 

@@ -31,13 +31,13 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "topic_id", "is_dry_run")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "topic_id")
+    shows_dry_run = True
 
     def __init__(self, *, topic: str, topic_id: str | None = None, dry_run: bool | str = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dry_run=dry_run, **kwargs)
         self.topic = topic
         self.topic_id = topic_id
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
         """Find the topic's life and all that is remote of it. Fails where it may not be deleted."""
@@ -114,9 +114,8 @@ class UndeleteOperator(RemoteLogOperator):
     :param dry_run: only show what would come back
     """
 
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields, "topic", "partitions", "topic_id", "is_dry_run",
-    )  # fmt: skip
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "partitions", "topic_id")
+    shows_dry_run = True
 
     def __init__(
         self,
@@ -127,11 +126,10 @@ class UndeleteOperator(RemoteLogOperator):
         dry_run: bool | str = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dry_run=dry_run, **kwargs)
         self.topic = topic
         self.partitions = partitions
         self.topic_id = topic_id
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> None:
         """Bring back partition by partition; one that cannot be holds up no other."""
@@ -177,18 +175,16 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields, "topic", "partition", "before", "is_dry_run",
-    )  # fmt: skip
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topic", "partition", "before")
+    shows_dry_run = True
 
     def __init__(
         self, *, topic: str, partition: int | str, before: int | str, dry_run: bool | str = True, **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dry_run=dry_run, **kwargs)
         self.topic = topic
         self.partition = partition
         self.before = before
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""

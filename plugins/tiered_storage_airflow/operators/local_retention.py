@@ -34,19 +34,18 @@ class RetentionPlanOperator(SelectingOperator, SkipMixin):
     :param wanted: whether there is anything to plan; else the task skips itself
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run", "wanted")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "wanted")
+    shows_dry_run = True
 
     def __init__(
         self,
         *,
         max_segments: int | str | None = None,
-        dry_run: bool | str = False,
         wanted: bool | str = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.max_segments = max_segments
-        self.is_dry_run = dry_run
         self.wanted = wanted
 
     def skip_unless_wanted(self) -> None:

@@ -32,12 +32,12 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "is_dry_run")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments")
+    shows_dry_run = True
 
-    def __init__(self, *, max_segments: int | str | None = None, dry_run: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, max_segments: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_segments = max_segments
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str | None:
         """Discover, plan, write the plan down."""

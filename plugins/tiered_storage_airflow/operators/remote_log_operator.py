@@ -11,24 +11,50 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.run_scope import Overrides, opened_remote_log, selected
+from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log, selected
 from tiered_storage_airflow.run_time import is_asked_for
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from tiered_storage.remote_log.copy.plan import Finding
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
 
-class RemoteLogOperator(BaseOperator):
-    """Base of operators on a remote log.
+class DryRunOperator(BaseOperator):
+    """Base of operators that do nothing in a dry run, except show what they would do if their class `shows_dry_run`.
+
+    All others are skipped by themselves. The plan before them skips them too, but not once somebody clears them alone.
+
+    :param dry_run: only show the plan
+    """
+
+    template_fields: Sequence[str] = ("is_dry_run",)
+    shows_dry_run = False
+
+    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.is_dry_run = dry_run
+
+    def pre_execute(self, context: Context) -> None:
+        """Raise AirflowSkipException in a dry run, unless the task shows it."""
+        super().pre_execute(context)
+        if not self.shows_dry_run and is_switched_on(self.is_dry_run, "dry_run"):
+            raise AirflowSkipException(
+                "nothing was done: this run only shows its plan (dry_run); trigger a new run without that"
+            )
+
+
+class RemoteLogOperator(DryRunOperator):
+    """Base of operators on a remote log; in a dry run as DryRunOperator.
 
     :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
         sets only what a form may, for it may come from one
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     """
 
-    template_fields: Sequence[str] = ("settings",)
+    template_fields: Sequence[str] = (*DryRunOperator.template_fields, "settings")
     operator_extra_links = (ReportLink(),)
 
     def __init__(

@@ -30,12 +30,12 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep", "is_dry_run")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep")
+    shows_dry_run = True
 
     def __init__(self, *, deep: bool | str = False, dry_run: bool | str = True, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(dry_run=dry_run, **kwargs)
         self.deep = deep
-        self.is_dry_run = dry_run
 
     def execute(self, context: Context) -> str:
         """Audit and plan; what a person has to decide is told as a warning."""

@@ -178,11 +178,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*_RestoringOperator.template_fields, "is_dry_run")
-
-    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.is_dry_run = dry_run
+    shows_dry_run = True
 
     def execute(self, context: Context) -> None:
         """Look at the metadata, and for a range at a few indexes. Fails where it is not said where to restore to."""

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
 from tiered_storage_airflow.links import ReportLink
+from tiered_storage_airflow.operators.remote_log_operator import DryRunOperator
 from tiered_storage_airflow.run_scope import Overrides, opened_remote_log
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ END_SECONDS = 10.0
 """So long Spark may take to end its workers and remove its temporary files before it is killed."""
 
 
-class SparkGroupsOperator(SparkSubmitOperator):
+class SparkGroupsOperator(DryRunOperator, SparkSubmitOperator):
     """Base of operators that let Spark run a job in groups, wherever the Spark connection points.
 
     Workers never touch the metadata store. The task's log tells every half minute how far the job is. One that moves
     no byte for copy.stuck.after.ms is ended. Spark ends with the task, however that ends.
+
+    In a dry run as DryRunOperator.
 
     :param conn_id: the Spark connection
     :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
@@ -58,7 +61,9 @@ class SparkGroupsOperator(SparkSubmitOperator):
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "settings")
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields, *DryRunOperator.template_fields, "settings",
+    )  # fmt: skip
     operator_extra_links = (ReportLink(),)
 
     def __init__(

@@ -146,11 +146,8 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, *_FIELDS, "is_dry_run")
-
-    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.is_dry_run = dry_run
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, *_FIELDS)
+    shows_dry_run = True
 
     def execute(self, context: Context) -> None:
         """Look at the metadata, at small parts of the store for times and transactions, and at what was exported."""

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage_airflow.run_time import (
     is_backfill,
     lease_owner,
+    own_path,
     run_folder,
     run_now,
     task_folder,
@@ -96,3 +98,9 @@ def test_runs_whose_ids_look_alike_have_folders_of_their_own() -> None:
 def test_a_runs_folder_can_be_told_by_its_name() -> None:
     folder = run_folder(context(run_id="manual__2026-11-21T12:00:00+00:00"))
     assert folder.startswith("copy_segments_manual__2026-11-21T12_00_00_00_00-")
+
+
+@pytest.mark.parametrize("path", [None, "", "runs/another/plan.jsonl"])
+def test_a_task_takes_no_message_but_its_own_runs(path: str | None) -> None:
+    with pytest.raises(AirflowFailException, match=r"nothing was done.*trigger a new run"):
+        own_path(context(), path)
