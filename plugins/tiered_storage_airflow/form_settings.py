@@ -24,6 +24,9 @@ BY_A_FORM = frozenset(
 )
 """All that a form may set; a setting that is new is none of it until somebody puts it here."""
 
+THROTTLE = "audit.worker.bytes.per.second"
+"""Of what a form may set, the one that protects others: a form may only lower it."""
+
 _TOPICS = "topics"
 
 
@@ -40,6 +43,25 @@ def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
     raise AirflowFailException(
         f"settings: {_listed(held)} cannot be set by a form: {_where(held)}. For one run a form may set "
         f"{_listed(sorted(BY_A_FORM))}"
+    )
+
+
+def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
+    """Raise AirflowFailException if `properties` of a form allow more than THROTTLE of the settings does.
+
+    Raises ConfigurationError for a value that the setting cannot have.
+    """
+    if THROTTLE not in properties:
+        return
+    from tiered_storage.settings.properties.types import UNLIMITED  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
+
+    asked = load_settings(overrides={THROTTLE: properties[THROTTLE]}, only={THROTTLE}).audit_worker_bytes_per_second
+    held = load_settings(only={THROTTLE}).audit_worker_bytes_per_second
+    if held == UNLIMITED or UNLIMITED < asked <= held:
+        return
+    raise AirflowFailException(
+        f"settings: {THROTTLE} is {asked}, and a form may only lower it: set at most {held}, or {_where([THROTTLE])}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.form_settings import refuse_what_no_form_sets
+from tiered_storage_airflow.form_settings import refuse_a_lifted_throttle, refuse_what_no_form_sets
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.run_time import was_taken_over
 
@@ -33,8 +33,8 @@ def opened_remote_log(
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
-    properties = _properties(settings, is_form=is_form)
     try:
+        properties = _properties(settings, is_form=is_form)
         hook = RemoteLogHook(remote_storage_conn_id, overrides=properties)
         with hook.get_conn(create=True, outdated=outdated) as remote_log:
             yield remote_log
@@ -124,6 +124,7 @@ def _properties(settings: Overrides, *, is_form: bool = False) -> Mapping[str, o
     properties = _parsed(settings) if isinstance(settings, str) else settings
     if properties and (is_form or isinstance(settings, str)):
         refuse_what_no_form_sets(properties)
+        refuse_a_lifted_throttle(properties)
     return properties
 
 

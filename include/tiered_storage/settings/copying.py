@@ -31,7 +31,7 @@ class CopyingSettings(PropertyModel):
     """How many segments one run copies; the following runs take what is left."""
 
     copy_stuck_after_ms: Whole = setting(
-        "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000
+        "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
     """How long a copy may move no byte, also while it waits for Spark, before it is ended: what it has finished is
     committed, and the rest is left to the next run."""

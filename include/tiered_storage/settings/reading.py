@@ -79,4 +79,5 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "as fast as it goes"},
     )
-    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone."""
+    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone. A form
+    in Airflow may only lower it."""

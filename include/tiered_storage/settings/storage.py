@@ -119,7 +119,7 @@ class StorageSettings(PropertyModel):
     """The metadata store. A password in it is never shown, nor handed to Spark."""
 
     metadata_busy_timeout_ms: Whole = setting(
-        "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0
+        "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000
     )
     """How long a call waits for a metadata store that is locked before it fails, to be tried again."""
 

@@ -145,11 +145,59 @@ def test_a_form_is_told_of_all_that_it_may_not_set_and_nothing_of_the_values() -
 def test_a_form_sets_what_it_may(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("")
-    given = dict.fromkeys(BY_A_FORM, 1 << 20)
+    given = {**dict.fromkeys(BY_A_FORM, 1 << 20), "metadata.busy.timeout.ms": 60_000}
 
     settings = load_settings(file, environ={}, overrides=_properties(json.dumps(given)))
 
     assert {name: getattr(settings, name.replace(".", "_")) for name in BY_A_FORM} == given
+
+
+THROTTLE = "audit.worker.bytes.per.second"
+
+
+def throttled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """Have an administrator's throttle in the settings."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{THROTTLE}: {held}\n")
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
+
+
+@pytest.mark.parametrize("asked", [-1, "-1", (4 << 20) + 1, str(8 << 20)])
+def test_a_form_does_not_lift_an_administrators_throttle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: object
+) -> None:
+    throttled(tmp_path, monkeypatch, 4 << 20)
+    operator = RemoteLogOperator(task_id="audit", settings=json.dumps({THROTTLE: asked}))
+    with pytest.raises(AirflowFailException, match=rf"{THROTTLE} .* a form may only lower it.* 4194304"):
+        operator.opened().__enter__()
+    assert _properties({THROTTLE: asked}) == {THROTTLE: asked}
+
+
+@pytest.mark.parametrize(
+    ("held", "asked"), [(4 << 20, 4 << 20), (4 << 20, str(1 << 20)), (-1, 4 << 20), (-1, -1), (4 << 20, None)]
+)
+def test_a_form_lowers_a_throttle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, asked: object) -> None:
+    throttled(tmp_path, monkeypatch, held)
+    assert _properties(json.dumps({THROTTLE: asked})) == {THROTTLE: asked}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (THROTTLE, "fast"),
+        ("metadata.busy.timeout.ms", 10**12),
+        ("copy.stuck.after.ms", 10**12),
+        ("metadata.busy.timeout.ms", 600_001),
+        ("copy.stuck.after.ms", 86_400_001),
+    ],
+)
+def test_a_value_that_a_setting_cannot_have_fails_the_task_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    throttled(tmp_path, monkeypatch, 4 << 20)
+    operator = RemoteLogOperator(task_id="audit", settings=json.dumps({name: value}))
+    with pytest.raises(AirflowFailException, match=name):
+        operator.opened().__enter__()
 
 
 def test_people_are_told_what_a_form_may_set() -> None:
