@@ -19,7 +19,7 @@ LIBRARY, LOG, REMOTE, AIRFLOW = (
 )
 
 STOREYS = (
-    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files")),
+    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files", "regular_files")),
     *(f"{LIBRARY}.{name}" for name in ("settings.properties", "settings")),
     *(
         f"{LOG}.{name}"

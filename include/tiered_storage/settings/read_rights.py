@@ -27,6 +27,7 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.regular_files import open_regular
 from tiered_storage.settings.properties.sources import not_yaml
 
 MOST_BYTES = 128 << 10
@@ -105,7 +106,7 @@ def load_read_rights(path: Path) -> ReadRights:
 
 def _compose(path: Path) -> yaml.Node | None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ConfigurationError(

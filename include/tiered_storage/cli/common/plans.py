@@ -11,6 +11,7 @@ import typer
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import replace_file
+from tiered_storage.regular_files import open_regular
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
 
@@ -59,7 +60,8 @@ def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
 def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
     """Read what `save_plan` wrote. Raises ConfigurationError where it is not there, or is no such plan."""
     try:
-        raw = path.read_bytes()
+        with open_regular(path) as file:
+            raw = file.read()
     except OSError as error:
         raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
     if not raw:

@@ -25,6 +25,7 @@ from tiered_storage.kafka_log.indexes.transaction_index import ENTRY_BYTES, Abor
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.regular_files import open_unbuffered
 
 _TRANSACTION_ENTRY = np.dtype(
     [("version", ">i2"), ("producerId", ">i8"), ("firstOffset", ">i8"), ("lastOffset", ">i8"), ("stable", ">i8")]
@@ -105,7 +106,8 @@ def _dump_index(
     except CorruptIndexError as error:
         count, problem = error.position // entry.itemsize, DumpProblem(error)
     for first in range(0, count, _CHUNK):
-        entries = np.fromfile(path, entry, min(_CHUNK, count - first), offset=first * entry.itemsize)
+        with open_unbuffered(path) as file:
+            entries = np.fromfile(file, entry, min(_CHUNK, count - first), offset=first * entry.itemsize)
         for fields in rows(entries):
             yield DumpRow(RowKind.ENTRY, fields)
     if problem is not None:

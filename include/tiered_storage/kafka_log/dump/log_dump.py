@@ -28,6 +28,7 @@ from tiered_storage.kafka_log.records.batch_header import (
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.regular_files import open_regular
 
 _WINDOW_BYTES = 1 << 20
 _LOW_ATTRIBUTES = CRC_END + 1
@@ -57,7 +58,7 @@ def end_of_log(path: Path, size: int, error: CorruptRecordError, next_offset: in
     The batches before it end below `next_offset`. A preallocated log does not grow when a batch is appended: what is
     sound by now was being written when the walk came to it.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(error.position)
         start = file.read(MAGIC_END)
         size_now = os.fstat(file.fileno()).st_size
@@ -109,7 +110,7 @@ def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool
 
 
 def _read_again(path: Path, position: int, size: int) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(position)
         return file.read(size)
 

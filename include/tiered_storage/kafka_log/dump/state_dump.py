@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.files.small_files import read_small_file
 from tiered_storage.kafka_log.files.topic_partition import CLUSTER_METADATA_TOPIC
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import read_clean_shutdown
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.regular_files import open_regular
 
 Entries = Iterator[Mapping[str, object]]
 
@@ -110,7 +111,7 @@ def _dump(entries: Callable[[], Entries], before: Callable[[int], Entries] | Non
 
 def _lines_before(path: Path, end: int, names: tuple[str, ...]) -> Entries:
     """Yield the entries of a checkpoint in its first `end` bytes, numbers as numbers."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         content = file.read(min(end, MAX_CHECKPOINT_BYTES))
     for line in content.decode("ascii", "backslashreplace").splitlines()[_CHECKPOINT_HEADER_LINES:]:
         fields = line.split()

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from tiered_storage.errors import InvalidLogDirectoryError, LogDirectoryLockedError
+from tiered_storage.regular_files import regular_descriptor
 
 LOCK_FILE = ".lock"
 
@@ -45,11 +46,12 @@ class DirectoryLock:
 
         Either way no broker can start in it meanwhile. Creates `.lock` where it is missing.
 
-        Raises LogDirectoryLockedError where it is held, InvalidLogDirectoryError where `.lock` cannot be opened.
+        Raises LogDirectoryLockedError where it is held, InvalidLogDirectoryError where `.lock` cannot be opened or is
+        no regular file.
         """
         path = directory / LOCK_FILE
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = _opened(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             reason = f"{directory} cannot be locked: {path} cannot be opened for writing ({error.strerror})"
             raise InvalidLogDirectoryError(f"{reason}; name a log directory that this user may write to") from error
@@ -82,10 +84,11 @@ class DirectoryLock:
 def ensure_unlocked(directory: Path) -> None:
     """Raise LogDirectoryLockedError where someone holds `directory`'s lock; take nothing and create nothing.
 
-    It speaks of this moment only: whoever changes the directory has to hold the lock.
+    It speaks of this moment only: whoever changes the directory has to hold the lock. Raises InvalidLogDirectoryError
+    where `.lock` is no regular file, and OSError.
     """
     try:
-        descriptor = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _opened(directory / LOCK_FILE, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
@@ -119,6 +122,19 @@ def ensure_not_linked(directory: Path, logs: Iterable[Path] = ()) -> None:
                 f"{path} is a symbolic link to {path.resolve()}: removing it would leave the file there and free "
                 "nothing. Move that file here, in the place of the link"
             )
+
+
+def _opened(path: Path, flags: int) -> int:
+    """Open `.lock` itself: what is locked where a link leads says nothing of the files beside the link."""
+    try:
+        return regular_descriptor(path, flags | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if not path.is_symlink() and (path.is_file() or not path.exists()):
+            raise
+        what = f"a symbolic link to {path.readlink()}" if path.is_symlink() else "no regular file"
+        raise InvalidLogDirectoryError(
+            f"{path.parent} cannot be locked: {path} is {what}. Stop the broker and remove it; a broker makes a new one"
+        ) from error
 
 
 def _mount_of(directory: Path) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
 from tiered_storage.errors import CorruptIndexError
+from tiered_storage.regular_files import NotRegularFileError, open_regular, regular_descriptor
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -20,13 +22,22 @@ TEMPORARY_SUFFIX = ".tmp"
 def read_small_file(path: Path, max_bytes: int) -> bytes:
     """Return all of `path`.
 
-    Raises CorruptIndexError where it holds more than `max_bytes`: no such file of Kafka's does.
+    Raises CorruptIndexError where it holds more than `max_bytes`, as no such file of Kafka's does, or is no regular
+    file; and OSError.
     """
-    with path.open("rb") as file:
+    with open_small_file(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise CorruptIndexError(path, max_bytes, f"the file goes on past {max_bytes} bytes, the most that is read")
     return content
+
+
+def open_small_file(path: Path) -> BufferedReader:
+    """Open `path` to read it. Raises CorruptIndexError where it is no regular file, and OSError."""
+    try:
+        return open_regular(path)
+    except (IsADirectoryError, NotRegularFileError) as error:
+        raise CorruptIndexError(path, 0, str(error.strerror)) from error
 
 
 def holds(path: Path, content: bytes) -> bool:
@@ -37,7 +48,9 @@ def holds(path: Path, content: bytes) -> bool:
 def replace_file(path: Path, content: bytes) -> None:
     """Make `content` the whole content of `path`, durably and all or nothing."""
     temporary = _temporary(path)
-    with temporary.open("wb") as file:
+    # A link there would name a file elsewhere, and a FIFO makes us wait for its reader.
+    descriptor = regular_descriptor(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "wb") as file:
         try:
             file.write(content)
             file.flush()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.files.small_files import is_zero, read_small_file
+from tiered_storage.kafka_log.files.small_files import is_zero, open_small_file, read_small_file
 
 MAX_INDEX_BYTES = 128 << 20
 
@@ -24,10 +24,11 @@ def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
 
     An entry of zeros only counts with another one behind it, or where it is the whole file: preallocated ones have room
     for more. A time index has such an entry for the first record, if it is of 1970.
-    Raises CorruptIndexError where the file is no whole number of entries, or more than zeros lies behind 128 MiB.
+    Raises CorruptIndexError where the file is no regular one, no whole number of entries, or more than zeros lies
+    behind 128 MiB.
     """
     most = MAX_INDEX_BYTES - MAX_INDEX_BYTES % entry.itemsize
-    with path.open("rb") as file:
+    with open_small_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most and not size % entry.itemsize and is_zero(file, most, size):
             file.seek(0)

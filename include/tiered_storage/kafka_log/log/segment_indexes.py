@@ -30,6 +30,7 @@ from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes,
 from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.regular_files import open_regular, open_unbuffered
 
 _OFFSET_INDEXES_KEPT = 4
 _INTERVALS_BEHIND = 16
@@ -209,7 +210,7 @@ def _ends_too_early(segment: LogSegment, index: OffsetIndex, index_interval_byte
     size, end = segment.size(), position + _INTERVALS_BEHIND * interval
     if size <= end:
         return False
-    with segment.log_path.open("rb") as file:
+    with open_regular(segment.log_path) as file:
         while position <= end:
             file.seek(position)
             try:
@@ -223,7 +224,7 @@ def _leads_to_a_batch(segment: LogSegment, entry: OffsetPosition) -> bool:
     """Say whether the batch at the entry's position begins at or before the entry's offset."""
     if not entry.position:
         return True
-    with segment.log_path.open("rb", buffering=0) as file:
+    with open_unbuffered(segment.log_path) as file:
         file.seek(entry.position)
         header = file.read(BATCH_OVERHEAD)
     try:

@@ -10,6 +10,7 @@ from typing import BinaryIO
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
+from tiered_storage.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def read_batch_range(
     `segment_end` (exclusive): whoever believed its offsets would pass over the segments that follow.
     """
     source = str(log_path)
-    with log_path.open("rb") as file:
+    with open_regular(log_path) as file:
         found = _first_batch(file, source, position, offset)
         if found is None:
             return None
@@ -68,7 +69,7 @@ def batch_position(log_path: Path, position: int, offset: int) -> int | None:
 
     The search begins at `position`, as that of read_batches does, and raises as it does.
     """
-    with log_path.open("rb") as file:
+    with open_regular(log_path) as file:
         found = _first_batch(file, str(log_path), position, offset)
     return found[0] if found else None
 

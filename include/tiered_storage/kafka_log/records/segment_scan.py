@@ -31,6 +31,7 @@ from tiered_storage.kafka_log.kernels.machine_code import (
 )
 from tiered_storage.kafka_log.records.batch_header import MAGIC_END, batch_size, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.regular_files import open_regular, open_unbuffered
 
 __all__ = [
     "BatchTable",
@@ -193,7 +194,7 @@ def iterate_segment(
     that is sound, and CorruptRecordError where the file ends inside a batch, or in zeros that are not asked for.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
-    with path.open("rb", buffering=0) as file:
+    with open_unbuffered(path) as file:
         size = os.fstat(file.fileno()).st_size
         end = size if end_position is None else min(size, end_position)
         file.seek(start_position)
@@ -326,7 +327,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 def is_whole_batch(path: Path, position: int) -> bool:
     """Whether a batch of any magic begins at `position` of the file, ends in it, and has the checksum that it says."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(position)
         head = file.read(CRC_END)
         if len(head) < CRC_END:

@@ -24,6 +24,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.regular_files import open_unbuffered
 from tiered_storage.remote_log.copy.batch_comparison import (
     Batches,
     first_difference,
@@ -83,7 +84,7 @@ def is_same_file(
 
 def _file_crc32c(path: Path) -> int:
     checksum = 0
-    with path.open("rb", buffering=0) as file:
+    with open_unbuffered(path) as file:
         while piece := file.read(_FILE_READ_BYTES):
             checksum = crc32c(piece, checksum)
     return checksum

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.regular_files import open_regular
 
 MOST_BYTES = 1 << 20
 
@@ -141,7 +142,7 @@ def read_client_properties(path: Path) -> dict[str, str]:
     Raises ConfigurationError, with the line's number, for a line of another form and for a property that is refused.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise ConfigurationError(f"{path}: the client's properties cannot be read: {error.strerror}") from error

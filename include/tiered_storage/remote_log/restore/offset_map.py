@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.private_files import make_private_folder, mode_in
+from tiered_storage.regular_files import open_regular, regular_descriptor
 
 FORMAT_VERSION = 1
 MOST_BYTES_IN_A_LINE = 1 << 20
@@ -159,7 +159,7 @@ class OffsetMap:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read `path`. Raises ConfigurationError where it is no map, or broken."""
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             reading = _Reading(path, file)
             head = reading.head()
             if head is None:
@@ -243,20 +243,17 @@ def _parsed(kind: TypeAdapter[Parsed], line: bytes) -> Parsed | None:
 
 
 def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
-    """Open `path` to read it and to append, or create it; never one that a link names, nor what is no plain file."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """Open `path` to read it and to append, or create it; never one that a link names, nor what is no regular file."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
     try:
         if not os.path.lexists(path):
             ensure_new()
             make_private_folder(path.parent)
             flags |= os.O_CREAT | os.O_EXCL
-        descriptor = os.open(path, flags, mode_in(path.parent) & 0o666)
+        descriptor = regular_descriptor(path, flags, mode_in(path.parent) & 0o666)
     except OSError as error:
         reason = "it is a link: name the file itself" if path.is_symlink() else error.strerror
         raise ConfigurationError(f"{path}: no offset map can be written there: {reason}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise ConfigurationError(f"{path}: no offset map can be written there: it is no plain file")
     return os.fdopen(descriptor, "a+b")
 
 

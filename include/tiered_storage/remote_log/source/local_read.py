@@ -20,6 +20,7 @@ from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
+from tiered_storage.regular_files import open_regular
 
 LOCAL_READ_BYTES = 1 << 20
 
@@ -50,7 +51,7 @@ class LocalSegmentReader:
         if position is None:
             return None
         scanner = SegmentScanner(str(segment.log_path), segment.base_offset, start_position=position)
-        with segment.log_path.open("rb") as file:
+        with open_regular(segment.log_path) as file:
             file.seek(position)
             content = file.read(LOCAL_READ_BYTES)
             needed = scanner.needed(memoryview(content))
@@ -112,7 +113,7 @@ def _found_by_index(log_path: Path, begin: int, offset: int) -> tuple[int, int] 
 def _seek(log_path: Path, position: int, offset: int) -> tuple[int, int] | None:
     """Return position and base offset of the first batch from `position` on that ends at or behind `offset`."""
     source = str(log_path)
-    with log_path.open("rb") as file:
+    with open_regular(log_path) as file:
         size = file.seek(0, os.SEEK_END)
         while position < size:
             file.seek(position)

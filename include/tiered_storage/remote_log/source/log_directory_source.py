@@ -29,6 +29,7 @@ from tiered_storage.kafka_log.files.log_directory import (
 )
 from tiered_storage.kafka_log.files.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from tiered_storage.regular_files import open_regular
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
@@ -132,7 +133,7 @@ class LogDirectorySource:
         """Read it from the header of the segment's first batch; who copies the segment names what is wrong with it."""
         from tiered_storage.kafka_log.records.batch_header import MAGIC_END
 
-        with segment.log_path.open("rb") as file:
+        with open_regular(segment.log_path) as file:
             head = file.read(MAGIC_END)
         return head[-1] if len(head) == MAGIC_END and any(head) else None
 
@@ -296,7 +297,7 @@ def _first_timestamp(log_path: Path) -> int | None:
     """Return the first record's timestamp (ms) as its batch's header tells it; None where it tells none."""
     from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 
-    with log_path.open("rb") as file:
+    with open_regular(log_path) as file:
         header = file.read(_HEADER_BYTES)
     if len(header) < _HEADER_BYTES or not any(header):
         return None

@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.regular_files import open_regular
 from tiered_storage.settings.properties.reading import Properties, Property, nearest, showable, unknown_name
 
 ENVIRONMENT_PREFIX = "TIERED_STORAGE_"
@@ -29,7 +30,9 @@ def read_file(path: Path) -> Properties:
     Raises ConfigurationError where it cannot be read, is not YAML (with the line), or is no mapping.
     """
     try:
-        root = yaml.compose(path.read_text("utf-8"), Loader=yaml.BaseLoader)
+        with open_regular(path) as file:
+            text = file.read().decode("utf-8")
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: the settings cannot be read: {reason}") from error

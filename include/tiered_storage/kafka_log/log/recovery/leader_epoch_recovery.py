@@ -21,6 +21,7 @@ from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.regular_files import open_unbuffered
 
 
 def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> None:
@@ -60,7 +61,7 @@ def _first_batches(segments: Sequence[LogSegment]) -> list[tuple[RecordBatch | N
 
 
 def _first_batch(segment: LogSegment) -> RecordBatch | None:
-    with segment.log_path.open("rb", buffering=0) as file:
+    with open_unbuffered(segment.log_path) as file:
         header = file.read(BATCH_OVERHEAD)
     try:
         return read_batch_header(header)

@@ -17,6 +17,7 @@ from tiered_storage.kafka_log.log.recovery.retained_aborts import RetainedAborts
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import is_whole_batch, iterate_segment, sound_part
+from tiered_storage.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def _check_tail(segment: LogSegment, position: int, offset: int, on_disk: OnDisk
 
 def _is_followed(segment: LogSegment, position: int) -> bool:
     """Whether a whole batch follows the broken one at `position`, if that one is as long as it says."""
-    with segment.log_path.open("rb") as file:
+    with open_regular(segment.log_path) as file:
         file.seek(position)
         head = file.read(LOG_OVERHEAD)
     behind = position + LOG_OVERHEAD + max(int.from_bytes(head[8:], "big", signed=True), 0)

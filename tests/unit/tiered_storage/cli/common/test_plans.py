@@ -113,6 +113,15 @@ def test_a_plan_of_an_earlier_release_is_carried_out(files: RemoteLogFiles, tmp_
     assert (done.exit_code, done.rows) == (0, shown.rows), done.err
 
 
+@pytest.mark.parametrize("command", ["retain", "expire"])
+def test_an_empty_file_is_no_plan(files: RemoteLogFiles, tmp_path: Path, command: str) -> None:
+    (tmp_path / "empty").touch()
+
+    refused = run_on(files, command, "--plan", tmp_path / "empty")
+
+    assert (refused.exit_code, f"{tmp_path / 'empty'} is empty" in refused.err) == (1, True)
+
+
 def test_a_file_that_is_no_plan_is_named_with_its_line(files: RemoteLogFiles, tmp_path: Path) -> None:
     plan = tmp_path / "plan.jsonl"
     plan.write_text('{"nothing": 1}\n')

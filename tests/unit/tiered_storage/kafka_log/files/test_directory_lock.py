@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,25 @@ def test_a_lock_is_given_back_when_its_block_fails(tmp_path: Path) -> None:
         raise RuntimeError
 
     ensure_unlocked(tmp_path)
+
+
+def test_a_lock_file_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    elsewhere, lock = tmp_path / "elsewhere", tmp_path / ".lock"
+    attempts = (lambda: DirectoryLock.acquire(tmp_path), lambda: ensure_unlocked(tmp_path))
+
+    def refused(reason: str) -> None:
+        for attempt in attempts:
+            with pytest.raises(InvalidLogDirectoryError, match=reason):
+                attempt()
+
+    lock.symlink_to(elsewhere)
+    refused(f"cannot be locked: {lock} is a symbolic link to {elsewhere}. Stop the broker and remove it")
+    assert not elsewhere.exists()
+    elsewhere.touch()
+    refused("is a symbolic link to")
+    lock.unlink()
+    os.mkfifo(lock)
+    refused(f"{lock} is no regular file")
+    lock.unlink()
+    lock.mkdir()
+    refused(f"{lock} is no regular file")

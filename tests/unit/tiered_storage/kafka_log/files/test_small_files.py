@@ -8,6 +8,7 @@ import pytest
 
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.files.small_files import read_small_file, remove_temporary_files, replace_file
+from tiered_storage.regular_files import NotRegularFileError
 
 
 def test_a_replaced_file_has_the_new_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -65,3 +66,20 @@ def test_what_a_crash_left_of_files_that_were_being_replaced_goes(tmp_path: Path
     assert remove_temporary_files(tmp_path, ["mine", "yours", "missing"]) == ["mine.tmp"]
 
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "other.tmp", "yours.tmp"}
+
+
+def test_what_is_no_regular_file_is_neither_read_nor_waited_for_nor_written_through(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for name, reason in (("folder", "Is a directory"), ("fifo", "it is no regular file")):
+        with pytest.raises(CorruptIndexError, match=reason):
+            read_small_file(tmp_path / name, 3)
+
+    os.mkfifo(tmp_path / "first.tmp")
+    with pytest.raises(NotRegularFileError):
+        replace_file(tmp_path / "first", b"new")
+    (tmp_path / "elsewhere").write_bytes(b"old")
+    (tmp_path / "second.tmp").symlink_to("elsewhere")
+    with pytest.raises(OSError, match=r"second\.tmp"):
+        replace_file(tmp_path / "second", b"new")
+    assert (tmp_path / "elsewhere").read_bytes() == b"old"

@@ -1,0 +1,116 @@
+"""A FIFO, as any file that is none on a disk, in the place of one that a command reads: an error, never a wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run, run_on
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, offsets_read
+
+MOST_SECONDS = 20
+
+
+@contextmanager
+def in_time(fifo: Path) -> Iterator[None]:
+    """Fail where the block waits for somebody to write to `fifo`; let no thread wait for it after that."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"waited for {fifo}")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+
+
+def make_fifo(path: Path) -> Path:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+def run_with(files: RemoteLogFiles, fifo: Path, *arguments: object) -> CommandResult:
+    with in_time(fifo):
+        return run(*arguments) if arguments[0] == "dump" else run_on(files, *arguments)
+
+
+REFUSED: list[tuple[str, tuple[str, ...]]] = [
+    *((".lock", (command,)) for command in ("plan", "copy", "retain", "expire", "audit")),
+    (".lock", ("read", "orders", "0")),
+    (".lock", ("topics", "list")),
+    *(
+        (name, ("dump", "{}"))
+        for name in (
+            "orders-0/00000000000000000010.log",
+            "orders-0/00000000000000000010.index",
+            "orders-0/00000000000000000010.timeindex",
+            "orders-0/00000000000000000010.snapshot",
+            "orders-0/leader-epoch-checkpoint",
+            "orders-0/partition.metadata",
+            "meta.properties",
+            "replication-offset-checkpoint",
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "command"), REFUSED, ids=lambda each: each if isinstance(each, str) else each[0])
+def test_it_is_refused_by_name_in_a_log_directory(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
+    fifo = make_fifo(files.log_directory / name)
+
+    ended = run_with(files, fifo, *(fifo if part == "{}" else part for part in command))
+
+    assert (ended.exit_code, f"{fifo}" in ended.out + ended.err) == (1, True), ended
+    assert "no regular file" in ended.out + ended.err
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
+def test_an_index_that_is_one_is_told_as_a_damaged_one_and_keeps_nobody_from_the_records(
+    tmp_path: Path, suffix: str
+) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": ENABLED})
+    fifo = make_fifo(files.partition_directory() / f"00000000000000000010.{suffix}")
+
+    assert run_with(files, fifo, "read", "orders", 0, "--offset", 14, "--max-records", 1).exit_code == 0
+    assert run_with(files, fifo, "offsets", "orders", 0, "--time", 1).exit_code == 0
+    assert len(run_with(files, fifo, "copy", "--json").rows) == 3
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_files_that_a_person_names_are_refused_by_name(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
+    fifo = make_fifo(tmp_path / "fifo")
+    told = f"{fifo}: the rights cannot be read: it is no regular file"
+    assert (
+        f"{fifo}: the plan cannot be read (it is no regular file)"
+        in run_with(files, fifo, "retain", "--plan", fifo).err
+    )
+    with in_time(fifo):
+        assert "the settings cannot be read: it is no regular file" in run("plan", "--config", fifo).err
+    files.properties["read.service.rights.file"] = str(fifo)
+    doctor = run_with(files, fifo, "doctor", "--json")
+    assert (doctor.exit_code, told in doctor.out) == (1, True)
+
+
+def test_a_lock_file_that_is_a_link_stops_a_trim_and_nothing_is_made_where_it_leads(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    elsewhere, lock = tmp_path / "elsewhere", files.log_directory / ".lock"
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(elsewhere)
+
+    trimmed = run_on(files, "retain")
+
+    assert (trimmed.exit_code, f"{lock} is a symbolic link to {elsewhere}" in trimmed.err) == (1, True), trimmed
+    assert (elsewhere.exists(), files.local_starts()) == (False, [0, 10, 20, 30])
