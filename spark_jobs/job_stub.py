@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,14 +38,14 @@ STORE_VARIABLES = (
 
 
 def use_library(archives: list[str]) -> None:
-    """Unpack the library once on this machine, into a folder named as its archive, and import it from there."""
+    """Unpack the library once on this machine, into a folder named as its archive, and import it from there.
+
+    Raises PermissionError where there is no folder for that which only this user can write to.
+    """
     [archive] = [
         Path(path) for path in archives if Path(path).name.startswith("tiered_storage-") and path.endswith(".zip")
     ]
-    cache = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
-    cache.mkdir(mode=0o700, exist_ok=True)
-    if cache.lstat().st_uid != os.getuid():
-        raise PermissionError(f"{cache} belongs to somebody else; remove it, or set TMPDIR")
+    cache = _cache(archive)
     folder = cache / archive.stem
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=cache) as unpacked:
@@ -57,6 +59,21 @@ def use_library(archives: list[str]) -> None:
     _mend(folder, archive)
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+
+
+def _cache(archive: Path) -> Path:
+    """Return a folder that only this user can write to: whoever else could, would run code in this process.
+
+    Anybody may make the machine's one first. Then it is one beside the archive, which is removed with that.
+    """
+    shared = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
+    for cache in (shared, archive.parent / "remote-log"):
+        with suppress(FileExistsError):
+            cache.mkdir(mode=0o700)
+        status = cache.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return cache
+    raise PermissionError(f"{shared} is a link, open to all, or belongs to somebody else; remove it, or set TMPDIR")
 
 
 def _mend(folder: Path, archive: Path) -> None:

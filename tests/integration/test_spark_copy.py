@@ -147,3 +147,22 @@ def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_
     assert list((tmp_path / "tmp").glob(f"remote-log-{os.getuid()}/*")) == [unpacked]
     assert {path: path.stat().st_mtime_ns for path in unpacked.rglob("kernels-*.o")} == compiled
     record_property("seconds_of_first_and_later_segments", [first[0].seconds, second[0].seconds])
+
+
+def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leave_none(
+    spark_submit: SparkSubmit, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "tmp" / f"remote-log-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    site = TieredSite(tmp_path / "site")
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": TIERED})
+
+    outcomes, _ = spark_submit(site, "runs/first/1")
+
+    assert site.finished("orders-0") == [0, 10]
+    assert list(theirs.iterdir()) == []
+    libraries = {Path(outcome.library) for outcome in outcomes}
+    assert libraries
+    assert [path for path in libraries if theirs in path.parents or path.exists()] == []

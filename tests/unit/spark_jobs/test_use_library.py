@@ -61,18 +61,64 @@ def test_another_library_is_unpacked_beside_it(
     assert sys.path[0].endswith(archive.stem)
 
 
-def test_a_link_that_somebody_else_put_there_is_not_followed(
-    job: ModuleType, machine: Path, monkeypatch: pytest.MonkeyPatch
+def belongs_to_somebody_else(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    stat_of, other = Path.lstat, os.getuid() + 1
+
+    def lstat(path: Path) -> os.stat_result:
+        found = stat_of(path)
+        return os.stat_result([*found[:4], other, *found[5:]]) if path in folders else found
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+
+
+def test_a_folder_that_somebody_else_made_first_is_not_used(
+    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (machine / "elsewhere").mkdir()
-    (machine / f"remote-log-{os.getuid()}").symlink_to(machine / "elsewhere")
-    mine = os.getuid()
-    # Only the link belongs to somebody else: its owner can make it lead to a directory of ours.
-    stat_of = Path.lstat
-    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result([*stat_of(path)[:4], mine + 1, *stat_of(path)[5:]]))
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
-        job.use_library(["tiered_storage-0.zip"])
-    assert list((machine / "elsewhere").iterdir()) == []
+    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
+    theirs = machine / f"remote-log-{os.getuid()}"
+    (theirs / archive.stem / "tiered_storage").mkdir(parents=True)
+    belongs_to_somebody_else(monkeypatch, theirs)
+
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(job.use_library, [["", str(archive)]] * 4))
+
+    ours = archive.parent / "remote-log"
+    assert sys.path[0] == str(ours / archive.stem)
+    assert [path.name for path in ours.iterdir()] == [archive.stem]
+    assert ours.stat().st_mode & 0o777 == 0o700
+    assert not list((theirs / archive.stem / "tiered_storage").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "file", "writable for all"])
+def test_what_cannot_be_trusted_to_be_a_folder_of_ours_is_not_used(
+    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
+) -> None:
+    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
+    there, elsewhere = machine / f"remote-log-{os.getuid()}", machine / "elsewhere"
+    if kind == "file":
+        there.touch()
+    elif kind == "writable for all":
+        there.mkdir()
+        there.chmod(0o777)
+    else:
+        there.symlink_to(elsewhere)
+    if kind != "dangling link":
+        elsewhere.mkdir()
+
+    job.use_library([str(archive)])
+
+    assert sys.path[0] == str(archive.parent / "remote-log" / archive.stem)
+    assert not elsewhere.exists() or not list(elsewhere.iterdir())
+
+
+def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
+    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
+    belongs_to_somebody_else(monkeypatch, machine / f"remote-log-{os.getuid()}", archive.parent / "remote-log")
+    with pytest.raises(PermissionError, match="belongs to somebody else; remove it, or set TMPDIR"):
+        job.use_library([str(archive)])
+    assert not [path for path in sys.path if Path(path).name == archive.stem]
 
 
 def test_what_a_cleaner_of_temporary_files_took_away_is_put_back(
