@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -88,14 +87,14 @@ def test_rights_hold_as_soon_as_their_file_has_changed(own_site: ReadServiceSite
 def test_a_passing_failure_to_read_the_rights_passes(own_site: ReadServiceSite) -> None:
     assert own_site.get(READING[0]).status_code == 200
     os.utime(own_site.rights, ns=(1, 1))
-    opened = Path.open
+    opened = os.open
 
-    def failing(path: Path, *arguments: Any, **options: Any) -> Any:
+    def failing(path: Any, *arguments: Any, **options: Any) -> Any:
         if path == own_site.rights:
             raise OSError(24, "Too many open files")
         return opened(path, *arguments, **options)
 
-    with mock.patch.object(Path, "open", failing):
+    with mock.patch.object(os, "open", failing):
         assert own_site.get(READING[0]).status_code == 404
     assert own_site.get(READING[0]).status_code == 200
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -528,14 +529,14 @@ def test_a_closed_log_that_may_not_be_read_is_named_by_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 4})
-    shut, really_open = files.local_segments()[1].log_path, Path.open
+    shut, really_open = files.local_segments()[1].log_path, os.open
 
-    def opened(path: Path, *args: Any, **named: Any) -> Any:
+    def opened(path: Any, *args: Any, **named: Any) -> Any:
         if path == shut:
             raise PermissionError(13, "Permission denied", str(path))
         return really_open(path, *args, **named)
 
-    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(os, "open", opened)
     for command in ("plan", "copy"):
         ended = run_on(files, command)
 
