@@ -37,11 +37,12 @@ from tiered_storage.remote_log.retention.deletion_gate import (
     GraceTime,
     ensure_known_partition,
 )
-from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_coverage
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 GROUP_PARTITIONS = 50
@@ -306,7 +307,30 @@ class ObjectDeletion:
         except DeletionRefusedError as error:
             found.fail(partition, error)
             return []
-        return finished
+        return self._without_only_copies(partition, finished, found)
+
+    def _without_only_copies(
+        self, partition: TopicIdPartition, due: list[RemoteLogSegmentMetadata], found: Found
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Leave out of `due` the second copies whose offsets no finished segment holds any more that the store lists.
+
+        They were marked because others held their offsets, a grace time ago. Of a topic that is not tiered any more all
+        goes that is remote, whatever holds it.
+        """
+        log_start = self.metadata.log_start_offset(partition) or 0
+        second = [one for one in due if one.end_offset >= log_start]
+        is_ended = partition in self.going or not self.gate.decided_topic(partition).remote_storage_enable
+        if not second or is_ended or not isinstance(self.storage, ListableStorage):
+            return due
+        sizes = {listed.name: listed.size for listed in self.storage.list_objects(partition_folder(partition))}
+        coverage = listed_coverage(partition, self.metadata, self.storage, sizes)
+        kept = {
+            one.segment_id.id: _only_copy(one)
+            for one in second
+            if coverage.holding(max(one.start_offset, log_start), one.end_offset) is None
+        }
+        self._objects.note([one for one in second if one.segment_id.id in kept], kept, found)
+        return [one for one in due if one.segment_id.id not in kept]
 
 
 def _forbidden(partition: TopicIdPartition, segments: int) -> str:
@@ -314,6 +338,14 @@ def _forbidden(partition: TopicIdPartition, segments: int) -> str:
         f"{segments} segments of it are to be deleted by an earlier word, and may not be any more: what is marked "
         "stays in the store, and no reader is given it; 'tiered-storage topics allow-deletion "
         f"{partition.topic} --only remote' lets it go"
+    )
+
+
+def _only_copy(segment: RemoteLogSegmentMetadata) -> str:
+    return (
+        f"it was marked because other segments hold offsets {segment.start_offset} to {segment.end_offset}, but the "
+        "store no longer has all of these: it stays, as it may be the only copy. 'tiered-storage audit' names what is "
+        "missing: put that back from a backup, or let 'tiered-storage repair' mend it; then the next run deletes this"
     )
 
 

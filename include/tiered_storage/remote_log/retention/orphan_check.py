@@ -9,7 +9,7 @@ it begin, a `.log` that lost its indexes stays in the same way, for a person to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
@@ -61,7 +61,7 @@ class OrphanCheck:
         if not whole:
             return kept
         state = self.metadata.partition_state(partition)
-        coverage = self._coverage(partition, sizes)
+        coverage = listed_coverage(partition, self.metadata, self.storage, sizes)
         local, lineage = self._look(partition, state.lineage)
         for found in whole:
             start_offset = max(found.leftover.start_offset, state.log_start_offset or 0)
@@ -132,15 +132,6 @@ class OrphanCheck:
         copy = replace(leftover, size=size, end_offset=end_offset)
         return _Whole(leftover, end_offset, copy, is_data_alone=True)
 
-    def _coverage(self, partition: TopicIdPartition, sizes: dict[str, int]) -> Coverage:
-        """Return what finished segments hold whose objects the store lists, each with its size."""
-        there = [
-            segment
-            for segment in finished(self.metadata.list_remote_log_segments(partition))
-            if all(sizes.get(name) == size for name, size in self.storage.expected_objects(segment).items())
-        ]
-        return Coverage.of(there, self.metadata.partition_state(partition).lineage)
-
     def _look(
         self, partition: TopicIdPartition, known: tuple[EpochEntry, ...]
     ) -> tuple[PartitionLog | None, tuple[EpochEntry, ...]]:
@@ -155,6 +146,18 @@ class OrphanCheck:
             return log, trusted_lineage(known, log)
         except (TieredStorageError, OSError):
             return None, known
+
+
+def listed_coverage(
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: ListableStorage, sizes: Mapping[str, int]
+) -> Coverage:
+    """Return what finished segments hold whose objects the store lists, each with its size."""
+    there = [
+        segment
+        for segment in finished(metadata.list_remote_log_segments(partition))
+        if all(sizes.get(name) == size for name, size in storage.expected_objects(segment).items())
+    ]
+    return Coverage.of(there, metadata.partition_state(partition).lineage)
 
 
 @dataclass(frozen=True, slots=True)

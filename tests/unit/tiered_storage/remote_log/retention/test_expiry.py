@@ -753,6 +753,30 @@ def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
         assert len(segments_of(remote_log)) == 4
 
 
+def test_a_second_copy_stays_where_the_first_was_lost_after_it_was_marked(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, remote_log_deletion_grace_ms=3_600_000)
+    with files.open() as remote_log:
+        copy_twice(remote_log, 10)
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+        [kept], [second] = plan.read_instead, plan.superseded
+        [lost] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
+        content = lost.read_bytes()
+        lost.unlink()
+        files.clock.now += 3_600_000
+
+        report = remote_log.deletions.delete_marked("expire")
+        assert report.deleted == ()
+        assert "other segments hold offsets 10 to 19, but the store no longer has all of these" in (
+            report.failures[0].message
+        )
+        assert [path for path in files.objects(".log") if second.segment_id.id in path.name]
+
+        lost.write_bytes(content)
+        assert [one.segment_id for one in remote_log.deletions.delete_marked("expire").deleted] == [second.segment_id]
+
+
 # ----------------------------------------------------------------------------------------------------------- limited
 
 
