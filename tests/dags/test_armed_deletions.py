@@ -50,6 +50,17 @@ def test_a_scheduled_run_only_plans_until_it_is_armed(airflow: AirflowHome, copi
     assert not unchanged(copied)
 
 
+@pytest.mark.parametrize("dag_id", DELETING)
+def test_a_task_of_such_a_run_that_is_cleared_alone_deletes_nothing(
+    airflow: AirflowHome, copied: TieredSite, dag_id: str
+) -> None:
+    run = airflow.run_by_schedule(dag_id)
+    for task_id in sorted(run.tasks.keys() - {"plan"}):
+        again = airflow.run_again(dag_id, run, [task_id])
+        assert (again.state, again.tasks[task_id]) == ("success", "skipped")
+    assert unchanged(copied)
+
+
 def test_an_event_trims_nothing_until_it_is_armed(airflow: AirflowHome, copied: TieredSite) -> None:
     run = airflow.run_for_events("enforce_local_retention", [{}])
     assert (run.state, run.tasks["trim"]) == ("success", "skipped")

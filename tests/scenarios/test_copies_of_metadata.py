@@ -455,6 +455,19 @@ def test_metadata_of_another_store_do_not_take_over(site: RemoteLogFiles, tmp_pa
     assert "belongs to the metadata" in told.err
 
 
+def test_the_database_of_a_running_process_is_not_restored_as_a_backup(site: RemoteLogFiles) -> None:
+    copied = site.root / "copied.db"
+    copied.write_bytes(database_of(site).read_bytes())
+    copied.with_name("copied.db-wal").write_bytes(b"commits")
+    remove_metadata(site)
+
+    told = run_on(site, "metadata", "restore", copied)
+
+    assert told.exit_code == 1
+    assert "copied.db-wal lies beside it" in told.err
+    assert not database_of(site).exists()
+
+
 def test_marks_that_an_undelete_took_back_delete_nothing_though_old_pages_bring_them_back(site: RemoteLogFiles) -> None:
     site.properties["remote.log.deletion.grace.ms"] = 3_600_000
     assert run_on(site, "expire").exit_code == 0
@@ -470,6 +483,28 @@ def test_marks_that_an_undelete_took_back_delete_nothing_though_old_pages_bring_
     for command in ("expire", "retain"):
         told = refused(site, command)
         assert "of different times" in told.err, told.err
+
+
+def test_such_marks_delete_nothing_of_several_partitions_at_once(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}, topics={"orders": DELETABLE})
+    files.properties["remote.log.deletion.grace.ms"] = 3_600_000
+    assert run_on(files, "expire").exit_code == 0
+    marked = database_of(files).read_bytes()
+    assert run_on(files, "undelete", "orders").exit_code == 0
+    remove_metadata(files)
+    database_of(files).write_bytes(marked)
+    with files.open(outdated=True) as remote_log:
+        remote_log.guard.claim("a write-ahead log of today")
+    files.properties["remote.log.deletion.grace.ms"] = 0
+    before = files.objects()
+
+    with files.open() as remote_log:
+        report = remote_log.deletions.delete_marked("expire")
+
+    assert report.deleted == ()
+    assert all("of different times" in failure.message for failure in report.failures)
+    assert len(report.failures) == 2
+    assert files.objects() == before
 
 
 def test_metadata_of_another_store_take_no_decision(site: RemoteLogFiles, tmp_path: Path) -> None:

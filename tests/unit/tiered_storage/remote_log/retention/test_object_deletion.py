@@ -14,6 +14,7 @@ from support.remote_logs import (
     a_copied_remote_log,
     held_by,
     partition_of,
+    segments_of,
     states_of,
 )
 from support.stamped_store import stamped
@@ -265,3 +266,29 @@ def test_a_right_that_was_taken_away_of_one_topic_of_a_group_keeps_its_segments(
         assert "1 segments of it are to be deleted" in told.message
         assert "topics allow-deletion orders" in told.message
         assert states_of(remote_log) == [(0, DELETING)]
+
+
+def test_a_run_whose_lease_an_undelete_took_deletes_nothing_that_came_back(tmp_path: Path) -> None:
+    files = a_marked_remote_log(tmp_path, batch=1)
+    undeleted: list[int] = []
+
+    def undelete_once(_size: int, _count: int) -> None:
+        if undeleted:
+            return
+        files.properties["remote.log.deletion.grace.ms"] = 3_600_000
+        with files.open() as another:
+            files.clock.now += another.settings.lease_duration_ms + 1
+            brought_back, _ = another.deletions.undelete("orders", "ada")
+            undeleted.extend(len(each.segments) for each in brought_back)
+
+    with files.open() as remote_log:
+        report = remote_log.deletions.delete_marked("delete", on_moved=undelete_once)
+
+    assert undeleted == [4]
+    assert len(report.deleted) == 1
+    assert "orders-0" in str(report.left)
+    with files.open() as remote_log:
+        assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (10, 20, 30, 40)]
+        for segment in segments_of(remote_log):
+            assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
+            remote_log.storage.verify(segment)
