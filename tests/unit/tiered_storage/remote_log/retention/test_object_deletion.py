@@ -272,7 +272,7 @@ def test_a_run_whose_lease_an_undelete_took_deletes_nothing_that_came_back(tmp_p
     files = a_marked_remote_log(tmp_path, batch=1)
     undeleted: list[int] = []
 
-    def undelete_once(_size: int, _count: int) -> None:
+    def undelete_once(_size: int, _count: int = 1, /) -> None:
         if undeleted:
             return
         files.properties["remote.log.deletion.grace.ms"] = 3_600_000
