@@ -47,6 +47,13 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
@@ -308,6 +315,42 @@ def test_a_partitions_folder_with_anything_else_in_it_is_not_taken_over(
     assert (target / name).read_text() == "mine"
 
 
+def create_empty_partitions(target: Path) -> None:
+    with LogDirectoryWriter.create(target, CLUSTER_ID, clock=lambda: NOW) as writer:
+        for number in (0, 1):
+            writer.create_log("orders", number, topic_id("orders"))
+
+
+def test_a_partition_that_retention_emptied_is_not_taken_over(files: RemoteLogFiles, target: Path) -> None:
+    create_empty_partitions(target)
+    log = target / "orders-0" / f"{0:020}.log"
+    assert log.stat().st_size == 0
+    log.rename(log.with_name(f"{3083:020}.log"))
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    result = restore(files, target)
+    assert (result.exit_code, result.document["error"]) == (1, "InvalidLogDirectoryError")
+    assert f"{target} has orders-0 already" in result.document["message"]
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT]
+)
+def test_an_empty_partition_that_a_checkpoint_knows_longer_is_not_taken_over(
+    files: RemoteLogFiles, target: Path, checkpoint: str
+) -> None:
+    create_empty_partitions(target)
+    path = target / checkpoint
+    known = read_offset_checkpoint(path) if path.is_file() else {}
+    write_offset_checkpoint(path, {**known, ("orders", 1): 7})
+    result = restore(files, target)
+    assert (result.exit_code, result.document["error"]) == (1, "InvalidLogDirectoryError")
+    assert f"{target} has orders-1 already" in result.document["message"]
+    write_offset_checkpoint(path, {**known, ("orders", 1): 0})
+    assert restore(files, target).exit_code == 0
+    assert records_in(target, 1) == records(0, 20)
+
+
 @pytest.mark.parametrize("name", ["../orders", "..", "a/b"])
 def test_a_name_that_is_no_topics_leads_out_of_no_directory(files: RemoteLogFiles, target: Path, name: str) -> None:
     before = sorted(files.root.rglob("*"))
@@ -517,6 +560,31 @@ def test_a_second_run_finishes_what_a_crash_left(
     assert partitions_in(target) == ["orders-0", "orders-1"]
     assert records_in(target) == records(0, 30)
     assert [path.name for path in target.iterdir() if path.name.startswith(".remote-log")] == []
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_second_run_takes_over_the_empty_partitions_that_the_first_one_did_not(
+    files: RemoteLogFiles, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run wrote their checkpoints, and died after it had emptied so many folders."""
+    create_empty_partitions(target)
+    unlink = Path.unlink
+    emptied: set[Path] = set()
+
+    def unlink_or_die(self: Path, missing_ok: bool = False) -> None:
+        if self.parent.parent == target and len(emptied | {self.parent}) > after:
+            raise Died
+        emptied.update({self.parent} if self.parent.parent == target else ())
+        unlink(self, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink_or_die)
+        with pytest.raises(Died):
+            restore(files, target)
+    assert read_offset_checkpoint(target / HIGH_WATERMARK_CHECKPOINT)["orders", 1] == 20
+    assert restore(files, target).exit_code == 0
+    assert records_in(target) == records(0, 30)
+    assert records_in(target, 1) == records(0, 20)
 
 
 @pytest.mark.parametrize("file", [META_PROPERTIES, CLEAN_SHUTDOWN])

@@ -116,7 +116,7 @@ def restore_to_directory(
             _ended(log, each, there, storage if topic_id != plan.topic_id else None) for log, each in named.items()
         )
         todo = {log: each for log, each in named.items() if log.directory not in there}
-        _check_free(directory, todo)
+        _check_free(directory, todo, unfinished)
         directory.discard_staged(log.directory for log in named)
         directory.ensure_room(sum(each.size for each in todo.values()))
         check_store((segment for each in todo.values() for segment in each.segments), storage, validation)
@@ -260,12 +260,12 @@ def _topic_id(
     return plan.topic_id
 
 
-def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog]) -> None:
-    taken = [log.directory for log in logs if not directory.is_free(log.directory)]
+def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog], unfinished: UnfinishedRestore | None) -> None:
+    taken = [log.directory for log in logs if not directory.is_free(log.directory, unfinished)]
     if taken:
         raise InvalidLogDirectoryError(
-            f"{directory.root} has {', '.join(taken)} already, with records or other files: restore into another "
-            "directory, or take them away first; nothing was changed"
+            f"{directory.root} has {', '.join(taken)} already, with records or other files, or they held records "
+            "before: restore into another directory, or take them away first; nothing was changed"
         )
 
 

@@ -63,12 +63,18 @@ class UnfinishedRestore:
     logs: tuple[RestoredLog, ...]
 
 
-def _is_without_records(path: Path) -> bool:
-    """Whether `path` is a file that a broker has in an empty partition, by its name, and no log with a byte in it."""
+def _is_of_a_new_log(path: Path) -> bool:
+    """Whether `path` is a file that a broker has in a log that never held a record: none of a later offset than 0."""
     kafkas = recognize(path)
-    if kafkas is None or path.is_symlink() or not path.is_file():
+    if kafkas is None or kafkas.offset or path.is_symlink() or not path.is_file():
         return False
     return kafkas.kind is not FileKind.LOG or path.stat().st_size == 0
+
+
+def _is_new_log(directory: Path) -> bool:
+    if directory.is_symlink() or not directory.is_dir():
+        return False
+    return all(map(_is_of_a_new_log, directory.iterdir()))
 
 
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(UnfinishedRestore)
@@ -146,15 +152,23 @@ class TargetDirectory:
             return False
         return segments[0].base_offset == log.first_offset and LogSegment(log.end_offset, directory) in segments
 
-    def is_free(self, name: str) -> bool:
-        """Whether a partition of that `name` can be put in place: there is none, or one of Kafka's without a record.
+    def is_free(self, name: str, unfinished: UnfinishedRestore | None) -> bool:
+        """Whether a partition of that `name` can be put in place: there is none, or one that never held a record.
 
-        A broker makes such an empty one when the topic is created. A folder with any other file in it is not free.
+        A broker makes such an empty one when the topic is created. A log that begins after offset 0, or that a
+        checkpoint knows to, held records before. So did a folder with any other file in it, for all we know. The
+        checkpoints of a partition that `unfinished` names were written by that restore. Raises CorruptIndexError.
         """
         directory = self.root / name
         if not directory.exists():
             return not directory.is_symlink()
-        return not directory.is_symlink() and directory.is_dir() and all(map(_is_without_records, directory.iterdir()))
+        if not _is_new_log(directory):
+            return False
+        if unfinished and any(log.directory == name for log in unfinished.logs):
+            return True
+        key = parse_partition_directory(name)
+        paths = [self.root / checkpoint for checkpoint in _CHECKPOINTS]
+        return key is not None and not any(read_offset_checkpoint(path).get(key) for path in paths if path.is_file())
 
     def topic_ids(self, topic: str) -> frozenset[str]:
         """Return the ids that the partitions of `topic` have here: one, unless something is wrong."""
@@ -191,7 +205,7 @@ class TargetDirectory:
         """Give the partition that was written aside its name, in the place of an empty one."""
         directory = self.root / name
         if directory.is_dir():
-            if not self.is_free(name):
+            if not _is_new_log(directory):
                 raise InvalidLogDirectoryError(f"{directory} was empty, and is not any more: nothing is put there")
             # Its id goes last: by that a second run knows which topic this is.
             for path in sorted(directory.iterdir(), key=lambda path: path.name == PARTITION_METADATA):
