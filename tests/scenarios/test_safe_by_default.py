@@ -29,6 +29,7 @@ from support.remote_logs import (
     is_kept_by_the_store,
     unsynced,
 )
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": {**DELETABLE, "remote.storage.enable": False}}
@@ -47,6 +48,13 @@ COMMANDS = {
 def a_site(root: Path) -> RemoteLogFiles:
     """Lay out two topics of which each command has something to delete."""
     return a_copied_remote_log(root, PARTITIONS, topics=TOPICS)
+
+
+def a_site_without_copies(root: Path) -> RemoteLogFiles:
+    files = a_remote_log(root, PARTITIONS, topics=TOPICS)
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    return files
 
 
 @dataclass(frozen=True)
@@ -234,6 +242,53 @@ def test_without_the_right_nothing_is_deleted(tmp_path: Path, command: str) -> N
     assert not somebody_asked_for_it or "allow-deletion" in said(result)
     with files.open() as remote_log:
         assert_clean(remote_log)
+
+
+def compacted_by_the_cleaner(files: RemoteLogFiles) -> None:
+    """Kafka's cleaner rewrote closed segments, whatever the settings say."""
+    write_offset_checkpoint(files.log_directory / "cleaner-offset-checkpoint", {("orders", 0): 20})
+
+
+def compacted_by_its_settings(files: RemoteLogFiles) -> None:
+    files.properties["topics"] = {**TOPICS, "orders": {**DELETABLE, "cleanup.policy": "compact"}}
+
+
+def compacted_and_out_of_sight(files: RemoteLogFiles) -> None:
+    compacted_by_its_settings(files)
+    files.properties["log.dirs"] = []
+
+
+def tiered_by_kafka(files: RemoteLogFiles) -> None:
+    """The log begins in Kafka's own remote tier, below its first local offset."""
+    assert run_on(files, "retain", "--topics", "orders").exit_code == 0
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 0})
+
+
+@pytest.mark.parametrize(
+    ("lay_out", "becomes", "words"),
+    [
+        (a_site, compacted_by_the_cleaner, "has compacted orders-0"),
+        (a_site, compacted_by_its_settings, "cleanup.policy=compact"),
+        (a_site, compacted_and_out_of_sight, "cleanup.policy=compact"),
+        (a_site, tiered_by_kafka, "Kafka itself tiers orders-0"),
+        (a_site_without_copies, compacted_by_the_cleaner, "has compacted orders-0"),
+        (a_site_without_copies, compacted_by_its_settings, "cleanup.policy=compact"),
+    ],
+)
+def test_expire_ends_nothing_of_a_topic_that_cannot_be_tiered(
+    tmp_path: Path, lay_out: Callable[[Path], RemoteLogFiles], becomes: Callable[[RemoteLogFiles], None], words: str
+) -> None:
+    files = lay_out(tmp_path)
+    becomes(files)
+    before = Kept.of(files)
+
+    result = run_on(files, "expire", "--topics", "orders")
+
+    assert Kept.of(files) == before
+    with files.open() as remote_log:
+        assert not remote_log.segments.log_start_offset(ORDERS_0)
+    assert result.exit_code == 1
+    assert words in said(result)
 
 
 @pytest.mark.parametrize("command", ["retain", "expire", "delete-records"])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
@@ -82,17 +83,27 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPoli
     Raises UnsupportedTopicError where tiering was asked for and the topic is compacted, and ConfigurationError where
     its settings contradict each other.
     """
-    partition = log.topic_id_partition
+    return decide_partition(log.topic_id_partition, log, topics, settings)
+
+
+def decide_partition(
+    partition: TopicIdPartition, log: PartitionLog | None, topics: Topics, settings: Settings
+) -> TieringPolicy:
+    """Return what was decided for the topic of `partition`, whose local log is `log` (None: not in sight).
+
+    Raises as `decide`; without a local log only what the settings show.
+    """
     topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
     return _checked(TieringPolicy(topic, effective(topic, settings)), log)
 
 
-def _checked(decision: TieringPolicy, log: PartitionLog) -> TieringPolicy:
+def _checked(decision: TieringPolicy, log: PartitionLog | None) -> TieringPolicy:
     topic = decision.topic
     if not topic.remote_storage_enable:
         return decision
     refuse_compacted(topic.name, decision.settings)
-    refuse_log(log)
+    if log is not None:
+        refuse_log(log)
     return decision
 
 

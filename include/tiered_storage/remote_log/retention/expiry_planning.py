@@ -17,7 +17,7 @@ from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, Dele
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.tiering_policy import effective
+from tiered_storage.remote_log.tiering_policy import decide_partition
 
 TO_THE_END = -1
 """The offset that stands for the end of what is stable, as in Kafka."""
@@ -61,6 +61,7 @@ class ExpiryPlanner:
         No more than `max_segments` in all, where that is given, partition by partition.
 
         A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
+        So is one of an enabled topic that cannot be tiered (compacted, or tiered by Kafka itself), as by a copy.
         It is planned as ever while deletions are stopped: then nothing of it is done.
         """
         plans: list[ExpiryPlan] = []
@@ -135,7 +136,7 @@ class ExpiryPlanner:
         objection = self.gate.why_doubtful(partition, DeletionKind.REMOTE)
         if objection is not None:
             raise DeletionRefusedError(objection)
-        settings = effective(self.context.decided_topic(partition), self.context.settings)
+        settings = decide_partition(partition, local, self.context.topics, self.context.settings).settings
         if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
             return _plan_disabled(partition, self.context.segments, local, now, max_segments)
         grace = self.context.settings.remote_log_orphan_grace_ms

@@ -1,0 +1,68 @@
+"""Which topics expire refuses, also by a plan from before, and what a person may still delete of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import (
+    ENABLED,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    segments_of,
+    states_of,
+)
+from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
+from tiered_storage.remote_log.retention.expiry import Reason
+from tiered_storage.remote_log.selection import EVERYTHING
+
+DELETABLE = {**ENABLED, "retention.bytes": SEGMENT_BYTES + 1}
+
+
+def a_log(root: Path, **changed: object) -> RemoteLogFiles:
+    settings = {name.replace("_", "."): value for name, value in changed.items()}
+    return a_copied_remote_log(root, topics={"orders": {**DELETABLE, **settings}})
+
+
+def compact(files: RemoteLogFiles) -> None:
+    """Let Kafka's cleaner have compacted the topic."""
+    write_offset_checkpoint(files.log_directory / "cleaner-offset-checkpoint", {("orders", 0): 20})
+
+
+def test_a_plan_from_before_ends_nothing_of_a_topic_that_was_compacted_since(tmp_path: Path) -> None:
+    files = a_log(tmp_path)
+    with files.open() as remote_log:
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        assert len(plans) == 1
+        assert left == []
+        before = states_of(remote_log)
+        compact(files)
+
+        done, [refused] = remote_log.deletions.mark_expired(plans, "expire")
+
+        assert done == ()
+        assert "has compacted orders-0" in refused.message
+        assert states_of(remote_log) == before
+
+
+@pytest.mark.parametrize("given", [{}, {"remote_storage_enable": False, "remote_log_delete_on_disable": True}])
+def test_what_a_person_asks_for_is_deleted_of_a_compacted_topic(tmp_path: Path, given: dict[str, object]) -> None:
+    files = a_log(tmp_path, **given)
+    compact(files)
+    with files.open() as remote_log:
+        if given:
+            plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+            assert left == []
+            assert [plan.reason for plan in plans] == [Reason.DISABLED]
+        else:
+            plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 30)
+            assert plan is not None
+            plans = [plan]
+
+        assert remote_log.deletions.mark_expired(plans, "ada") == ((ORDERS_0,), ())
+        remote_log.deletions.delete_marked("ada")
+
+        assert segments_of(remote_log) == []
