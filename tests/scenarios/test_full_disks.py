@@ -15,6 +15,7 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import (
     ENABLED,
+    ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
     assert_clean,
@@ -103,6 +104,47 @@ def test_what_frees_room_works_on_a_full_disk(site: Site, full: str) -> None:
     assert starts[("orders", 0)] == 60
     with site.files.open() as remote_log:
         assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("full", [*DISKS, "all"])
+def test_an_undelete_works_on_a_full_disk(site: Site, full: str) -> None:
+    every = an_expiry_to_take_back(site)
+    filled = [site.disk(name) for name in (DISKS if full == "all" else [full])]
+    for disk in filled:
+        fill(disk)
+
+    site.run("undelete", "orders")
+
+    assert site.read() == every
+    for disk in filled:
+        make_room(disk)
+    with site.files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+@pytest.mark.parametrize("full", ["state", "store"])
+def test_an_undelete_without_room_sends_nobody_to_expire(site: Site, full: str) -> None:
+    an_expiry_to_take_back(site)
+    fill(site.disk(full))
+    reserve = {"state": "remote_log_metadata.db-reserve", "store": RESERVE}[full]
+    (site.disk(full) / reserve).unlink()
+    fill(site.disk(full))
+
+    refused = site.try_to("undelete", "orders")
+
+    assert refused.exit_code == 1
+    assert f"the disk mounted at {site.disk(full)} has 0 bytes free; make room" in refused.err
+    assert "expir" not in refused.err
+
+
+def an_expiry_to_take_back(site: Site) -> list[int]:
+    """Let expire mark segments that stay for an hour; return every offset from before."""
+    site.files.properties["remote.log.deletion.grace.ms"] = 3_600_000
+    every = site.read()
+    site.run("expire")
+    with site.files.open() as remote_log:
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 50
+    return every
 
 
 @pytest.mark.parametrize("full", DISKS)

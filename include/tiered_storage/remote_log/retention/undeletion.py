@@ -74,6 +74,8 @@ def undelete(
     if dry_run:
         context.guard.ensure_same()
     else:
+        # expire deletes on a full disk, so what takes it back must work there too.
+        context.spend_reserves()
         context.guard.renew("an undelete")
     taken_back: list[Undeletion] = []
     left: list[Finding] = []

@@ -348,7 +348,7 @@ def _check_room(target: Path, size: int) -> None:
 def _full(target: Path, size: int, why: str) -> RemoteStorageFullError:
     return RemoteStorageFullError(
         f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; make "
-        "room there, or let expiry do it"
+        "room there, then try again ('Full disks' in docs/operations.md)"
     )
 
 

@@ -236,7 +236,7 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
     (
         _mentions("507 Insufficient Storage", "StorageFull", "QuotaExceeded"),
         RemoteStorageFullError,
-        "no room, make some or let expiry do it",
+        "no room: make some, then try again",
     ),
 )
 

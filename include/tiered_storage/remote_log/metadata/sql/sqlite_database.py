@@ -65,7 +65,7 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_IOERR: (MetadataUnavailableError, "{disk}; make room on it or mend it, then try again"),
     sqlite3.SQLITE_FULL: (
         MetadataUnavailableError,
-        "nothing was written: {disk}; make room on it, then try again; expire, retain and stop-deletions still work",
+        "nothing was written: {disk}; make room on it, then try again ('Full disks' in docs/operations.md)",
     ),
     sqlite3.SQLITE_READONLY: (RemoteMetadataError, "let this user write the file and its directory"),
     sqlite3.SQLITE_CORRUPT: (MetadataCorruptError, RESTORE),
