@@ -181,7 +181,10 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     shows_dry_run = True
 
     def execute(self, context: Context) -> None:
-        """Look at the metadata, and for a range at a few indexes. Fails where it is not said where to restore to."""
+        """Look at the metadata and the names in the store, and for a range at a few indexes.
+
+        Fails where it is not said where to restore to.
+        """
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)

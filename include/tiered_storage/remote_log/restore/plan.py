@@ -1,6 +1,7 @@
 """Plans a restore: which segments, along the lineage of leaders, hold what is asked for. Changes nothing.
 
-Offsets come from the metadata alone. A few indexes are read as well, and batches where there is no producer snapshot:
+Offsets come from the metadata alone. The store is listed, so that what they do not cover is told (see uncovered.py). A
+few indexes are read as well, and batches where there is no producer snapshot:
 
     times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
               `to_timestamp`, behind that by the smallest one in its manifest: up to the first that begins so late
@@ -11,7 +12,7 @@ Offsets come from the metadata alone. A few indexes are read as well, and batche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,16 @@ from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import whole_lineage
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.committed import OpenTransactions, index_of
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
+from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_uncovered
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
@@ -39,13 +42,16 @@ NAMED_AT_MOST = 20
 
 
 def plan_restore(
-    metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, request: RestoreRequest
+    metadata: RemoteLogMetadataManager, leases: Leases, storage: RemoteStorageManager, request: RestoreRequest
 ) -> RestorePlan:
     """Return what restoring `request` would take from the store.
 
     Raises ConfigurationError where the store has no such topic or partition, or several lives of the topic.
     """
+    # Before the metadata: a copy that ends meanwhile is under way in both.
+    held = {(lease.topic_id_partition, lease.fencing_number) for lease in leases.held()}
     wanted = _wanted_partitions(metadata.list_partitions(), request)
+    known: dict[TopicIdPartition, KnownPartition] = {}
     partitions: list[RestoredPartition] = []
     gaps: list[Finding] = []
     refused: list[Finding] = []
@@ -56,14 +62,24 @@ def plan_restore(
             refused.append(Finding(str(partition), "its deletion was asked for: what is left of it is on its way out"))
             continue
         segments = list(metadata.list_remote_log_segments(partition))
-        restored = _restored(partition, state, segments, storage, request)
+        every = _without_overlaps(Coverage.of(segments, state.lineage), state.log_start_offset or 0)
+        begin, end = _chosen(every, storage, request)
+        reached = max(state.log_start_offset or 0, every[-1].end_offset + 1 if every else 0)
+        known[partition] = KnownPartition.of(reached if end == len(every) else None, segments, held)
+        restored = _restored(partition, state, segments, every[begin:end], every[end:], request)
         if restored is None:
             notices.append(Finding(str(partition), "the store has nothing of it in what is asked for"))
             continue
         partitions.append(restored)
         gaps += _gaps(restored, state, request)
         notices += _undecided(restored, storage)
-    notices += _holes(wanted, request)
+    numbers = {each.partition for each in wanted}
+    if isinstance(storage, ListableStorage):
+        uncovered = find_uncovered(known, wanted[0], metadata, storage, request)
+        gaps += uncovered.gaps
+        notices += uncovered.notices
+        numbers |= uncovered.missing
+    notices += _holes(numbers, request)
     return RestorePlan(request, wanted[0].topic_id, tuple(partitions), tuple(gaps), tuple(refused), tuple(notices))
 
 
@@ -86,23 +102,20 @@ def _restored(
     partition: TopicIdPartition,
     state: PartitionState,
     segments: Sequence[RemoteLogSegmentMetadata],
-    storage: RemoteStorageManager,
+    chosen: Sequence[RestoredSegment],
+    behind: Sequence[RestoredSegment],
     request: RestoreRequest,
 ) -> RestoredPartition | None:
-    """Return what is brought back of a partition; None where that is nothing."""
+    """Return what is brought back of a partition: the `chosen` of its `segments`; None where that is nothing."""
     our_start = state.log_start_offset or 0
-    known = finished(segments)
-    every = _without_overlaps(Coverage.of(known, state.lineage), our_start)
-    begin, end = _chosen(every, storage, request)
-    chosen = every[begin:end]
     if not chosen:
-        if every or not request.is_whole or state.log_start_offset is None:
+        if not request.is_whole or state.log_start_offset is None:
             return None
         return RestoredPartition(partition, (), our_start, our_start, ())
     log_end = chosen[-1].end_offset + 1
     log_start = max(our_start, chosen[0].start_offset)
-    lineage = epochs_within(whole_lineage(known, state.lineage), log_start, log_end - 1)
-    return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(every[end:]))
+    lineage = epochs_within(whole_lineage(finished(segments), state.lineage), log_start, log_end - 1)
+    return RestoredPartition(partition, tuple(chosen), log_start, log_end, lineage, tuple(behind))
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> list[RestoredSegment]:
@@ -189,9 +202,8 @@ def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRe
         reached = segment.end_offset + 1
 
 
-def _holes(wanted: Sequence[TopicIdPartition], request: RestoreRequest) -> Iterable[Finding]:
+def _holes(numbers: Set[int], request: RestoreRequest) -> Iterable[Finding]:
     """Yield the partitions that there must have been, or that were asked for, of which the store never had anything."""
-    numbers = {each.partition for each in wanted}
     expected = request.partitions or range(max(numbers))
     for number in sorted(set(expected) - numbers)[:NAMED_AT_MOST]:
         yield Finding(f"{request.topic}-{number}", "nothing of it was ever copied")
@@ -205,7 +217,7 @@ class RemoteLogRestores:
 
     def plan(self, request: RestoreRequest) -> RestorePlan:
         """Return what a restore would bring back; see plan_restore."""
-        return plan_restore(self.context.segments, self.context.storage, request)
+        return plan_restore(self.context.segments, self.context.leases, self.context.storage, request)
 
     def to_directory(
         self,
