@@ -26,6 +26,7 @@ from support.remote_logs import (
     segments_of,
 )
 from tiered_storage.errors import LeaseLostError, StoreMismatchError, TieredStorageError
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.storage.object_names import partition_folder
 
@@ -162,6 +163,7 @@ def trim_locally(files: RemoteLogFiles, segments: int) -> None:
     for base in range(0, 10 * segments, 10):
         for path in files.partition_directory().glob(f"{base:020}.*"):
             path.unlink()
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 10 * segments})
 
 
 def kinds(result: CommandResult) -> list[str]:
