@@ -76,9 +76,7 @@ nightly: setup-test ## Run all tests, also those that take minutes
 	exit $$failed
 
 bench: setup-test ## Measure against the peers, a benchmark after the other
-	@missed=0; for bench in benchmarks/bench_*.py; do \
-		echo "== $$bench"; $(PYTHON_BIN)/python "$$bench" || missed=1; \
-	done; exit $$missed
+	@$(PYTHON_BIN)/python benchmarks/run_all.py
 
 golden: setup-test ## Make the golden logs of tests/golden anew, with a real broker
 	@PYTHONPATH=tests $(PYTHON_BIN)/python -m golden.make_golden

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 from kafka_source_session import EXPORT, SCAN, serve, to_nowhere
-from measuring import STATE, Timings, print_comparison, print_goal, print_machine
+from measuring import STATE, Goal, Timings, judge, print_comparison, print_machine
 from spark_sessions import CONNECTOR, SessionProcess, session_environment, spark_of_the_connector
 
 from tiered_storage.clock import wall_clock
@@ -221,12 +221,13 @@ def in_rounds(arguments: argparse.Namespace, directory: Path) -> int:
 
 def report(timings: dict[str, Timings]) -> int:
     """Print both comparisons and whether their goals were met."""
-    code = 0
+    goals = []
     for ours, theirs, goal in ((OUR_EXPORT, THEIR_EXPORT, EXPORT_GOAL), (OUR_SCAN, THEIR_SCAN, SCAN_GOAL)):
         print_comparison([timings[ours]], timings[theirs])
-        ratio = timings[ours].median / timings[theirs].median
-        code |= print_goal(f"{ours}: at least {goal} times {theirs}: {ratio:.2f}", met=ratio >= goal)
-    return code
+        our_rate, their_rate = timings[ours].median, timings[theirs].median
+        ratio = our_rate / their_rate
+        goals.append(Goal(ours, f"{our_rate:.3f} GB/s", f"{their_rate:.3f} {theirs}", ratio, goal))
+    return judge(goals)
 
 
 def arguments_of(given: list[str] | None = None) -> Iterator[argparse.Namespace]:

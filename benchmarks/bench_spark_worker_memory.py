@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from measuring import STATE, print_goal, print_machine
+from measuring import STATE, Goal, judge, print_machine
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.remote_log.copy.job import CopyJob
@@ -132,8 +132,10 @@ def main() -> int:
         first, later = (run[role] / (1 << 20) for run in peaks)
         print(f"  {role:28} {first:19.0f} {later:11.0f}")
     worker = max(run[WORKER] for run in peaks) / (1 << 20)
-    what = f"a worker's peak of {worker:.0f} MiB, to stay under {GOAL_MIB}: {worker / GOAL_MIB:.2f} of it"
-    return print_goal(what, met=0 < worker < GOAL_MIB)
+    if not worker:
+        raise SystemExit("nothing was measured: no worker was seen")
+    what = "a Spark worker's peak memory, two copies of 1 GiB"
+    return judge([Goal(what, f"{worker:.0f} MiB", f"{GOAL_MIB} MiB allowed", worker / GOAL_MIB, 1, is_most=True)])
 
 
 if __name__ == "__main__":

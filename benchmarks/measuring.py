@@ -1,16 +1,26 @@
-"""What every benchmark says: on which machine, how fast ours and the peer were, and whether the goal was met."""
+"""What every benchmark says: on which machine, how fast ours and the peer were, and whether the goal was met.
+
+A goal is a ratio to something that the same run measures, for absolute figures move threefold between machines.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+
 STATE = Path(__file__).parents[1] / ".state" / "bench"
 """Where benchmarks work unless told otherwise: the project's own disk."""
+RESULTS = "REMOTE_LOG_BENCH_RESULTS"
+"""The environment variable that names the file in which run_all.py collects all goals."""
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +65,52 @@ def print_comparison(ours: Sequence[Timings], peer: Timings) -> None:
     print(f"  {peer.name:44} {peer.best:7.2f} {peer.median:7.2f}")
 
 
-def print_goal(what: str, *, met: bool) -> int:
-    """Print whether the goal `what` was met, so that a miss is not overlooked; return the exit code."""
-    print(f"goal met: {what}" if met else f"*** GOAL MISSED *** {what}")
-    return 0 if met else 1
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The `ratio` of `ours` to `peer`, two figures as people read them; at least `goal`, or at most if it `is_most`."""
+
+    what: str
+    ours: str
+    peer: str
+    ratio: float
+    goal: float
+    is_most: bool = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the ratio is what it was to be."""
+        return self.ratio <= self.goal if self.is_most else self.ratio >= self.goal
+
+    def __str__(self) -> str:
+        """Return its row of the table."""
+        bound = f"{'<=' if self.is_most else '>='} {self.goal:g}"
+        missed = "" if self.is_met else "  *** MISSED ***"
+        return f"{self.what:48} {self.ours:>14} {self.peer:>34} {self.ratio:7.2f} {bound:>8}{missed}"
+
+
+HEADING = f"{'what':48} {'ours':>14} {'peer':>34} {'ratio':>7} {'goal':>8}"
+
+
+def judge(goals: Sequence[Goal]) -> int:
+    """Print the goals with what was measured, and pass them to run_all.py; return the exit code."""
+    print(HEADING)
+    for goal in goals:
+        print(goal)
+    if results := os.environ.get(RESULTS):
+        with Path(results).open("a") as file:
+            file.writelines(json.dumps(asdict(goal)) + "\n" for goal in goals)
+    return 0 if all(goal.is_met for goal in goals) else 1
+
+
+def checked_read(paths: Sequence[Path], clock: Callable[[], float] = time.perf_counter) -> tuple[int, float]:
+    """Read files from start to end in pieces, with CRC-32C; return the bytes, and how long that took (s) by `clock`."""
+    size, begun = 0, clock()
+    for path in paths:
+        checksum = 0
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(_PIECE):
+                size, checksum = size + len(piece), crc32c(piece, checksum)
+    return size, clock() - begun
 
 
 def _processor() -> str:
