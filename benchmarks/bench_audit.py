@@ -45,8 +45,8 @@ from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
-QUICK_GOAL = 0.0
-DEEP_GOAL = 0.0
+QUICK_GOAL = 13.0
+DEEP_GOAL = 0.32
 SEGMENT_OFFSETS = 1000
 INDEXES_BYTES = 700
 BATCHES = SampleLog(2, segments=4, segment_bytes=64 << 20, batch_records=15)

@@ -26,7 +26,7 @@ from sample_site import SampleLog, SampleSite
 from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.manager import RemoteLogManager
 
-GOAL = 0.6
+GOAL = 1.0
 PARTITIONS = 4
 SEGMENT_BYTES = 64 << 20
 BATCHES = SampleLog(PARTITIONS, segments=4, segment_bytes=SEGMENT_BYTES, batch_records=15)

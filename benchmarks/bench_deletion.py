@@ -34,7 +34,7 @@ from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.settings.settings import load_settings
 
-GOAL = 0.0
+GOAL = 60.0
 SEGMENTS = 10_000
 SEGMENT_OFFSETS = 100
 OBJECT_BYTES = 200
@@ -45,7 +45,11 @@ def a_site(root: Path) -> RemoteLogManager:
     """Open an empty remote log below `root`, of a topic that keeps next to nothing."""
     topic = {"remote.storage.enable": True, "remote.deletion.allowed": True, "retention.ms": 1}
     path = root / "settings.yaml"
-    path.write_text(yaml.safe_dump({"state.directory": str(root / "state"), "topics": {"benchmark": topic}}))
+    path.write_text(
+        yaml.safe_dump(
+            {"state.directory": str(root / "state"), "remote.log.deletion.grace.ms": 0, "topics": {"benchmark": topic}}
+        )
+    )
     settings = load_settings(path, environ={})
     return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True)
 

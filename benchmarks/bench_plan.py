@@ -55,7 +55,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.settings.settings import load_settings
 
-GOAL = 0.0
+GOAL = 5.5
 MEMORY = 500
 """MiB."""
 TOPICS = 100

@@ -45,12 +45,12 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.settings.settings import load_settings
 
-CATCH_UP_GOAL = 0.0
+CATCH_UP_GOAL = 0.25
 OBSTORE_GOAL = 0.8
 MEMORY_GOAL = 450
 """MiB."""
-LOOK_UP_GOAL = 0.0
-FIRST_BATCHES_GOAL = 0.0
+LOOK_UP_GOAL = 2.3
+FIRST_BATCHES_GOAL = 5.1
 SEGMENTS = 100_000
 FIRST_READS = 300
 CHUNK = 1 << 20

@@ -37,7 +37,7 @@ CLIENTS = 200
 BYTES_OF_A_CLIENT = 32 << 20
 METADATA_CALLS = 300
 LEAST_OF_A_PLAIN_FILE = 0.8
-MOST_TIMES_IDLE = 5.0
+MOST_TIMES_IDLE = 6.1
 SERVER = Path(__file__).with_name("read_service_server.py")
 
 

@@ -14,7 +14,7 @@ from sample_site import SampleLog, SampleSite
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.copy.job import run_copy_group
 
-GOAL = 0.0
+GOAL = 1.5
 PARTITIONS = 100
 SMALL = SampleLog(PARTITIONS, segments=1, segment_bytes=64 << 10, batch_records=15)
 
