@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from measuring import STATE, Goal, checked_read, judge, print_machine
+from measuring import STATE, Goal, checked_read, judge, print_machine, walk_seconds
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.clock import wall_clock
@@ -108,24 +108,10 @@ def quick(directory: Path, partitions: int, segments: int) -> tuple[float, float
             begun = time.perf_counter()
             report = audit_remote_log(store.segments, store.leases, storage, EVERYTHING, wall_clock, grace_ms=0)
             seconds = time.perf_counter() - begun
-        walked = walk(root / "store")
+        walked = walk_seconds(root / "store")
     if report.anomalies or report.segments != segments:
         raise SystemExit(f"nothing was measured: {report.segments} segments, {report.anomalies[:3]}")
     return seconds, walked, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-
-
-def walk(store: Path) -> float:
-    """Return the seconds that it takes to list every file of `store` with its size."""
-    begun = time.perf_counter()
-    folders = [str(store)]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    folders.append(entry.path)
-                else:
-                    entry.stat()
-    return time.perf_counter() - begun
 
 
 def deep(directory: Path, rounds: int) -> tuple[Sequence[float], Sequence[float]]:

@@ -110,11 +110,10 @@ def copy(
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     output.findings("note", (*due.notices, *report.notices))
-    output.findings("error", troubles)
     if has_hung:
+        output.findings("error", troubles)
         leave_at_once(1)
-    if troubles:
-        raise typer.Exit(1)
+    output.end(troubles)
 
 
 def retain(
@@ -168,9 +167,7 @@ def retain(
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     output.findings("note", waiting)
-    output.findings("error", troubles)
-    if troubles:
-        raise typer.Exit(1)
+    output.end(troubles)
 
 
 def expire(
@@ -230,9 +227,7 @@ def expire(
     if waiting and not as_json:
         title = "Marked; deleted by the first run after this time, and brought back by 'tiered-storage undelete' before"
         output.rows(title, _WAITING_COLUMNS, [_waiting_row(each) for each in waiting])
-    output.findings("error", troubles)
-    if troubles:
-        raise typer.Exit(1)
+    output.end(troubles)
 
 
 def _why_not_copied(settings: Settings, topic: Topic) -> str | None:

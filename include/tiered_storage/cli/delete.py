@@ -75,9 +75,7 @@ def delete_records(
     if not dry_run and not done:
         title = "Nothing was deleted"
     output.rows(title, _RECORD_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
-    output.findings("error", left)
-    if left:
-        raise typer.Exit(1)
+    output.end(left)
 
 
 def delete_topic(
@@ -114,9 +112,7 @@ def delete_topic(
             )
     title = "Would be deleted" if dry_run else "Marked; the next run of expire deletes it"
     output.rows(title, _TOPIC_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
-    output.findings("error", left)
-    if left:
-        raise typer.Exit(1)
+    output.end(left)
 
 
 def undelete(
@@ -154,6 +150,4 @@ def undelete(
             f"again: raise them before ('tiered-storage topics set {topic} retention.ms=…'), or forbid it "
             f"('tiered-storage topics forbid-deletion {topic}')"
         )
-    output.findings("error", left)
-    if left:
-        raise typer.Exit(1)
+    output.end(left)

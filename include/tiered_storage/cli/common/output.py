@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from tiered_storage.clock import as_date
 
 if TYPE_CHECKING:
@@ -64,6 +66,12 @@ class Output:
         for finding in findings:
             where = f"{finding.partition}: " if finding.partition else ""
             self.say(f"{heading}: {where}{finding.reason.removeprefix(where)}")
+
+    def end(self, troubles: Sequence[Finding]) -> None:
+        """Tell a person of `troubles`; if there are any, end the command with exit code 1."""
+        self.findings("error", troubles)
+        if troubles:
+            raise typer.Exit(1)
 
 
 def _line_width() -> int:
