@@ -60,6 +60,6 @@ def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicId
             if isinstance(storage, ListableStorage):
                 return storage.why_no_name
     except TieredStorageError:
-        # Why it cannot be opened is told where the store is looked at.
+        # The check of the store says why it cannot be opened.
         pass
     return lambda _: None

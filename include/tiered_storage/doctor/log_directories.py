@@ -54,7 +54,7 @@ def check_identities(settings: Settings, segments: RemoteLogMetadataManager) -> 
     identities = LostIdentities(segments.list_partitions(), segments)
     found: dict[str, str] = {}
     for root in settings.log_dirs:
-        # Why a directory cannot be read is told where it is looked at.
+        # The check of the directory says why it cannot be read.
         with suppress(TieredStorageError, OSError):
             for named in LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable).names():
                 if isinstance(named, NamedPartition) and not named.is_internal:

@@ -36,7 +36,7 @@ def append_varint(out: bytearray, value: int) -> None:
 
 
 def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
-    """Return the value of the varint at `position`, an int32, and the position behind it.
+    """Return the value of the varint at `position`, an int32, and the position after it.
 
     Raises IndexError where the buffer ends inside it, ValueError where it exceeds 5 bytes: a caller names the place.
     """
@@ -51,7 +51,7 @@ def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES)
 
 
 def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
-    """Return the value of the varlong at `position`, an int64, and the position behind it.
+    """Return the value of the varlong at `position`, an int64, and the position after it.
 
     Raises IndexError where the buffer ends inside it, ValueError where it exceeds 10 bytes: a caller names the place.
     """

@@ -217,8 +217,8 @@ def is_held_elsewhere(
     """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
 
     Of a copy whose leader epochs nobody knows every batch counts, up to its end.
-    A local file of the same offsets is told by its checksum (None: not known); else every byte of `held_by` is read
-    and verified first. Raises what that and the reading of the others raise.
+    A local file of the same offsets is recognised by its checksum (None: not known); else every byte of `held_by` is
+    read and verified first. Raises what that and the reading of the others raise.
     """
     told = (copy.size, data_crc32c)
     local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]

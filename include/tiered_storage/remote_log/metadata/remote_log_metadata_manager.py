@@ -72,8 +72,8 @@ class RemoteLogMetadataManager(Protocol):
     """Keeps the metadata of remote segments and partitions, with every change of state checked against the life cycle.
 
     All methods raise MetadataUnavailableError (retriable), MetadataCorruptError, or what they name. A call on many
-    items is one on each of them in turn, at the price of a few: what is refused is told in its place and leaves the
-    others as they are. It raises ConfigurationError, before anything is written, for a lease of another partition.
+    items is one on each of them in turn, at the price of a few: the answer has each refusal in its place, which leaves
+    the others as they are. It raises ConfigurationError, before anything is written, for a lease of another partition.
     """
 
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
@@ -222,7 +222,8 @@ class RemoteLogMetadataManager(Protocol):
 class Leases(Protocol):
     """Who may change a partition: one holder at a time, told apart by a number that only rises.
 
-    A call on many is one on each, at the price of a few; what is refused is told and leaves the others as they are.
+    A call on many is one on each, at the price of a few; the answer has each refusal, which leaves the others as they
+    are.
     """
 
     def acquire(self, partition: TopicIdPartition, owner: str, duration_ms: int) -> Lease:

@@ -25,7 +25,7 @@ class SqlClockReading:
         self._database = database
 
     def read(self) -> ClockReading | None:
-        """Return what is recorded; None before the first."""
+        """As ClockReadings.read."""
         with self._database.reading() as connection:
             row = connection.execute(select(clock_reading)).one_or_none()
         if row is None:
@@ -33,11 +33,11 @@ class SqlClockReading:
         return ClockReading(BootTime(row.boot_id, row.boot_ms), row.wall_ms, row.trusted_since)
 
     def read_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
-        """Return what is recorded, else what `begin` would record; None if neither metadata nor store know a time."""
+        """As ClockReadings.read_or_newest."""
         return self.read() or self._newest(renewed_at())
 
     def begin(self, renewed_at: RenewedAt) -> None:
-        """Record the newest time known, if nothing is recorded: before anything is written by an unchecked clock."""
+        """As ClockReadings.begin."""
         if self.read() is None and (newest := self._newest(renewed_at())) is not None:
             with self._database.writing() as connection:
                 insert_missing(connection, clock_reading, [_row(newest)])
@@ -51,7 +51,7 @@ class SqlClockReading:
         return None if newest is None else ClockReading.of_newest_time(newest)
 
     def record(self, reading: ClockReading) -> None:
-        """Replace the reading; whoever calls it checked the clock against the earlier one."""
+        """As ClockReadings.record."""
         with self._database.writing() as connection:
             insert_or_replace(connection, clock_reading, [_row(reading)])
 

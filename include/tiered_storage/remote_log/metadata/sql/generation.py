@@ -35,11 +35,11 @@ class SqlGeneration:
 
     @property
     def where(self) -> str:
-        """The metadata store's place, for messages."""
+        """As MetadataGeneration.where."""
         return self._database.where
 
     def read(self) -> Generation:
-        """Return the generation as the metadata know it."""
+        """As MetadataGeneration.read."""
         with self._database.reading() as connection:
             row = _row(connection, self._database.where)
             # The first generation that is published says which file it is, and vouches for what is in it.
@@ -53,18 +53,18 @@ class SqlGeneration:
             )
 
     def pending(self) -> tuple[str | None, bool]:
-        """Return the next token (None if none is under way), and whether another generation must follow that one."""
+        """As MetadataGeneration.pending."""
         with self._database.reading() as connection:
             row = _row(connection, self._database.where)
             return row.next_token, bool(row.renewal_due)
 
     def renew(self) -> None:
-        """Write a token for the next generation, to be published in the store and then confirmed here."""
+        """As MetadataGeneration.renew."""
         with self._database.writing() as connection:
             _begin_next(connection, self._database.where)
 
     def confirm(self, published: Generation) -> None:
-        """Record that the store carries `published` by now; does nothing where another process recorded it first."""
+        """As MetadataGeneration.confirm."""
         with self._database.writing() as connection:
             row = _row(connection, self._database.where)
             if (row.number, row.next_token) != (published.number - 1, published.token):
@@ -81,10 +81,7 @@ class SqlGeneration:
             connection.execute(update(generation).values(**values))
 
     def claim(self, newest_number: int) -> None:
-        """Follow a store that is at `newest_number` under whatever token, by a person's word.
-
-        The file and the decisions in it count as this generation's own from now on.
-        """
+        """As MetadataGeneration.claim."""
         with self._database.writing() as connection:
             connection.execute(
                 update(generation).values(
@@ -98,13 +95,13 @@ class SqlGeneration:
             )
 
     def backed_up_at(self) -> int | None:
-        """Return when the last backup was made (ms); None where none was."""
+        """As MetadataGeneration.backed_up_at."""
         with self._database.reading() as connection:
             found: int | None = _row(connection, self._database.where).backed_up_at
             return found
 
     def record_backup(self, now: int) -> None:
-        """Record that a backup was made at `now` (ms)."""
+        """As MetadataGeneration.record_backup."""
         with self._database.writing() as connection:
             connection.execute(update(generation).values(backed_up_at=now))
 

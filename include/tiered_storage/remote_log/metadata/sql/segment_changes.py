@@ -1,6 +1,6 @@
 """Changes to remote segments, as batches inside one transaction.
 
-Each item of a batch stands alone: a refused one is told in its place in the outcomes and leaves the others as they
+Each item of a batch stands alone: the outcomes have each refusal in its place, which leaves the others as they
 are. Items are taken in order, each seeing what those before it did.
 """
 

@@ -31,20 +31,17 @@ class SqlIdentity:
 
     @property
     def metadata_uuid(self) -> str:
-        """This metadata store's own UUID."""
+        """As MetadataIdentity.metadata_uuid."""
         with self._database.reading() as connection:
             return self._read(connection)[0]
 
     def bound_store_uuid(self) -> str | None:
-        """Return the UUID of the object store that this metadata describes; None where none was bound yet."""
+        """As MetadataIdentity.bound_store_uuid."""
         with self._database.reading() as connection:
             return self._read(connection)[1]
 
     def bind_store(self, uuid: str) -> None:
-        """Belong to the object store `uuid` from now on; binding the same again does nothing.
-
-        Raises StoreMismatchError where another one is bound.
-        """
+        """As MetadataIdentity.bind_store."""
         with self._database.writing() as connection:
             own, bound = self._read(connection)
             if bound == uuid:
