@@ -22,7 +22,7 @@ from tiered_storage.cli.common.session import (
     past_retention_documents,
     say_past_retention,
 )
-from tiered_storage.errors import ConfigurationError, TieredStorageError, UnsupportedTopicError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
@@ -383,10 +383,7 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
     for one in remote_log.source.names() if remote_log.settings.log_dirs else ():
         if not isinstance(one, NamedPartition) or one.topic_id_partition.topic_id != topic.topic_id:
             continue
-        if one.is_compacted:
-            raise UnsupportedTopicError(
-                f"topic {topic.topic}: the log cleaner has compacted {one.topic_id_partition}: it cannot be tiered"
-            )
+        refuse_log(one)
         try:
             log = remote_log.source.partition(one.topic_id_partition)
         except (TieredStorageError, OSError):

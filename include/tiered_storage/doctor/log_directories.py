@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several
 from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
 
 MOST_PARTITIONS_NAMED = 20
@@ -53,16 +54,32 @@ def check_identities(settings: Settings, segments: RemoteLogMetadataManager) -> 
     """Yield the topics of log.dirs that `segments` know under other ids, each once."""
     identities = LostIdentities(segments.list_partitions(), segments)
     found: dict[str, str] = {}
+    for named in _named_partitions(settings):
+        why = identities.why_lost(named)
+        found |= {} if why is None else {named.topic_id_partition.topic: why}
+    yield from (wrong(_NAME, why) for why in islice(found.values(), MOST_PARTITIONS_NAMED))
+    if len(found) > MOST_PARTITIONS_NAMED:
+        yield wrong(_NAME, f"{len(found) - MOST_PARTITIONS_NAMED} more topics are remote under other ids")
+
+
+def check_decisions(decisions: Decisions, settings: Settings, told: Collection[str]) -> Iterator[Check]:
+    """Yield why enabled topics of log.dirs are refused, such as compacted ones; what was `told` before is left out."""
+    found: dict[str, str] = {}
+    for named in _named_partitions(settings):
+        try:
+            decisions.of(named)
+        except TieredStorageError as error:
+            found.setdefault(named.topic_id_partition.topic, str(error))
+    yield from (wrong("topics", why) for why in found.values() if why not in told)
+
+
+def _named_partitions(settings: Settings) -> Iterator[NamedPartition]:
     for root in settings.log_dirs:
         # The check of the directory says why it cannot be read.
         with suppress(TieredStorageError, OSError):
             for named in LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable).names():
                 if isinstance(named, NamedPartition) and not named.is_internal:
-                    why = identities.why_lost(named)
-                    found |= {} if why is None else {named.topic_id_partition.topic: why}
-    yield from (wrong(_NAME, why) for why in islice(found.values(), MOST_PARTITIONS_NAMED))
-    if len(found) > MOST_PARTITIONS_NAMED:
-        yield wrong(_NAME, f"{len(found) - MOST_PARTITIONS_NAMED} more topics are remote under other ids")
+                    yield named
 
 
 def _check_directory(

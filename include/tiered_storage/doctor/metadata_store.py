@@ -9,7 +9,7 @@ from itertools import islice
 
 from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
-from tiered_storage.doctor.log_directories import check_identities
+from tiered_storage.doctor.log_directories import check_decisions, check_identities
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_storage
@@ -32,7 +32,7 @@ from tiered_storage.remote_log.storage.store_identity import (
     find_store_identity,
     read_store_identity,
 )
-from tiered_storage.remote_log.tiering_policy import effective, refuse_compacted, seed
+from tiered_storage.remote_log.tiering_policy import Decisions, effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
@@ -179,13 +179,16 @@ def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Chec
     decided = {topic.name for topic in known}
     seeds = [seed("", "", name, settings) for name in sorted(settings.topics) if name not in decided]
     topics = [*known, *seeds]
+    refused: list[str] = []
     for topic in topics:
         try:
             resolved = effective(topic, settings)
             if topic.remote_storage_enable:
                 refuse_compacted(topic.name, resolved)
         except TieredStorageError as error:
-            yield wrong("topics", str(error))
+            refused.append(str(error))
+    yield from (wrong("topics", why) for why in refused)
+    yield from check_decisions(Decisions(known, settings), settings, refused)
     yield ok("topics", f"copied are: {_names(topic.name for topic in topics if topic.remote_storage_enable)}")
     local = _names(topic.name for topic in topics if topic.local_deletion_allowed)
     remote = _names(topic.name for topic in topics if topic.remote_deletion_allowed)

@@ -7,12 +7,13 @@ a broker makes anew, nor by metadata that were made anew.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 
@@ -55,8 +56,16 @@ def refuse_compacted(topic_name: str, topic_settings: TopicSettings) -> None:
     if topic_settings.is_compacted:
         raise UnsupportedTopicError(
             f"topic {topic_name} has cleanup.policy={topic_settings.cleanup_policy}: compaction rewrites closed "
-            "segments, so what was copied would not be what the topic holds; only cleanup.policy=delete can be tiered"
+            "segments, so what was copied would not be what the topic holds; only cleanup.policy=delete can be tiered. "
+            f"If it is enabled: {_how_to_leave(topic_name)}"
         )
+
+
+def _how_to_leave(topic_name: str) -> str:
+    return (
+        f"'tiered-storage topics disable {topic_name}' ends its tiering; 'tiered-storage topics forbid-deletion "
+        f"{topic_name}' keeps what is remote, since expire goes on with a disabled topic"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,7 @@ def decide_partition(
     return _checked(TieringPolicy(topic, effective(topic, settings)), log)
 
 
-def _checked(decision: TieringPolicy, log: PartitionLog | None) -> TieringPolicy:
+def _checked(decision: TieringPolicy, log: PartitionLog | NamedPartition | None) -> TieringPolicy:
     topic = decision.topic
     if not topic.remote_storage_enable:
         return decision
@@ -107,36 +116,39 @@ def _checked(decision: TieringPolicy, log: PartitionLog | None) -> TieringPolicy
     return decision
 
 
-def refuse_log(log: PartitionLog) -> None:
-    """Raise UnsupportedTopicError where the local log shows that its topic cannot be tiered."""
+def refuse_log(log: PartitionLog | NamedPartition) -> None:
+    """Raise UnsupportedTopicError where the local log shows that its topic cannot be tiered.
+
+    A NamedPartition shows only whether Kafka compacts the topic.
+    """
     partition = log.topic_id_partition
     if log.is_compacted:
         raise UnsupportedTopicError(
             f"topic {partition.topic}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
-            "a compacted topic cannot be tiered; disable it with 'tiered-storage topics disable'"
+            f"a compacted topic cannot be tiered. If it is enabled: {_how_to_leave(partition.topic)}"
         )
-    if log.tiered_by_kafka is not None:
+    if isinstance(log, PartitionLog) and log.tiered_by_kafka is not None:
         raise UnsupportedTopicError(
             f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
-            "would lose what lies there. Leave the topic to Kafka with 'tiered-storage topics disable', or write its "
-            "records into a topic that Kafka does not tier, and enable that one. If Kafka never tiered it, set the "
-            "checkpoint right: start the broker there and stop it in order, copy the broker's file into the directory, "
-            f"or add the entry '{partition.topic} {partition.partition} {log.segments[0].base_offset}' to it (lines: a "
-            "0, the count of entries, each entry)"
+            "would lose what lies there. Leave the topic to Kafka, or write its records into a topic that Kafka does "
+            f"not tier, and enable that one. If it is enabled: {_how_to_leave(partition.topic)}. If Kafka never tiered "
+            "it, set the checkpoint right: start the broker there and stop it in order, copy the broker's file into "
+            f"the directory, or add the entry '{partition.topic} {partition.partition} "
+            f"{log.segments[0].base_offset}' to it (lines: a 0, the count of entries, each entry)"
         )
 
 
 class Decisions:
     """What is decided for every topic, as of one moment: for whoever looks at thousands of partitions."""
 
-    def __init__(self, topics: Topics, settings: Settings) -> None:
-        """Read the decisions of now."""
+    def __init__(self, decided: Iterable[Topic], settings: Settings) -> None:
+        """Take the topics that were `decided` on until now; the settings file decides on others."""
         self._settings = settings
-        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in topics.list()}
+        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in decided}
         self._names = {topic.name for topic in self._decided.values()}
         self._resolved: dict[tuple[str, str], TieringPolicy] = {}
 
-    def of(self, log: PartitionLog) -> TieringPolicy:
+    def of(self, log: PartitionLog | NamedPartition) -> TieringPolicy:
         """Return what was decided for the topic of `log`; raises as `decide`."""
         partition = log.topic_id_partition
         key = partition.cluster_id, partition.topic_id

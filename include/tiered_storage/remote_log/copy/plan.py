@@ -178,7 +178,7 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
-    decisions = Decisions(topics, settings)
+    decisions = Decisions(topics.list(), settings)
     for log in LostIdentities(states, metadata).recognised(source.partitions()):
         topic, number = name_of(log)
         if log.is_internal or not selection.scope.matches(topic, number):

@@ -20,6 +20,7 @@ from support.remote_logs import (
 )
 from support.yesterdays_state import taken_up
 from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
 
@@ -218,6 +219,23 @@ def test_a_compacted_topic_that_is_to_be_copied_is_wrong(tmp_path: Path) -> None
     [told] = examined(files).wrong()
 
     assert "only cleanup.policy=delete can be tiered" in told
+
+
+@pytest.mark.parametrize("has_metadata", [True, False])
+def test_a_topic_that_the_log_cleaner_compacts_is_wrong_while_it_is_enabled(
+    tmp_path: Path, *, has_metadata: bool
+) -> None:
+    for enabled, seen in ((True, 1), (False, 0)):
+        topics = {"orders": {**ENABLED, "remote.storage.enable": enabled}}
+        files = a_remote_log(tmp_path / str(enabled), {("orders", 0): 1, ("orders", 1): 1}, topics=topics)
+        if not has_metadata:
+            database_of(files).unlink()
+        write_offset_checkpoint(files.log_directory / "cleaner-offset-checkpoint", {("orders", 0): 2, ("orders", 1): 2})
+
+        told = examined(files).wrong("topics")
+
+        assert len(told) == seen
+        assert all("log cleaner has compacted orders-0" in each for each in told)
 
 
 def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None:
