@@ -167,7 +167,9 @@ def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles,
     assert restore(files, target, "--partitions", "1").exit_code == 0
     assert partitions_in(target) == ["orders-1"]
     missing = restore(files, target, "--partitions", "0,7")
-    assert missing.document["notices"] == [{"partition": "orders-7", "message": "nothing of it was ever copied"}]
+    assert missing.document["notices"] == [
+        {"partition": "orders-7", "message": "neither the store nor the metadata have anything of it"}
+    ]
 
 
 def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path) -> None:

@@ -6,8 +6,9 @@ Offsets come from the metadata alone. A few indexes are read as well, and batche
               `to_timestamp`, behind that by the smallest one in its manifest: up to the first that begins so late
     early end a range that ends inside of a transaction goes on to the end of the segment that decides it: who reads
               committed records would wait there for ever
-    uncovered the store is listed: what it holds after the end that the metadata know is a gap, and so is a partition
-              without a segment. A rebuild leaves them so if objects of a segment are lost
+    uncovered the store is listed: what it holds after the end that the metadata know is a gap, also of an unfinished
+              segment that begins before it, and so is a partition without a segment. A rebuild leaves them so if
+              objects of a segment are lost
     the end   transactions that nothing in the store decides are told of, also those around a gap
 """
 
@@ -52,7 +53,8 @@ def plan_restore(
     """
     # Before the metadata: a copy that ends meanwhile is under way in both.
     held = {(lease.topic_id_partition, lease.fencing_number) for lease in leases.held()}
-    wanted = _wanted_partitions(metadata.list_partitions(), request)
+    with_segments = metadata.list_partitions()
+    wanted = _wanted_partitions(with_segments, metadata.partition_states(), request)
     known: dict[TopicIdPartition, KnownPartition] = {}
     partitions: list[RestoredPartition] = []
     gaps: list[Finding] = []
@@ -68,6 +70,8 @@ def plan_restore(
         begin, end = _chosen(every, storage, request)
         reached = max(state.log_start_offset or 0, every[-1].end_offset + 1 if every else 0)
         known[partition] = KnownPartition.of(reached if end == len(every) else None, segments, held)
+        if partition not in with_segments:
+            gaps += _without_segments(partition, state.log_start_offset or 0, request)
         restored = _restored(partition, state, segments, every[begin:end], every[end:], request)
         if restored is None:
             notices.append(Finding(str(partition), "the store has nothing of it in what is asked for"))
@@ -85,7 +89,16 @@ def plan_restore(
     return RestorePlan(request, wanted[0].topic_id, tuple(partitions), tuple(gaps), tuple(refused), tuple(notices))
 
 
-def _wanted_partitions(known: Sequence[TopicIdPartition], request: RestoreRequest) -> list[TopicIdPartition]:
+def _wanted_partitions(
+    with_segments: Sequence[TopicIdPartition],
+    states: Mapping[TopicIdPartition, PartitionState],
+    request: RestoreRequest,
+) -> list[TopicIdPartition]:
+    """Return what is asked for: partitions `with_segments`, and those of which only the log start is known."""
+    begun = {
+        each for each, state in states.items() if state.log_start_offset is not None and state.delete_state is None
+    }
+    known = begun.union(with_segments)
     wanted = sorted((each for each in known if request.wants(each)), key=lambda each: each.partition)
     if not wanted:
         raise ConfigurationError(
@@ -204,23 +217,36 @@ def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRe
         reached = segment.end_offset + 1
 
 
+def _without_segments(partition: TopicIdPartition, log_start: int, request: RestoreRequest) -> Iterable[Finding]:
+    """Yield that no segment of `partition` is known: none was ever written that ends, or all are lost or expired."""
+    if request.to_offset is not None and request.to_offset <= log_start:
+        return
+    message = "the metadata know no segment of it, and nothing of it ever ended: its segments are lost or unknown"
+    if log_start:
+        message = (
+            f"the metadata know no segment of it. Its records before offset {log_start} expired or were deleted; if "
+            "there were segments after it, they are lost or unknown"
+        )
+    yield Finding(str(partition), message)
+
+
 def _holes(numbers: Set[int], request: RestoreRequest) -> Iterable[Finding]:
     """Yield the partitions that there must have been, or that were asked for, of which the store never had anything."""
     expected = request.partitions or range(max(numbers))
     for number in sorted(set(expected) - numbers)[:NAMED_AT_MOST]:
-        yield Finding(f"{request.topic}-{number}", "nothing of it was ever copied")
+        yield Finding(f"{request.topic}-{number}", "neither the store nor the metadata have anything of it")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPartition:
     """A partition as the metadata know it: its finished segments end before `end_offset`.
 
-    `end_offset` is None if nothing after the finished segments is asked for. `unfinished` are the ids of copies that
-    never finished; `under_way` are those of them whose copy still runs.
+    `end_offset` is None if nothing after the finished segments is asked for. `unfinished` are the copies that never
+    finished, by id; `under_way` are the ids of those whose copy still runs.
     """
 
     end_offset: int | None
-    unfinished: frozenset[str]
+    unfinished: Mapping[str, RemoteLogSegmentMetadata]
     under_way: frozenset[str]
 
     @classmethod
@@ -231,15 +257,16 @@ class KnownPartition:
         held: Set[tuple[TopicIdPartition, int]],
     ) -> KnownPartition:
         """Return a partition that has these `segments`; `held` are the leases that run, with their fencing numbers."""
-        unfinished, under_way = set(), set()
+        unfinished: dict[str, RemoteLogSegmentMetadata] = {}
+        under_way = set()
         for segment in segments:
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED or segment.is_marked:
                 continue
-            unfinished.add(segment.segment_id.id)
+            unfinished[segment.segment_id.id] = segment
             is_copied = segment.state is SegmentState.COPY_SEGMENT_STARTED
             if is_copied and (segment.topic_id_partition, segment.fencing_number) in held:
                 under_way.add(segment.segment_id.id)
-        return cls(end_offset, frozenset(unfinished), frozenset(under_way))
+        return cls(end_offset, unfinished, frozenset(under_way))
 
 
 @dataclass(slots=True)
@@ -268,7 +295,7 @@ def find_uncovered(
         if partition is None or not request.wants(partition):
             continue
         if partition in known:
-            _look_after_the_end(partition, known[partition], listed, metadata, request, found)
+            _look_after_the_end(partition, known[partition], listed, metadata, storage, request, found)
         elif any(map(_is_whole, listed)) and metadata.partition_state(partition).delete_state is None:
             message = (
                 "the store has objects of it, but the metadata know no segment: its segments are lost or unknown, or "
@@ -284,10 +311,11 @@ def _look_after_the_end(
     known: KnownPartition,
     listed: Iterable[ListedObject],
     metadata: RemoteLogMetadataManager,
+    storage: ListableStorage,
     request: RestoreRequest,
     found: Uncovered,
 ) -> None:
-    offsets = dict(_after_the_end(known, listed, request))
+    offsets = dict(_after_the_end(known, listed, storage, request))
     strange = offsets.keys() - known.unfinished
     if strange:
         # What was deleted, and what was begun since the metadata were read.
@@ -305,15 +333,32 @@ def _look_after_the_end(
 
 
 def _after_the_end(
-    known: KnownPartition, listed: Iterable[ListedObject], request: RestoreRequest
+    known: KnownPartition, listed: Iterable[ListedObject], storage: ListableStorage, request: RestoreRequest
 ) -> Iterator[tuple[str, int]]:
-    """Yield id and first offset of each segment that has an object after the end and may be in the range."""
+    """Yield id and first uncovered offset of each segment in the store that reaches past the end, into the range."""
+    end = known.end_offset
+    seen: set[str] = set()
     for each in listed:
         segment = each.segment
-        if segment is None or segment.temporary or known.end_offset is None or segment.base_offset < known.end_offset:
+        if end is None or segment is None or segment.temporary or segment.segment_id.id in seen:
             continue
-        if request.to_offset is None or segment.base_offset < request.to_offset:
-            yield segment.segment_id.id, segment.base_offset
+        first = max(end, segment.base_offset)
+        if request.to_offset is not None and first >= request.to_offset:
+            continue
+        seen.add(segment.segment_id.id)
+        if segment.base_offset >= end or _reaches(known.unfinished.get(segment.segment_id.id), end, storage):
+            yield segment.segment_id.id, first
+
+
+def _reaches(unfinished: RemoteLogSegmentMetadata | None, end: int, storage: ListableStorage) -> bool:
+    """Whether a segment that begins before `end`, and was never finished, has offsets from there on."""
+    if unfinished is None:
+        return False
+    if unfinished.size:
+        return unfinished.end_offset >= end
+    # A rebuild knows no end of it.
+    copy = storage.find_copy(unfinished)
+    return copy is not None and copy.finished.end_offset >= end
 
 
 def _is_whole(found: ListedObject) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run_on
-from support.metadata_stores import ManualClock, a_step
+from support.metadata_stores import ManualClock, a_segment, a_step
 from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,
@@ -21,16 +23,23 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
+from support.remote_segments import segment_data
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
 )
+from tiered_storage.remote_log.restore.directory import DirectoryTarget, restore_to_directory
+from tiered_storage.remote_log.restore.plan import plan_restore
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
 from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 DAYS = 10**10
 SECOND = 1000
@@ -106,17 +115,121 @@ def test_only_what_may_be_in_the_range_is_a_gap(files: RemoteLogFiles, asked: di
     assert len(plan_of(files, **asked).gaps) == gaps
 
 
-def test_a_partition_of_which_only_the_document_is_left_is_a_gap(files: RemoteLogFiles) -> None:
-    for path in objects_of(files, 1, ""):
-        if path.is_file():
-            path.unlink()
-    rebuild(files)
+def lose_segments(files: RemoteLogFiles, *numbers: int) -> None:
+    """Of these partitions only the documents are left, and new metadata."""
+    for number in numbers:
+        for path in objects_of(files, number, ""):
+            if path.is_file():
+                path.unlink()
+    assert rebuild(files) == 0
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 1)])
+def test_a_partition_of_which_only_the_document_is_left_is_a_gap(files: RemoteLogFiles, lost: tuple[int, ...]) -> None:
+    lose_segments(files, *lost)
+
+    gaps = plan_of(files).gaps
+
+    assert [gap.partition for gap in gaps] == [f"orders-{number}" for number in lost]
+    assert all("nothing of it ever ended: its segments are lost or unknown" in gap.message for gap in gaps)
+    assert len(plan_of(files, partitions=frozenset({0})).gaps) == len(lost) - 1
+
+
+def test_a_partition_that_may_have_expired_as_a_whole_comes_back_empty_at_its_log_start(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 50)
+        assert plan is not None
+        assert remote_log.deletions.mark_expired([plan], "test") == ((ORDERS_0,), ())
+        files.clock.now += remote_log.settings.remote_log_deletion_grace_ms + 1
+        remote_log.deletions.delete_marked("test")
+    assert rebuild(files) == 0
+    target = files.root / "restored"
 
     [gap] = plan_of(files).gaps
+    assert not plan_of(files, to_offset=50).gaps
+    assert "before offset 50 expired or were deleted; if there were segments after it" in gap.message
+    assert run_on(files, "restore", "orders", "--to-directory", target).exit_code == 1
+    assert run_on(files, "restore", "orders", "--to-directory", target, "--allow-gaps").exit_code == 0
+    assert [path.name for path in (target / "orders-0").glob("*.log")] == [f"{50:020}.log"]
 
-    assert gap.partition == "orders-1"
-    assert "the store has objects of it, but the metadata know no segment" in gap.message
-    assert not plan_of(files, partitions=frozenset({0})).gaps
+
+@dataclass(frozen=True)
+class Reach:
+    """An unfinished segment from `start` to `end` (inclusive), and how many offsets of it `orders-0` lacks."""
+
+    start: int
+    end: int
+    gaps: int
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+@pytest.mark.parametrize("reach", [Reach(45, 59, 1), Reach(45, 49, 0), Reach(40, 50, 1)])
+def test_an_unfinished_segment_that_reaches_past_the_end_is_a_gap_wherever_it_begins(
+    files: RemoteLogFiles, reach: Reach, *, is_rebuilt: bool
+) -> None:
+    leave_unfinished(files, reach.start, reach.end)
+    if is_rebuilt:
+        assert rebuild(files) == 0
+
+    gaps = plan_of(files).gaps
+
+    assert len(gaps) == reach.gaps
+    assert all("1 segment from offset 50 on is in the store, but unfinished or unknown" in gap.message for gap in gaps)
+    assert not plan_of(files, to_offset=50).gaps
+
+
+def leave_unfinished(files: RemoteLogFiles, start: int, end: int) -> None:
+    """Copy a segment of orders-0 up to its commit marker, and die."""
+    content = b"x" * 1000
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "a copy that died")
+        segment = a_segment(
+            lease, start, end, size=len(content), segment_id=RemoteLogSegmentId(ORDERS_0, random_uuid())
+        )
+        remote_log.segments.add_remote_log_segment_metadata(segment, lease)
+        remote_log.storage.copy_log_segment_data(segment, segment_data(content))
+        remote_log.leases.release(lease)
+    for path in objects_of(files, 0, f"{segment.segment_id.id}.commit"):
+        path.unlink()
+
+
+def test_a_store_that_cannot_be_listed_is_restored_from_without_a_look_at_what_the_metadata_lack(
+    files: RemoteLogFiles,
+) -> None:
+    leave_unfinished(files, 50, 59)
+    with files.open() as remote_log:
+        assert len(remote_log.restores.plan(RestoreRequest("orders")).gaps) == 1
+        unlisted = Unlisted(remote_log.storage)
+
+        plan = plan_restore(remote_log.segments, remote_log.leases, unlisted, RestoreRequest("orders"))
+        restored, _ = restore_to_directory(plan, unlisted, DirectoryTarget(files.root / "restored"))
+
+    assert (plan.gaps, plan.notices) == ((), ())
+    assert restored.log_end_offset == 50
+
+
+class Unlisted(RemoteStorageManager):
+    """A user's own class that has no more than KIP-405 asks for."""
+
+    def __init__(self, storage: RemoteStorageManager) -> None:
+        self._storage = storage
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        return self._storage.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        return self._storage.fetch_log_segment(metadata, start_position, end_position)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        return self._storage.fetch_index(metadata, kind)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._storage.delete_log_segment_data(metadata)
+
+    def close(self) -> None:
+        self._storage.close()
 
 
 def test_a_partition_that_was_deleted_is_no_gap(files: RemoteLogFiles) -> None:
