@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import XComArg
+from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.local_retention import RetentionPlanOperator, left_alone_path
+from tiered_storage_airflow.operators.local_retention import left_alone_path, skip_unless_wanted
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
-    SelectingOperator,
     fail_for,
     fail_for_left,
     skip_unless_asked_for_or_armed,
@@ -19,7 +18,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     told,
     why_only_planned,
 )
-from tiered_storage_airflow.run_scope import is_switched_on, whole_number
+from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, run_now
 
@@ -31,14 +30,42 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
 
 
-class PlanExpiryOperator(RetentionPlanOperator):
+class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
     Returns the plan's path; a dry run skips everything after it, and so does a run that nobody asked for while
     scheduled.deletion.enable is off. An empty plan does not: deletions that failed earlier are tried again. Partitions
-    that cannot be looked at make a dry run fail, and are kept beside the plan for the task that ends the run. Its
-    parameters are those of RetentionPlanOperator.
+    that cannot be looked at make a dry run fail, and are kept beside the plan for the task that ends the run.
+
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
+    :param max_segments: at most so many in this run; None: all that are due
+    :param wanted: whether there is anything to plan; else the task skips itself
+    :param dry_run: only show the plan
     """
+
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments", "wanted",
+    )  # fmt: skip
+    shows_dry_run = True
+
+    def __init__(
+        self,
+        *,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        max_segments: int | str | None = None,
+        wanted: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
+        self.max_segments = max_segments
+        self.wanted = wanted
 
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
@@ -46,11 +73,11 @@ class PlanExpiryOperator(RetentionPlanOperator):
         from tiered_storage.remote_log.copy.plan import Finding
         from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
-        self.skip_unless_wanted()
+        skip_unless_wanted(self.wanted)
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
-            selection = self.selection(remote_log)
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()), most)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, plans, ExpiryPlan)
@@ -129,17 +156,31 @@ class MarkDeletedOperator(RemoteLogOperator):
             fail_for_left([*left_alone, *left], "not deleted")
 
 
-class DeleteSegmentsOperator(SelectingOperator):
+class DeleteSegmentsOperator(RemoteLogOperator):
     """Delete the objects of all segments that are marked, also those that earlier runs could not delete.
 
     :param plan: what PlanExpiryOperator returned, to fail at the end for what it and MarkDeletedOperator left; empty:
         only what is left here counts
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "plan")
 
-    def __init__(self, *, plan: str | XComArg = "", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        plan: str | XComArg = "",
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
@@ -153,7 +194,7 @@ class DeleteSegmentsOperator(SelectingOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            selection = self.selection(remote_log)
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()

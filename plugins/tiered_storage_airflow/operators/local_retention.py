@@ -10,13 +10,12 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
-    SelectingOperator,
     fail_for,
     skip_unless_asked_for_or_armed,
     tell_stop,
     why_only_planned,
 )
-from tiered_storage_airflow.run_scope import is_switched_on, whole_number
+from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import own_path, run_folder, run_now
 
@@ -26,42 +25,42 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.plan import Finding
 
 
-class RetentionPlanOperator(SelectingOperator, SkipMixin):
-    """Base of operators that plan what is past a limit.
+class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
+    """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
 
+    A run that asset events started looks at the partitions that each event names, with that event's now; any other
+    run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
+    everything after it, and so does a run that nobody asked for while scheduled.deletion.enable is off.
+
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
     :param max_segments: at most so many in this run; None: all that are due
-    :param dry_run: only show the plan
     :param wanted: whether there is anything to plan; else the task skips itself
+    :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "wanted")
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments", "wanted",
+    )  # fmt: skip
     shows_dry_run = True
 
     def __init__(
         self,
         *,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
         max_segments: int | str | None = None,
         wanted: bool | str = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
         self.max_segments = max_segments
         self.wanted = wanted
-
-    def skip_unless_wanted(self) -> None:
-        """Raise AirflowSkipException where nothing is to be planned."""
-        if not is_switched_on(self.wanted, "wanted"):
-            raise AirflowSkipException("this tier was not asked for")
-
-
-class PlanLocalRetentionOperator(RetentionPlanOperator):
-    """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
-
-    A run that asset events started looks at the partitions that each event names, with that event's now; any other
-    run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
-    everything after it, and so does a run that nobody asked for while scheduled.deletion.enable is off. Its parameters
-    are those of RetentionPlanOperator.
-    """
 
     def execute(self, context: Context) -> str:
         """Plan, event by event; of a partition that two events name, the one that takes more."""
@@ -69,13 +68,13 @@ class PlanLocalRetentionOperator(RetentionPlanOperator):
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
 
-        self.skip_unless_wanted()
+        skip_unless_wanted(self.wanted)
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         most = whole_number(self.max_segments, "max_segments")
         furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
         unreadable: dict[str, Finding] = {}
         with self.opened() as remote_log:
-            selection = self.selection(remote_log)
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             for now, partitions in occasions_of(context):
                 plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, most)
                 unreadable.update((finding.partition, finding) for finding in left_alone)
@@ -159,6 +158,12 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         if report.stopped:
             raise AirflowFailException(report.stopped)
         fail_for(failures, "not trimmed")
+
+
+def skip_unless_wanted(wanted: bool | str) -> None:
+    """Raise AirflowSkipException where nothing is to be planned."""
+    if not is_switched_on(wanted, "wanted"):
+        raise AirflowSkipException("this tier was not asked for")
 
 
 def left_alone_path(plan_path: str) -> str:

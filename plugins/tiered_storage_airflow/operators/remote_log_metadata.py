@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator, told
-from tiered_storage_airflow.run_scope import is_switched_on, whole_number
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, told
+from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import summarize
 from tiered_storage_airflow.run_time import own_path, run_folder, run_now, window_end
 
@@ -23,20 +23,36 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 
-class PlanCopyOperator(SelectingOperator, SkipMixin):
+class PlanCopyOperator(RemoteLogOperator, SkipMixin):
     """Plan what a copy run moves; its log is the dry run's output.
 
     Returns the plan's path. A dry run or an empty plan skips everything behind it.
 
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
     :param max_segments: at most so many in this run; None: as the settings say
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments")
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments",
+    )  # fmt: skip
     shows_dry_run = True
 
-    def __init__(self, *, max_segments: int | str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        max_segments: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
         self.max_segments = max_segments
 
     def execute(self, context: Context) -> str | None:
@@ -45,7 +61,8 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
 
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
-            plan = remote_log.plan_copy(self.selection(remote_log), window_end(context), most)
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            plan = remote_log.plan_copy(selection, window_end(context), most)
             path = f"runs/{run_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
             self._show(plan)
@@ -176,19 +193,33 @@ class AnnounceCopyOperator(RemoteLogOperator):
         self.log.info("announced: %s", extra)
 
 
-class ConcludeCopyOperator(SelectingOperator):
+class ConcludeCopyOperator(RemoteLogOperator):
     """Keep a run red whose plan had to leave something out that somebody asked for, or whose window is not all copied.
 
     Only a backfill promises a whole window. What it left to another run, which held the leases, may never be taken by
     that one: its window may end earlier. Retries see whether somebody has committed it meanwhile.
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "plan")
 
-    def __init__(self, *, plan: str | XComArg, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        plan: str | XComArg,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
@@ -198,7 +229,8 @@ class ConcludeCopyOperator(SelectingOperator):
         end = window_end(context)
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
-            lacking = () if end is None else remote_log.plan_copy(self.selection(remote_log), end).segments
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            lacking = () if end is None else remote_log.plan_copy(selection, end).segments
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
         if lacking:
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))

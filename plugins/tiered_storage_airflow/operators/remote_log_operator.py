@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log, selected
+from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log
 from tiered_storage_airflow.run_time import is_asked_for
 
 if TYPE_CHECKING:
@@ -19,23 +19,38 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.copy.plan import Finding
     from tiered_storage.remote_log.manager import RemoteLogManager
-    from tiered_storage.remote_log.selection import Selection
 
 
-class DryRunOperator(BaseOperator):
-    """Base of operators that do nothing in a dry run, except show what they would do if their class `shows_dry_run`.
+class RemoteLogOperator(BaseOperator):
+    """Base of all operators on a remote log.
 
-    All others are skipped by themselves. The plan before them skips them too, but not once somebody clears them alone.
+    In a dry run it does nothing, except show what it would do if its class `shows_dry_run`. All others are skipped by
+    themselves: the plan before them skips them too, but not once somebody clears them alone.
 
+    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
+        sets only what a form may, for it may come from one
+    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = ("is_dry_run",)
+    template_fields: Sequence[str] = ("settings", "is_dry_run")
+    operator_extra_links = (ReportLink(),)
     shows_dry_run = False
 
-    def __init__(self, *, dry_run: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        settings: Overrides = None,
+        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.is_dry_run = dry_run
+        self.settings = settings
+        # A template of text may be rendered to a mapping, and is a form's all the same.
+        self._is_form = isinstance(settings, str)
+        self.remote_storage_conn_id = remote_storage_conn_id
 
     def pre_execute(self, context: Context) -> None:
         """Raise AirflowSkipException in a dry run, unless the task shows it."""
@@ -45,57 +60,9 @@ class DryRunOperator(BaseOperator):
                 "nothing was done: this run only shows its plan (dry_run); trigger a new run without that"
             )
 
-
-class RemoteLogOperator(DryRunOperator):
-    """Base of operators on a remote log; in a dry run as DryRunOperator.
-
-    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
-        sets only what a form may, for it may come from one
-    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
-    """
-
-    template_fields: Sequence[str] = (*DryRunOperator.template_fields, "settings")
-    operator_extra_links = (ReportLink(),)
-
-    def __init__(
-        self,
-        *,
-        settings: Overrides = None,
-        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.settings = settings
-        # A template of text may be rendered to a mapping, and is a form's all the same.
-        self._is_form = isinstance(settings, str)
-        self.remote_storage_conn_id = remote_storage_conn_id
-
     def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""
         return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form, outdated=outdated)
-
-
-class SelectingOperator(RemoteLogOperator):
-    """Base of operators over partitions that somebody chooses.
-
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
-    """
-
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match")
-
-    def __init__(
-        self, *, topics: str = ".*", partitions: str | None = None, must_match: bool | str = True, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
-
-    def selection(self, remote_log: RemoteLogManager) -> Selection:
-        """Return what is meant; see selected."""
-        return selected(remote_log, self.topics, self.partitions, self.must_match)
 
 
 def told(findings: Iterable[Finding]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, SelectingOperator, told
-from tiered_storage_airflow.run_scope import is_switched_on
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, told
+from tiered_storage_airflow.run_scope import is_switched_on, selected
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, run_folder
 
@@ -20,21 +20,36 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.repair.plan import RepairPlan
 
 
-class PlanRepairOperator(SelectingOperator, SkipMixin):
+class PlanRepairOperator(RemoteLogOperator, SkipMixin):
     """Audit, and plan what of the anomalies can be mended: by copying anew, and by removing what copies left over.
 
     Returns the path of the plan's copies, for CopySegmentsOperator. A dry run, and a plan with nothing in it, skips
     everything behind; where all that is wrong is left to a person, it fails.
 
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
     :param deep: look for what is wrong by a deep audit, in this task
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "deep")
     shows_dry_run = True
 
-    def __init__(self, *, deep: bool | str = False, dry_run: bool | str = True, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        topics: str = ".*",
+        partitions: str | None = None,
+        must_match: bool | str = True,
+        deep: bool | str = False,
+        dry_run: bool | str = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(dry_run=dry_run, **kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
         self.deep = deep
 
     def execute(self, context: Context) -> str:
@@ -46,7 +61,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
         with self.opened(outdated=True) as remote_log:
-            selection = self.selection(remote_log)
+            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             progress = TaskProgress("read", remote_log.checks.to_read(selection) if deep else Amount(), self.log.info)
             found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)
             progress.conclude()

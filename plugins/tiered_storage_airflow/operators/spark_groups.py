@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,8 @@ import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
-from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.operators.remote_log_operator import DryRunOperator
-from tiered_storage_airflow.run_scope import Overrides, opened_remote_log
+from tiered_storage_airflow.hooks.remote_storage import store_environment
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -47,42 +45,21 @@ END_SECONDS = 10.0
 """So long Spark may take to end its workers and remove its temporary files before it is killed."""
 
 
-class SparkGroupsOperator(DryRunOperator, SparkSubmitOperator):
+class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     """Base of operators that let Spark run a job in groups, wherever the Spark connection points.
 
     Workers never touch the metadata store. The task's log tells every half minute how far the job is. One that moves
     no byte for copy.stuck.after.ms is ended. Spark ends with the task, however that ends.
 
-    In a dry run as DryRunOperator.
-
-    :param conn_id: the Spark connection
-    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
-        sets only what a form may, for it may come from one
-    :param remote_storage_conn_id: the connection with the store's endpoint and secrets
+    Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
+    `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
     """
 
-    template_fields: Sequence[str] = (
-        *SparkSubmitOperator.template_fields, *DryRunOperator.template_fields, "settings",
-    )  # fmt: skip
-    operator_extra_links = (ReportLink(),)
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
-    def __init__(
-        self,
-        *,
-        conn_id: str = "spark_default",
-        settings: Overrides = None,
-        remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(conn_id=conn_id, durable=False, **kwargs)
-        self.settings = settings
-        # A template of text may be rendered to a mapping, and is a form's all the same.
-        self._is_form = isinstance(settings, str)
-        self.remote_storage_conn_id = remote_storage_conn_id
-
-    def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
-        """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form, outdated=outdated)
+    def __init__(self, **kwargs: Any) -> None:
+        # A second try begins anew, under new segment ids: it must not join the first one's job.
+        super().__init__(durable=False, **kwargs)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return what watches the job while it runs, for a `with`."""
