@@ -245,6 +245,34 @@ def test_a_backup_never_overwrites_a_file(site: RemoteLogFiles) -> None:
     assert taken.read_bytes() == b"mine"
 
 
+def test_a_backup_of_metadata_that_are_not_the_stores_is_made_with_a_warning(
+    site: RemoteLogFiles, tmp_path: Path
+) -> None:
+    moved = copied_to(site, tmp_path / "moved")
+    sound = run_on(site, "metadata", "backup", tmp_path / "sound.db", "--json")
+    of_a_copy = run_on(moved, "metadata", "backup", tmp_path / "copy.db", "--json")
+    assert run_on(site, "topics", "pause", "orders").exit_code == 0
+
+    outdated = run_on(moved, "metadata", "backup", tmp_path / "outdated.db", "--json")
+
+    assert (sound.rows[0]["is_current"], sound.err) == (True, "")
+    for told, why in ((of_a_copy, "is a copy of the metadata"), (outdated, "older than the store")):
+        assert told.exit_code == 0
+        assert "warning: the metadata that were backed up are not the store's: keep your earlier backups" in told.err
+        assert why in told.err
+        assert told.rows[0]["is_current"] is False
+
+
+def test_a_backup_is_made_while_the_store_is_out_of_reach(site: RemoteLogFiles) -> None:
+    site.store.rename(site.store.with_name("elsewhere"))
+
+    told = run_on(site, "metadata", "backup", site.root / "backup.db")
+
+    assert told.exit_code == 0
+    assert "warning: " in told.err
+    assert (site.root / "backup.db").stat().st_size
+
+
 def test_the_doctor_names_a_backup_that_lacks_copies(site: RemoteLogFiles) -> None:
     assert "none was ever made" in " ".join(run_on(site, "doctor").out.split())
     assert run_on(site, "metadata", "backup", site.root / "backup.db").exit_code == 0

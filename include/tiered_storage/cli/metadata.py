@@ -34,10 +34,13 @@ def backup(
     output = Output(as_json)
     settings = load_settings(config)
     with open_metadata(settings, wall_clock) as store:
-        back_up_metadata(
+        problem = back_up_metadata(
             store, target.expanduser().absolute(), wall_clock, lambda: open_storage(settings, store_options(settings))
         )
-    output.rows("Backup of the metadata", ("file", "bytes"), [(str(target), target.expanduser().stat().st_size)])
+    size = target.expanduser().stat().st_size
+    output.rows("Backup of the metadata", ("file", "bytes", "is current"), [(str(target), size, problem is None)])
+    if problem is not None:
+        output.say(f"warning: {problem}")
 
 
 @app.command()

@@ -61,6 +61,12 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             message = f"user {os.geteuid()} may not write {each}, or it is mounted read-only"
             yield wrong(_NAME, message, "let this user write the file and its folder: SQLite writes beside it")
             return
+    if (names := path.stat().st_nlink if path.exists() else 1) > 1:
+        message = f"{path} is one file with {names} names (hard links), and counts as the same metadata by each of them"
+        advice = (
+            "leave it one name: by another one SQLite does not find the -wal file beside it, and damages the database"
+        )
+        yield wrong(_NAME, message, advice)
     with open_existing(path, settings.metadata_busy_timeout_ms) as database:
         with database.reading() as connection:
             found = schema_version(connection)

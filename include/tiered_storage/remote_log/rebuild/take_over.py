@@ -16,7 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, StoreMismatchError
+from tiered_storage.errors import (
+    ConfigurationError,
+    OutdatedMetadataError,
+    RemoteObjectCorruptError,
+    StoreMismatchError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.audit.checks import listing_storage
@@ -49,18 +55,32 @@ class TakeOver:
 
 def back_up_metadata(
     store: MetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
-) -> None:
+) -> str | None:
     """Write what is committed to the new file `target`, durably, while other processes go on.
 
-    Raises ConfigurationError if there is such a file, RemoteMetadataError if it cannot be written, and
-    StoreMismatchError if the metadata know no store but the store that `open_storage` opens belongs to others: such a
-    backup would lack all that was copied. Metadata that know their store are backed up without opening it.
+    Returns why it is no backup of the store's metadata, or why that is not known; None if nothing is wrong. Metadata
+    that know their store are backed up in any case. Raises ConfigurationError if there is such a file,
+    RemoteMetadataError if it cannot be written, and StoreMismatchError if the metadata know no store but the store that
+    `open_storage` opens belongs to others: such a backup would lack all that was copied.
     """
-    if store.identity.bound_store_uuid() is None:
+    is_bound = store.identity.bound_store_uuid() is not None
+    if not is_bound:
         with closing(open_storage()) as storage:
             GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=True)
     store.copy_to(target)
     store.generation.record_backup(clock())
+    return _why_no_backup(store, clock, open_storage) if is_bound else None
+
+
+def _why_no_backup(store: MetadataStore, clock: Clock, open_storage: Callable[[], RemoteStorageManager]) -> str | None:
+    try:
+        with closing(open_storage()) as storage:
+            GenerationGuard(store, lambda: storage, clock).ensure_same()
+    except (OutdatedMetadataError, StoreMismatchError) as error:
+        return f"the metadata that were backed up are not the store's: keep your earlier backups. {error}"
+    except TieredStorageError as error:
+        return f"whether the metadata that were backed up are the store's is not known: {error}"
+    return None
 
 
 def restore_metadata(settings: Settings, source: Path) -> Path:

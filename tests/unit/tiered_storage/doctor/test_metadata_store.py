@@ -64,6 +64,18 @@ def test_a_lease_of_a_clock_that_was_ahead_is_found(tmp_path: Path) -> None:
     assert "tiered-storage leases end" in found
 
 
+def test_metadata_with_a_second_name_are_wrong(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    other = tmp_path / "other.db"
+    other.hardlink_to(database_of(files))
+
+    [told] = examined(files).wrong("metadata")
+
+    assert f"{database_of(files)} is one file with 2 names (hard links)" in told
+    other.unlink()
+    assert not examined(files).wrong("metadata")
+
+
 def test_metadata_that_are_not_there_are_not_made(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     database_of(files).unlink()
