@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tiered_storage.errors import TieredStorageError
     from tiered_storage.remote_log.tables.export_job import ExportOutcome
     from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
-    from tiered_storage.remote_log.tables.late_data import GivenUpInterval, LateInterval, LateIntervals
+    from tiered_storage.remote_log.tables.late_data import LateIntervals
     from tiered_storage.remote_log.tables.layout import Interval
     from tiered_storage.remote_log.tables.planning import TablePlan
     from tiered_storage.remote_log.tables.reading import BrokenBytes
@@ -31,56 +31,34 @@ class DoneExport:
 
 @dataclass(slots=True)
 class LateExports:
-    """The earlier intervals that are not whole, which of them were exported again, and which cannot be."""
+    """The earlier intervals that may lack records, and which of them a run exported again."""
 
     found: LateIntervals
     done: list[DoneExport] = field(default_factory=list)
-    given_up: list[GivenUpInterval] = field(default_factory=list)
     error: TieredStorageError | AirflowException | None = None
-
-    def fail(self, error: TieredStorageError | AirflowException) -> None:
-        """Keep why the task has to fail in the end; what another try may mend goes before what none can."""
-        if self.error is None or (_is_retriable(error) and not _is_retriable(self.error)):
-            self.error = error
-
-    @property
-    def left(self) -> list[LateInterval]:
-        """Those that are still to be exported again: by another try, or by the runs to come."""
-        over = {*(each.interval for each in self.done), *(each.interval for each in self.given_up)}
-        return [each for each in self.found.due if each.interval not in over]
+    """Why the task has to fail in the end: another try may succeed."""
 
     def figures(self) -> dict[str, Figure]:
-        """Return what a run's summary says of them."""
-        waiting = len(self.found.waiting) + sum(bool(each.report.not_reached) for each in self.done)
+        """Return what a run's summary reports of them."""
+        not_reached = sum(bool(each.report.not_reached) for each in self.done)
         return {
             "late_intervals": [each.interval.folder for each in self.done],
-            "late_intervals_left": len(self.left),
-            "intervals_waiting": waiting,
-            "intervals_given_up": len(self.found.given_up) + len(self.given_up),
+            "late_intervals_left": len(self.found.due) - len(self.done),
+            "intervals_incomplete": len(self.found.incomplete) + not_reached,
         }
 
 
 def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
-    """Return the same figures of what would be exported again, of `most` intervals."""
+    """Return the same figures before the export, which does `most` intervals again."""
     return {
         "late_intervals": [each.interval.folder for each in found.due[:most]],
         "late_intervals_left": len(found.due[most:]),
-        "intervals_waiting": len(found.waiting),
-        "intervals_given_up": len(found.given_up),
+        "intervals_incomplete": len(found.incomplete),
     }
 
 
-def is_for_good(error: TieredStorageError | AirflowException) -> bool:
-    """Whether no further try exports that interval: a gap, a refusal, a block that cannot be read.
-
-    Not so of what is wrong with the store or the metadata altogether, or with this try: that fails the task.
-    """
-    from tiered_storage.errors import RemoteMetadataError, RemoteStorageRefusedError
-
-    return not _is_retriable(error) and not isinstance(error, (RemoteMetadataError, RemoteStorageRefusedError))
-
-
-def _is_retriable(error: TieredStorageError | AirflowException) -> bool:
+def is_retriable(error: TieredStorageError | AirflowException) -> bool:
+    """Whether another try may succeed."""
     if isinstance(error, AirflowException):
         return not isinstance(error, AirflowFailException)
     return error.retriable
@@ -107,33 +85,13 @@ def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
 
 
 def show_late(late: LateIntervals, most: int, log: Any) -> None:
-    """Say which earlier intervals are not whole, and which of them `most` lets the run export again."""
+    """Log which earlier intervals are exported again, of `most`, and why the others that may lack records are not."""
     for each in late.due[: min(most, MOST_SHOWN)]:
         log.info("%s: more of it is copied by now: it is exported again", each.interval.folder)
     if len(late.due) > most:
-        log.warning(
-            "of %d more intervals more is copied by now, from %s on: a run exports %d of them at most again, the "
-            "latest first; the next runs take the others, or fill in a larger number",
-            len(late.due) - most, late.due[-1].interval.folder, most,
-        )  # fmt: skip
-    for interval in late.waiting[:MOST_SHOWN]:
-        log.info("%s: what is copied does not go on behind it, still", interval.folder)
-    for lost in late.given_up[:MOST_SHOWN]:
-        show_given_up(lost, log)
-
-
-def show_given_up(lost: GivenUpInterval, log: Any) -> None:
-    """Say which interval stays as it is, and why."""
-    log.warning("%s: is not whole, and stays as it is: %s", lost.interval.folder, lost.reason)
-
-
-def show_left(left: Sequence[LateInterval], log: Any) -> None:
-    """Say which intervals were not exported, and may still be."""
-    if left:
-        log.warning(
-            "%d late intervals are left to another try or to the next runs, from %s on",
-            len(left), left[-1].interval.folder,
-        )  # fmt: skip
+        log.warning("%d more late intervals are left to later runs", len(late.due) - most)
+    for left_out in late.incomplete[:MOST_SHOWN]:
+        log.info("%s: may lack records, and stays as it is: %s", left_out.interval.folder, left_out.reason)
 
 
 def show_report(report: ExportReport, log: Any) -> None:

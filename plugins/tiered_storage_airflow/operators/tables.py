@@ -12,12 +12,10 @@ from tiered_storage_airflow.operators.export_results import (
     DoneExport,
     LateExports,
     fail_for,
-    is_for_good,
+    is_retriable,
     planned_figures,
     show_dead_letters,
-    show_given_up,
     show_late,
-    show_left,
     show_plan,
     show_report,
 )
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.tables.export_job import ExportJob
     from tiered_storage.remote_log.tables.exports import BegunExport, ExportRequest
-    from tiered_storage.remote_log.tables.planning import TablePlan
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
@@ -41,7 +38,7 @@ EXPORT_HERE_BYTES = 256 << 20
 LATE_INTERVALS = 10
 """So many earlier intervals, of which more is copied by now, a run exports again; the next ones take the others."""
 LATE_TRIES = 3
-"""So many times as many it tries at most: one that cannot be exported must not keep the earlier ones waiting."""
+"""So many times as many it tries at most: those that cannot be exported do not keep the earlier ones waiting."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
@@ -190,18 +187,17 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
         """Export; returns the place of the interval's folder."""
-        from tiered_storage.remote_log.tables.late_data import LateIntervals
-
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
             request = self.request(remote_log, context)
             most = self.most_late(context)
             done = self._export(context, remote_log, request, _folder(context))
-            late = LateExports(LateIntervals())
-            if most:
-                # Where the time is up among the late ones, this is what is told.
-                self._tell(remote_log, context, done)
-                self._export_late(context, remote_log, request, late, done.plan, most)
+            self._tell(remote_log, context, done)
+            if not most:
+                return done.report.place
+            late = LateExports(remote_log.tables.late_intervals(request, done.plan))
+            show_late(late.found, most, self.log)
+            self._export_late(context, remote_log, late, most)
             self._tell(remote_log, context, done, late)
             if late.error is not None:
                 raise late.error
@@ -222,40 +218,23 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         show_report(report, self.log)
         return DoneExport(request.interval, begun.plan, report, broken)
 
-    def _export_late(
-        self, context: Context, remote_log: RemoteLogManager, request: ExportRequest, late: LateExports,
-        plan: TablePlan, most: int,
-    ) -> None:  # fmt: skip
-        """Export `most` of the earlier intervals of which more is copied by now, in LATE_TRIES as many tries at most.
+    def _export_late(self, context: Context, remote_log: RemoteLogManager, late: LateExports, most: int) -> None:
+        """Export `most` of the earlier intervals again, in LATE_TRIES as many tries at most.
 
-        What goes wrong and may be mended is kept for the run's end; what cannot be exported is only told.
+        An interval that cannot be exported is logged, and left to later runs; `late.error` is kept for the run's end.
         """
         from tiered_storage.errors import LeaseHeldError, TieredStorageError
-        from tiered_storage.remote_log.tables.late_data import GivenUpInterval
 
-        try:
-            late.found = remote_log.tables.late_intervals(request, plan)
-        except TieredStorageError as error:
-            self.log.warning("which earlier intervals are not whole could not be found out: %s", error)
-            late.fail(error)
-        show_late(late.found, most, self.log)
-        for number, each in enumerate(late.found.due[: LATE_TRIES * most]):
+        for number, request in enumerate(late.found.due[: LATE_TRIES * most]):
             if len(late.done) == most:
                 break
-            self.log.info("%s is exported again", each.interval.folder)
             folder = f"{_folder(context)}/late-{number}"
             try:
-                late.done.append(self._export(context, remote_log, request.again(each), folder))
-            except LeaseHeldError as error:
-                self.log.warning("%s is left to the run that is at it: %s", each.interval.folder, error)
+                late.done.append(self._export(context, remote_log, request, folder))
             except (TieredStorageError, AirflowException) as error:
-                if is_for_good(error):
-                    late.given_up.append(GivenUpInterval(each.interval, str(error)))
-                    show_given_up(late.given_up[-1], self.log)
-                    continue
-                self.log.warning("%s was not exported again: %s", each.interval.folder, error)
-                late.fail(error)
-        show_left(late.left, self.log)
+                self.log.warning("%s was not exported again: %s", request.interval.folder, error)
+                if late.error is None and is_retriable(error) and not isinstance(error, LeaseHeldError):
+                    late.error = error
 
     def _run(self, context: Context, remote_log: RemoteLogManager, begun: BegunExport, job: ExportJob) -> None:
         size = job.size_of(begun.tasks)

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.tables.layout import (
     encoded,
     is_file_name,
 )
-from tiered_storage.remote_log.tables.overwrite_guard import ensure_no_fewer, ensure_none_lost
+from tiered_storage.remote_log.tables.overwrite_guard import ensure_no_fewer
 from tiered_storage.remote_log.tables.planning import TablePlan
 from tiered_storage.remote_log.tables.reading import BrokenBytes
 
@@ -68,8 +68,7 @@ class IntervalCommit:
             self._remove_left()
             return False
         if earlier is not None:
-            ensure_no_fewer(earlier, manifest, self.place)
-            ensure_none_lost(earlier, plan, broken, self._letters(), self.place)
+            ensure_no_fewer(earlier, manifest, plan, broken, self._letters(), self.place)
         self.folder.ensure_no_overlap(self.interval)
         self._put(f"{TEMPORARY}/{self.attempt}/{COMMITTING}", b"")
         self._delete(SUCCESS)

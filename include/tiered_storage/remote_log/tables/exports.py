@@ -22,7 +22,7 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportTask,
     export_tasks,
 )
-from tiered_storage.remote_log.tables.late_data import LateInterval, LateIntervals, PartitionBegins, find_late
+from tiered_storage.remote_log.tables.late_data import LateIntervals, find_late, first_timestamp
 from tiered_storage.remote_log.tables.layout import (
     FORMAT_VERSION,
     ExportedTable,
@@ -30,10 +30,10 @@ from tiered_storage.remote_log.tables.layout import (
     Interval,
     TableFolder,
 )
-from tiered_storage.remote_log.tables.overwrite_guard import ensure_all_partitions, missing_among, why_kept
+from tiered_storage.remote_log.tables.overwrite_guard import missing_among, why_kept
 from tiered_storage.remote_log.tables.parquet import DEFAULT_CODEC, check_codec
 from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
-from tiered_storage.remote_log.tables.query import TableQuery, ensure_some_rows
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery, ensure_some_rows
 
 USUAL_DISORDER_MS = 3_600_000
 """By how much a record may be earlier than the first one of its batch and still be exported."""
@@ -61,10 +61,11 @@ class ExportRequest:
         check_codec(self.codec)
         ensure_some_rows(self.table_query)
 
-    def again(self, late: LateInterval) -> ExportRequest:
-        """Return the export of another interval of the same table, asked for as it was exported before."""
-        query = replace(self.query, rows=late.rows)
-        return replace(self, query=query, interval=late.interval, codec=late.codec, allow_gaps=late.allow_gaps)
+    def again(self, interval: Interval, manifest: ExportManifest) -> ExportRequest:
+        """Return the export of another interval of the same table, as `manifest` was exported."""
+        rows = RowFilter(interval.begin, interval.end, manifest.committed_only, manifest.disorder_ms)
+        query = replace(self.query, rows=rows)
+        return replace(self, query=query, interval=interval, codec=manifest.codec, allow_gaps=manifest.allow_gaps)
 
     @property
     def table_query(self) -> TableQuery:
@@ -196,21 +197,16 @@ class RemoteLogTables:
         return plan_table(self.context.segments, self.context.storage, query)
 
     def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
-        """Return which other intervals of the table of `request` are not whole; `plan` is that of `request`.
+        """Return which other intervals of the table of `request` may lack records; `plan` is that of `request`.
 
-        Nothing is changed; of a place that is not this table's yet, nothing is told. Raises what the store raises.
+        Nothing is changed. Empty if the place is not this table's yet. Raises what the store raises.
         """
         with closing(open_object_client(request.url, self.context.options)) as client:
             folder = TableFolder(client, _table_of(request, plan))
             if not folder.is_ours():
                 return LateIntervals()
-            begins = PartitionBegins(self.context.segments, self.context.storage)
-            return find_late(folder, plan, request.interval, begins, lambda: self._plan_of_other_isolation(plan))
-
-    def _plan_of_other_isolation(self, plan: TablePlan) -> TablePlan:
-        """Return how far each partition goes to those who read with the other isolation; no ranges."""
-        rows = replace(plan.query.rows, committed_only=not plan.query.rows.committed_only)
-        return self.plan(replace(plan.query, rows=rows, first_offset=0, end_offset=0))
+            segments, storage = self.context.segments, self.context.storage
+            return find_late(folder, plan, request, lambda each: first_timestamp(segments, storage, each))
 
     @contextmanager
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
@@ -236,7 +232,6 @@ class RemoteLogTables:
                     if earlier is not None:
                         # Another run may have exported what was copied between the plan and the lease.
                         plan = self._planned(request)
-                        ensure_all_partitions(earlier, plan, commitment.place)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
                     begun = BegunExport(self.context, request, plan, tasks, commitment, owner, earlier)
                     if earlier is not None and begun.kept is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,21 +20,15 @@ from support.spark_in_process import access_of
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,
-    LeaseLostError,
-    MetadataCorruptError,
-    RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
-    RemoteStorageRefusedError,
 )
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.tables.export_job import run_export_group
-from tiered_storage.remote_log.tables.exports import ExportRequest, RemoteLogTables
-from tiered_storage.remote_log.tables.late_data import LateIntervals
+from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest, RemoteLogTables
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables
-from tiered_storage_airflow.operators.export_results import LateExports, is_for_good
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.run_summary import RunSummary, summary_path
 
@@ -130,7 +126,7 @@ def test_a_run_exports_what_came_late_to_earlier_intervals(site: TieredSite) -> 
     found = figures(site, context(3, 4))
     assert found["into"].endswith(own.name)
     assert found["late_intervals"] == [hours(1, 3).folder]
-    assert (found["late_intervals_left"], found["intervals_waiting"], found["intervals_given_up"]) == (0, 0, 0)
+    assert (found["late_intervals_left"], found["intervals_incomplete"]) == (0, 0)
     # A backfill over the same hours would have made the same files, and finds nothing to change.
     before = digests(site.state / "exports")
     export(context(1, 3, "backfill"))
@@ -154,7 +150,7 @@ def test_a_run_takes_so_many_at_most_the_latest_first(site: TieredSite) -> None:
 def test_backfills_export_their_own_intervals_only(site: TieredSite) -> None:
     first, _ = two_late(site)
     export(context(3, 4, "backfill"))
-    assert figures(site, context(3, 4, "backfill"))["late_intervals"] == []
+    assert "late_intervals" not in figures(site, context(3, 4, "backfill"))
     assert records(first) == RECORDS + RECORDS
 
 
@@ -208,7 +204,7 @@ def test_over_a_gap_that_was_allowed_it_is_exported_again_as_it_was_before(site:
     assert records(first) == 3 * RECORDS
     export(context(4, 5))
     found = figures(site, context(4, 5))
-    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([], 0, 0)
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([], 0)
 
 
 def test_a_gap_that_came_later_is_told_and_neither_fails_the_run_nor_takes_the_place_of_another(
@@ -222,21 +218,22 @@ def test_a_gap_that_came_later_is_told_and_neither_fails_the_run_nor_takes_the_p
     before = digests(newer)
     export(context(5, 6), late_intervals=1)
     found = figures(site, context(5, 6))
-    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([older.name], 0, 1)
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([older.name], 1)
     assert (older / "_SUCCESS").exists()
     assert digests(newer) == before
-    told = f"{newer.name}: is not whole, and stays as it is: missing in the remote log: orders-0: offsets 20 to 29"
-    assert told in capsys.readouterr().out
+    assert re.search(f"{newer.name} was not exported again: .* orders-0: offsets 20 to 29", capsys.readouterr().out)
 
 
-def test_what_would_lose_records_is_given_up(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_that_would_lose_records_is_refused_and_fails_no_run(
+    site: TieredSite, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = two_late(site)
     rot(site, 2)
     export(context(3, 4), late_intervals=1)
     found = figures(site, context(3, 4))
-    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([first.name], 0, 1)
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([first.name], 1)
     assert records(second) == RECORDS
-    assert "has 10 records of partition 0, and this export found 0" in capsys.readouterr().out
+    assert re.search(f"{second.name} was not exported again: .*10 records of partition 0", capsys.readouterr().out)
 
 
 def test_a_run_tries_three_times_as_many_at_most(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,9 +243,12 @@ def test_a_run_tries_three_times_as_many_at_most(site: TieredSite, capsys: pytes
     lose(site, 2)
     export(context(5, 6), late_intervals=1)
     found = figures(site, context(5, 6))
-    assert (found["late_intervals"], found["late_intervals_left"], found["intervals_given_up"]) == ([], 1, 3)
-    told = f"1 late intervals are left to another try or to the next runs, from {quarters[0].name} on"
-    assert told in capsys.readouterr().out
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([], 4)
+    tried = capsys.readouterr().out
+    assert [each.name in re.findall(r"(interval=\S+) was not exported", tried) for each in quarters] == [
+        False,
+        *[True] * 3,
+    ]
 
 
 def test_what_is_told_of_the_own_interval_is_told_before_the_late_ones(
@@ -271,22 +271,32 @@ def test_what_is_told_of_the_own_interval_is_told_before_the_late_ones(
 
 
 @pytest.mark.parametrize(
-    ("error", "for_good"),
+    ("error", "fails"),
     [
-        (ConfigurationError("fewer"), True),
-        (RemoteObjectNotFoundError("a gap"), True),
-        (RemoteObjectCorruptError("rotten"), True),
-        (AirflowFailException("a block"), True),
-        (AirflowException("a worker died"), False),
-        (RemoteStorageError("away"), False),
-        (RemoteStorageRefusedError("no rights"), False),
-        (MetadataCorruptError("damaged"), False),
-        (LeaseLostError("another try"), False),
+        (ConfigurationError("fewer"), False),
+        (RemoteObjectNotFoundError("a gap"), False),
+        (AirflowFailException("a block"), False),
+        (AirflowException("a worker died"), True),
+        (RemoteStorageError("away"), True),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_only_what_is_wrong_with_an_interval_itself_gives_it_up(error: Any, *, for_good: bool) -> None:
-    assert is_for_good(error) == for_good
+def test_a_run_fails_only_for_late_intervals_that_another_try_may_export(
+    site: TieredSite, monkeypatch: pytest.MonkeyPatch, error: Any, *, fails: bool
+) -> None:
+    first, second = two_late(site)
+    commit = BegunExport.commit
+
+    def fail_for_the_second(begun: BegunExport, outcomes: Any) -> ExportReport:
+        if begun.request.interval.folder == second.name:
+            raise error
+        return commit(begun, outcomes)
+
+    monkeypatch.setattr(BegunExport, "commit", fail_for_the_second)
+    with pytest.raises(type(error)) if fails else nullcontext():
+        export(context(3, 4))
+    found = figures(site, context(3, 4))
+    assert (found["late_intervals"], found["late_intervals_left"]) == ([first.name], 1)
 
 
 def test_where_nothing_can_be_found_out_the_own_interval_is_exported_all_the_same(
@@ -299,16 +309,6 @@ def test_where_nothing_can_be_found_out_the_own_interval_is_exported_all_the_sam
     with pytest.raises(RemoteStorageError, match="does not answer"):
         export(context(1, 2))
     assert figures(site, context(1, 2))["records"] == 2 * RECORDS
-
-
-def test_what_another_try_may_mend_goes_before_what_none_can() -> None:
-    late = LateExports(LateIntervals())
-    for error in (RemoteObjectCorruptError("broken"), AirflowFailException("for good"), ConfigurationError("wrong")):
-        late.fail(error)
-    assert isinstance(late.error, RemoteObjectCorruptError)
-    late.fail(RemoteStorageError("away"))
-    late.fail(AirflowException("a worker died"))
-    assert isinstance(late.error, RemoteStorageError)
 
 
 def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,8 +99,8 @@ def test_what_rotted_is_not_hidden_by_what_came(files: RemoteLogFiles) -> None:
     copy_more(files)
     assert_refused(
         files,
-        r"orders/interval=\S+ may have records among offsets 10 to 14 of partition 0 \(\S+\.log at byte 0: .*\), which "
-        "this export cannot read: nothing was changed, .* 'tiered-storage repair --deep' .* Remove the folder",
+        r"orders/interval=\S+ may .*: offsets 10 to 14 of partition 0 \(\S+\.log at byte 0: .*"
+        "'tiered-storage repair --deep'",
     )
     assert offsets(files) == list(range(5, 30))
 
@@ -119,9 +119,7 @@ def test_what_was_repaired_is_exported_with_what_came(files: RemoteLogFiles) -> 
 def test_what_is_missing_now_is_not_hidden_by_what_came(files: RemoteLogFiles) -> None:
     export(files)
     copy_more(files, 10)
-    assert_refused(
-        files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\), which this export", allow_gaps=True
-    )
+    assert_refused(files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\)\. ", allow_gaps=True)
     assert offsets(files) == list(range(5, 30))
 
 
@@ -141,9 +139,7 @@ def test_what_broke_beside_what_was_broken_before_is_told_alone(files: RemoteLog
     assert export(files).rows == 20
     copy_more(files)
     rot(files, 20)
-    assert_refused(
-        files, r"may have records among offsets 20 to 24 of partition 0 \([^;]*\), which this export cannot read"
-    )
+    assert_refused(files, r"nothing was changed: offsets 20 to 24 of partition 0 \([^;]*\)\. ")
     assert offsets(files) == [*range(5, 10), *range(15, 30)]
 
 
@@ -153,7 +149,7 @@ def test_a_broken_batch_in_front_of_a_gap_that_was_there(files: RemoteLogFiles) 
     export(files, allow_gaps=True)
     rot(files, 25)
     copy_more(files, 10)
-    assert_refused(files, r"among offsets 25 to 29 of partition 0 \([^;]*\), which this export", allow_gaps=True)
+    assert_refused(files, r"changed: offsets 25 to 29 of partition 0 \([^;]*\)\. ", allow_gaps=True)
     assert offsets(files) == [*range(5, 10), *range(20, 30)]
 
 
@@ -215,7 +211,7 @@ def test_a_transaction_whose_end_was_lost_is_not_hidden_by_what_came(tmp_path: P
         assert copy(remote_log).is_whole
     lose(files, marker.start_offset)
     assert_refused(
-        files, f"among offsets {began} to {began + 1} of partition 0 .the end of a transaction .*, which this export",
+        files, f"offsets {began} to {began + 1} of partition 0 .the end of a transaction ",
         query=query, allow_gaps=True,
     )  # fmt: skip
     assert offsets(files) == [began, began + 1]

@@ -31,7 +31,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables.exports import ExportRequest
-from tiered_storage.remote_log.tables.late_data import LateIntervals
+from tiered_storage.remote_log.tables.late_data import IncompleteInterval, LateIntervals
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 
@@ -72,15 +72,21 @@ def late(files: RemoteLogFiles, own: Interval = OWN, query: TableQuery | None = 
         return remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query))
 
 
+def waiting(*intervals: Interval) -> LateIntervals:
+    """What is found where none of them is due."""
+    reason = "what is copied does not go past its end yet"
+    return LateIntervals(incomplete=tuple(IncompleteInterval(each, reason) for each in intervals))
+
+
 def due(files: RemoteLogFiles) -> list[Interval]:
     return [each.interval for each in late(files).due]
 
 
 def test_an_interval_waits_until_what_is_copied_goes_on_behind_it(files: RemoteLogFiles) -> None:
     assert export(files) == (0,)
-    assert late(files) == LateIntervals(waiting=(TAIL,))
+    assert late(files) == waiting(TAIL)
     append_and_copy(files, 2)  # to 39, which is in it
-    assert late(files) == LateIntervals(waiting=(TAIL,))
+    assert late(files) == waiting(TAIL)
     append_and_copy(files, 2)
     assert due(files) == [TAIL]
     assert export(files) == ()
@@ -96,9 +102,9 @@ def test_exported_again_it_has_the_bytes_of_an_export_made_afterwards(files: Rem
     with unsynced(), files.open() as remote_log:
         asked = request(files, OWN)
         [found] = remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query)).due
-        again = carry_out(remote_log, asked.again(found))
+        again = carry_out(remote_log, found)
         assert (again.changed, again.rows, again.not_reached) == (True, 20, ())
-        carry_out(remote_log, replace(asked.again(found), url=elsewhere))
+        carry_out(remote_log, replace(found, url=elsewhere))
     assert digests(table(files)) == digests(files.root / "elsewhere" / "orders")
     assert '"codec": "gzip"' in (table(files) / TAIL.folder / "_manifest.json").read_text()
 
@@ -110,7 +116,7 @@ def test_several_partitions_one_by_one_and_the_latest_interval_first(tmp_path: P
     append_and_copy(files, 4, 1)
     assert due(files) == [TAIL]
     assert export(files) == (0,)
-    assert late(files) == LateIntervals(waiting=(later, TAIL))
+    assert late(files) == waiting(later, TAIL)
     append_and_copy(files, 6, 0)
     assert due(files) == [later, TAIL]
     assert late(files, own=later).due[0].interval == TAIL
@@ -135,7 +141,7 @@ def test_gaps_are_allowed_where_they_were_before(files: RemoteLogFiles, *, allow
     with files.open() as remote_log:
         for asked in (request(files, OWN), replace(request(files, OWN), allow_gaps=True)):
             [found] = remote_log.tables.late_intervals(asked, remote_log.tables.plan(asked.table_query)).due
-            assert asked.again(found).allow_gaps == allow_gaps
+            assert found.allow_gaps == allow_gaps
 
 
 def isolated(*, committed_only: bool) -> TableQuery:
@@ -162,21 +168,19 @@ def write_and_copy(files: RemoteLogFiles, *steps: int | str) -> None:
         assert copy(remote_log).is_whole
 
 
-@pytest.mark.parametrize("committed_only", [False, True])
-def test_an_interval_is_judged_by_the_isolation_that_it_was_exported_with(
-    tmp_path: Path, *, committed_only: bool
-) -> None:
+def test_an_interval_is_exported_again_with_the_isolation_that_it_had(tmp_path: Path) -> None:
     """What is copied ends within a transaction, whose end is in the segment that is still open."""
     files = a_remote_log(tmp_path, {("orders", 0): 0})
     interval = Interval(NOW, NOW + 10_000)
-    own, other = isolated(committed_only=committed_only), isolated(committed_only=not committed_only)
+    own, other = isolated(committed_only=True), isolated(committed_only=False)
     write_and_copy(files, 1_000, "roll")
     assert export(files, interval, query=own) == (0,)
     write_and_copy(files, "begin", "roll", 100_000, "roll", "end")
-    judged = [[each.interval for each in late(files, query=query).due] for query in (own, other)]
-    assert judged == ([[], []] if committed_only else [[interval], [interval]])
+    assert late(files, query=own) == waiting(interval)
+    [again] = late(files, query=other).due
+    assert again.table_query.rows.committed_only
     write_and_copy(files, "roll", 100_000, "roll")
-    assert [[each.interval for each in late(files, query=query).due] for query in (own, other)] == [[interval]] * 2
+    assert [each.interval for each in late(files, query=own).due] == [interval]
     assert export(files, interval, query=own) == ()
     assert late(files, query=other) == LateIntervals()
 
@@ -188,30 +192,31 @@ def test_what_a_commit_left_on_its_way_is_due(files: RemoteLogFiles) -> None:
     assert due(files) == [interval]
 
 
-def test_what_expired_is_given_up(files: RemoteLogFiles) -> None:
+def test_an_interval_with_expired_records_stays_as_it_is(files: RemoteLogFiles) -> None:
     export(files)
     append_and_copy(files, 8)
     with unsynced(), files.open() as remote_log:
         move_log_start(remote_log, 25, held_by(remote_log, "test"))
-    [given_up] = late(files).given_up
-    assert given_up.interval == TAIL
-    assert given_up.reason == "it has records that the remote log has no more: partition 0 below offset 25"
+    [kept] = late(files).incomplete
+    assert kept.interval == TAIL
+    assert "partition 0 below offset 25" in kept.reason
     assert due(files) == []
 
 
-def test_what_would_lose_a_partition_is_given_up(tmp_path: Path) -> None:
+def test_an_interval_stays_as_it_is_if_its_partition_is_left_out(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
     export(files)
     append_and_copy(files, 8, 0)
     one = late(files, query=TableQuery("orders", partitions=frozenset({0})))
-    assert [each.reason for each in one.given_up] == ["partitions 1 are deleted or not asked for, and would go"]
+    [left_out] = one.incomplete
+    assert "partitions 1 " in left_out.reason
     assert due(files) == [TAIL]
     with unsynced(), files.open() as remote_log:
         lease = held_by(remote_log, "test", partition_of(number=1))
         marked = RemotePartitionDeleteMetadata(partition_of(number=1), PartitionDeleteState.MARKED, NOW)
         remote_log.segments.put_remote_partition_delete_metadata(marked, lease)
     assert due(files) == []
-    assert [each.interval for each in late(files).given_up] == [TAIL]
+    assert [each.interval for each in late(files).incomplete] == [TAIL]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +236,8 @@ def test_a_manifest_that_cannot_be_read_is_told_and_hinders_no_other(
     append_and_copy(files, 4)
     found = late(files)
     assert [each.interval for each in found.due] == [TAIL]
-    assert [each.interval for each in found.given_up] == [broken]
-    assert reason in found.given_up[0].reason
+    assert [each.interval for each in found.incomplete] == [broken]
+    assert reason in found.incomplete[0].reason
 
 
 def test_a_manifest_that_does_not_tell_the_partitions_is_due_once(files: RemoteLogFiles) -> None:
