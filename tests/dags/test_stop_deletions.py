@@ -76,7 +76,7 @@ def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: Ai
 
     assert stopped.state == "success"
     assert "left out: the form has no reeson; reeson may be meant to be reason" in stopped.log
-    assert "the metadata alone were told" in stopped.log
+    assert "the metadata alone" in stopped.log
     site.configure({"orders": DELETABLE})
     assert "look first" in airflow.run("expire_remote_segments").messages
 
@@ -95,7 +95,7 @@ def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: Ai
         (ADMINS, {"lift": True}, None, "Airflow does not tell who triggered this run"),
         (ADMINS, {"lift": True}, "", "Airflow does not tell who triggered this run"),
         (None, {"lift": True}, "ada", "read.service.rights.file names no file: set it to a file with the line"),
-        ("admins: ada\n", {"lift": True}, "ada", "admins is to be a list of logins, such as [alice, bob]"),
+        ("admins: ada\n", {"lift": True}, "ada", "admins must be a list of logins, such as [alice, bob]"),
         ("users:\n  ada:\n    read: ['*']\n", {"lift": True}, "ada", "the user ada may only stop them"),
     ],
 )

@@ -358,7 +358,7 @@ def test_a_name_that_is_no_topics_leads_out_of_no_directory(files: RemoteLogFile
     before = sorted(files.root.rglob("*"))
     result = restore(files, target / "logs", "--as-topic", name, "--as-topic-id", random_uuid())
     assert result.document["error"] == "ConfigurationError"
-    assert "it is no name for a topic" in result.document["message"]
+    assert "it is not a topic name" in result.document["message"]
     assert not target.exists()
     assert [path for path in sorted(files.root.rglob("*")) if path.name != "settings.yaml"] == [
         path for path in before if path.name != "settings.yaml"

@@ -1,6 +1,6 @@
-"""The command line, one file a group of commands.
+"""The command line, one module a group of commands.
 
-`main` finds the commands and imports a file only when one of its commands runs. What they share is in `common`.
+`main` finds the commands and imports a module only when one of its commands runs. `common` has what they share.
 """
 
 __all__ = ["main"]

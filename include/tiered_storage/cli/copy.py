@@ -1,4 +1,4 @@
-"""The commands that move and remove: plan, copy, retain, expire."""
+"""The commands that copy and delete segments: plan, copy, retain, expire."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
     from tiered_storage.settings.settings import Settings
 
-LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most so many segments.")]
-WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="Groups of partitions that are copied at once.")]
+LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most this many segments.")]
+WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="How many groups of partitions to copy at once.")]
 
 _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
 
@@ -68,7 +68,7 @@ def plan(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which closed segments a copy would move, and what is left out and why. Changes nothing."""
+    """Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing."""
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
@@ -126,7 +126,7 @@ def retain(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove local segments that are past local retention and safe in the remote tier, where deletion is allowed."""
+    """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed."""
     from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, amount_to_look_at
 
     chosen = topics != ".*" or partitions is not None or max_segments is not None
@@ -144,7 +144,7 @@ def retain(
             say_stop(remote_log, output)
         else:
             report = remote_log.deletions.enforce_local_retention(
-                plans, said("looked at, in both tiers,", amount_to_look_at(plans), output)
+                plans, said("compared, in both tiers,", amount_to_look_at(plans), output)
             )
             trimmed = {plan.topic_id_partition: plan for plan in report.trimmed}
             plans = [
@@ -180,9 +180,10 @@ def expire(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End what is past total retention, where deletion is allowed, and clean up after unfinished copies.
+    """Delete what is past total retention, if deletion is allowed, and clean up after unfinished copies.
 
-    A dry run does not compare the local log with the remote one; the run itself does, and ends nothing of a forked log.
+    A dry run does not compare the local log with the remote one. The run itself does, and deletes nothing of a forked
+    log.
     """
     from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
@@ -223,15 +224,15 @@ def expire(
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
     if due and not as_json:
-        output.rows("Would be deleted too: it was marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
+        output.rows("Would be deleted too: marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
     if waiting and not as_json:
-        title = "Marked; deleted by the first run after this time, and brought back by 'tiered-storage undelete' before"
+        title = "Marked; the first run after this time deletes it; until then 'tiered-storage undelete' brings it back"
         output.rows(title, _WAITING_COLUMNS, [_waiting_row(each) for each in waiting])
     output.end(troubles)
 
 
 def _why_not_copied(settings: Settings, topic: Topic) -> str | None:
-    """Return why nothing is copied of `topic`; None where it is, or its settings are wrong, which the plan says."""
+    """Return why nothing of `topic` is copied; None if it is copied or has invalid settings (the plan reports it)."""
     if not topic.remote_storage_enable:
         return f"topic {topic.name} is not enabled: 'tiered-storage topics enable {topic.name}'"
     if _is_paused(topic, settings):
@@ -276,15 +277,15 @@ def _stopped(why: str | None) -> list[Finding]:
 
 
 def _refuse_record_deletions(plans: Iterable[ExpiryPlan], plan_file: Path | None) -> None:
-    """Raise ConfigurationError for a plan that deletes records by a person's word: nobody saved one of those."""
+    """Raise ConfigurationError for a plan that deletes records before an offset: expire never saves one."""
     from tiered_storage.remote_log.retention.expiry import Reason
 
     for plan in plans:
         if plan.reason is Reason.RECORDS:
             raise ConfigurationError(
-                f"{plan_file}: {plan.topic_id_partition}: the plan deletes records before an offset, past retention "
-                "or not; expire only deletes what is past retention, so nothing was done: delete records with "
-                "'tiered-storage delete-records', or make the plan again with --dry-run --save-plan"
+                f"{plan_file}: {plan.topic_id_partition}: the plan deletes records before an offset, whether past "
+                "retention or not, but expire only deletes what is past retention; nothing was done: delete records "
+                "with 'tiered-storage delete-records', or make the plan again with --dry-run --save-plan"
             )
 
 
@@ -313,18 +314,17 @@ def _due_document(due: PendingDeletion) -> dict[str, object]:
 def copy_here(
     remote_log: RemoteLogManager, begun: BegunCopy, workers: int, output: Output
 ) -> tuple[CommitReport, bool]:
-    """Copy and commit in this process, and give the leases back; also tell whether copies hung.
+    """Copy and commit in this process, and release the leases; also return whether copies hung.
 
-    What could not be begun is among the report's failures.
-
-    The threads of those are still there then: who called ends by leave_at_once.
+    The report's failures include what could not be begun. Threads of hung copies still run: end the process with
+    leave_at_once then.
     """
     from tiered_storage.remote_log.copy.job import CopyJob
     from tiered_storage.remote_log.jobs.threads import JobThreads
 
     given_up = Event()
     with remote_log.held(begun, lambda: not given_up.is_set()):
-        # The same road as a run from Airflow, with threads of this process in Spark's place.
+        # The same steps as a run from Airflow, with threads of this process in place of Spark.
         job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
         _, description = CopyJob.read(remote_log.work, job.files.folder)
 
@@ -347,7 +347,7 @@ def copy_here(
 
 @dataclass(frozen=True, slots=True)
 class _LeftOut:
-    """The names of the topics that are asked for, and that nothing is copied of."""
+    """The names of the selected topics of which nothing is copied."""
 
     not_enabled: Sequence[str]
     paused: Sequence[str]

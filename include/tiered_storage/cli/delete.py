@@ -1,4 +1,4 @@
-"""The commands that end the life of something by a person's word: records of a partition, or a whole topic."""
+"""The commands that delete or undelete on request: records of a partition, or a whole topic."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tiered_storage.remote_log.selection import Selection, parse_partitions
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name.")]
 PartitionArgument = Annotated[int, typer.Argument(help="The partition's number.", min=0)]
 BeforeOption = Annotated[
-    int, typer.Option("--before", help=f"The first offset that stays; {TO_THE_END}: the end of what is stable.")
+    int, typer.Option("--before", help=f"The first offset to keep; {TO_THE_END}: the end of the stable records.")
 ]
 TopicIdOption = Annotated[
     str | None,
-    typer.Option("--topic-id", help="Which life of the topic, where it had several.", show_default=False),
+    typer.Option("--topic-id", help="Which incarnation of the topic, if there are several.", show_default=False),
 ]
 
 GiveUpOption = Annotated[
-    bool, typer.Option("--give-up", help="Also where the store has lost objects of the partition: they are given up.")
+    bool, typer.Option("--give-up", help="Go on even if the store has lost objects of the partition: give them up.")
 ]
 
 _RECORD_COLUMNS = ("partition", "new log start", "segments", "bytes")
@@ -52,9 +52,9 @@ def delete_records(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the records of a partition before an offset, in both tiers, where remote deletion is allowed.
+    """Delete the records of a partition before an offset, in both tiers, if remote deletion is allowed.
 
-    Readers see no more of them at once; the next runs of expire and retain remove what lies wholly before it.
+    Readers stop seeing them at once. The next runs of expire and retain delete the segments that end before the offset.
     """
     output = Output(as_json)
     left: tuple[Finding, ...] = ()
@@ -85,9 +85,9 @@ def delete_topic(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete everything remote of one life of a topic, where remote deletion is allowed. What is local stays.
+    """Delete all remote data of one incarnation of a topic, if remote deletion is allowed. Local data stay.
 
-    It is marked, and the next runs of expire delete it. This life of the topic takes no more segments, unless
+    This marks the data; the next runs of expire delete them. This incarnation takes no more segments unless
     'tiered-storage undelete' brings it back before its objects are deleted.
     """
     output = Output(as_json)
@@ -123,10 +123,10 @@ def undelete(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring back what was deleted of a topic, while its objects are still there.
+    """Restore the deleted remote data of a topic while their objects still exist.
 
-    Whatever deleted it: expire, delete-records, delete-topic or topics disable --delete-remote. Its objects stay for
-    remote.log.deletion.grace.ms. What is still past retention expires again with the next run of expire.
+    This undoes expire, delete-records, delete-topic and topics disable --delete-remote, for
+    remote.log.deletion.grace.ms. The next run of expire expires again what is still past retention.
     """
     output = Output(as_json)
     numbers = parse_partitions(partitions)
@@ -146,8 +146,8 @@ def undelete(
     output.rows(title, _UNDELETED_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
     if again and not dry_run:
         output.say(
-            f"note: by its limits the next run of expire ends {sum(plan.count for plan in again)} segments of it "
-            f"again: raise them before ('tiered-storage topics set {topic} retention.ms=…'), or forbid it "
+            f"note: the next run of expire expires {sum(plan.count for plan in again)} segments again, by the topic's "
+            f"limits: raise them first ('tiered-storage topics set {topic} retention.ms=…'), or forbid deletion "
             f"('tiered-storage topics forbid-deletion {topic}')"
         )
     output.end(left)

@@ -1,4 +1,4 @@
-"""The command that looks whether everything is as it must be."""
+"""The doctor command: check the installation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _COLUMNS = ("verdict", "check", "message", "advice")
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Look whether everything is as it must be: before the first run, and when something fails. Changes nothing.
+    """Check settings, paths, rights, store, metadata and clock: before the first run, and when something fails. Changes
+    nothing.
 
-    An object is written to the store and to the work area, and removed again. Exit code 1: something is wrong.
+    It writes an object to the store and to the work area, and deletes it again. Exit code 1: something is wrong.
     """
     output = Output(as_json)
     checks = list(examine(config, wall_clock, os.environ))

@@ -1,4 +1,4 @@
-"""The command that shows Kafka's files as they are: dump."""
+"""The dump command: show the content of Kafka's files."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ _TIMES = ("CreateTime", "LogAppendTime")
 def dump(
     files: Annotated[
         list[Path],
-        typer.Argument(exists=True, help="Files of Kafka's, by their own names, or directories of such files."),
+        typer.Argument(exists=True, help="Kafka's files, under their own names, or directories of such files."),
     ],
-    records: Annotated[bool, typer.Option("--records", help="Show the records of each batch too.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also show the records of each batch.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is in logs, indexes, snapshots and checkpoints, and what is wrong with them; a broker may be at work.
+    """Show the content of logs, indexes, snapshots and checkpoints, and what is wrong with them. The broker may be
+    running.
 
-    Exit code 1 for anything that is broken, or an index that its log beside it does not bear out. With --json: one
-    object a line, its "type" is file, batch, record, entry, note, problem or end; keys and values in base64.
+    Exit code 1 if anything is corrupt, or if an index contradicts the log beside it. With --json: one object a line;
+    its "type" is file, batch, record, entry, note, problem or end; keys and values are in base64.
     """
     problems = 0
     for file in find_files(files):
@@ -42,7 +43,7 @@ def dump(
 
 
 def _write_lines(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
-    """Write JSON lines; return how many problems there are."""
+    """Write JSON lines; return the number of problems."""
     rows = problems = 0
     _write_line("file", {"file": str(file.path), "kind": file.kind.value})
     for event in events:
@@ -68,14 +69,14 @@ def _write_line(kind: str, fields: Mapping[str, object]) -> None:
 def _as_base64(value: object) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    raise TypeError(f"{type(value)} is not to be written as JSON")
+    raise TypeError(f"{type(value)} cannot be written as JSON")
 
 
 _encode = json.JSONEncoder(default=_as_base64).encode
 
 
 def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
-    """Write a table, then notes and problems on standard error; return how many problems there are."""
+    """Write a table, then notes and problems on standard error; return the number of problems."""
     output = Output(as_json=False)
     sys.stdout.write(f"{printable(str(file.path))}: {file.kind.value}\n\n")
     table: StreamedTable | None = None
@@ -106,7 +107,7 @@ def _write_table(file: KafkaFile, events: Iterable[DumpEvent]) -> int:
 
 
 def _columns(file: KafkaFile, fields: Mapping[str, object]) -> tuple[str, ...]:
-    """Name the columns: those of the first row, and of a log both times, since each batch has one of them."""
+    """Return the columns: those of the first row; for a log, the two time columns, since each batch has one of them."""
     if file.kind is not FileKind.LOG:
         return tuple(fields)
     names = [name for name in fields if name not in _TIMES]
@@ -119,7 +120,7 @@ def _shown_field(value: object) -> object:
 
 
 def _shown_record(fields: Mapping[str, object]) -> Iterator[str]:
-    """Show a record's fields as pairs of name and value."""
+    """Yield a record's fields as pairs of name and value."""
     return packed((_shown_pair(name, value) for name, value in fields.items() if name != "headerKeys"), "   | ")
 
 

@@ -1,4 +1,4 @@
-"""The commands for leases: who holds which partition, and how a person ends what nobody gives back."""
+"""The commands for leases: show who holds which partition, and end abandoned leases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show which runs hold which partitions, and end what a run left that is gone."
+    no_args_is_help=True, help="Show which runs hold which partitions, and end the leases of runs that are gone."
 )
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's exact name, or its id as `leases list` shows it.")]
@@ -27,7 +27,7 @@ _COLUMNS = ("partition", "topic id", "owner", "number", "until")
 
 @app.command("list")
 def list_leases(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every lease whose time is not over, the one that runs longest first."""
+    """Show every lease that has not expired, the one that expires last first."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         held = _held(remote_log)
@@ -42,10 +42,10 @@ def end(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End the lease of a partition, whoever holds it, so that the next run can work on it.
+    """End the lease of a partition, whoever holds it, so that the next run can take it.
 
-    Only for a holder that does not run any more, or whose clock was ahead: one that still runs loses its work, for
-    whatever it commits is refused.
+    Use it only if the holder no longer runs, or its clock was ahead. A holder that still runs loses its work: its
+    commits are refused.
     """
     output = Output(as_json)
     with opened(config, output) as remote_log:
@@ -58,15 +58,17 @@ def end(
         ]
         if not named:
             others = ", ".join(str(lease.topic_id_partition) for lease in held) or "none"
-            raise ConfigurationError(f"nobody holds {topic}-{partition}; held are: {others}")
+            raise ConfigurationError(f"no lease on {topic}-{partition} is held; held are: {others}")
         if len(named) > 1:
             ids = ", ".join(lease.topic_id_partition.topic_id for lease in named)
-            raise ConfigurationError(f"several lives of {topic}-{partition} are held: give one of these ids: {ids}")
+            raise ConfigurationError(
+                f"several incarnations of {topic}-{partition} are held: give one of these ids: {ids}"
+            )
         [lease] = named
         if not yes:
             typer.confirm(
                 f"End the lease of {lease.topic_id_partition}, which {lease.owner} holds until "
-                f"{as_date(lease.expires_at)}? If that still runs, what it does from now on is refused",
+                f"{as_date(lease.expires_at)}? If it still runs, its further changes are refused",
                 abort=True,
                 err=True,
             )
@@ -75,7 +77,7 @@ def end(
 
 
 def _held(remote_log: RemoteLogManager) -> list[Lease]:
-    """Return the leases that are held, of partitions with their names where those are known."""
+    """Return the held leases, with the names of their partitions if known."""
     local = remote_log.source.partitions() if remote_log.settings.log_dirs else ()
     logs = [log.topic_id_partition for log in local if isinstance(log, PartitionLog)]
     known = {each: each for each in (*logs, *remote_log.segments.partition_states())}

@@ -1,6 +1,6 @@
-"""`tiered-storage`: by hand what the DAGs do on a schedule, on the same library calls.
+"""`tiered-storage`: run by hand what the DAGs run on a schedule, with the same library calls.
 
-Every command takes --json for machines; its exit code is 0 only when all that was asked for was done.
+Every command takes --json for machines. Its exit code is 0 only if everything requested was done.
 """
 
 from __future__ import annotations
@@ -20,67 +20,66 @@ from tiered_storage.errors import TieredStorageError
 
 COMMANDS = {
     "copy": {
-        "plan": "Show which closed segments a copy would move, and what is left out and why. Changes nothing.",
+        "plan": "Show which closed segments a copy would copy, and which it leaves out and why. Changes nothing.",
         "copy": "Copy closed segments to the remote tier and commit their metadata, in this process.",
-        "retain": "Remove local segments that are past local retention and safe in the remote tier, where deletion is "
+        "retain": "Delete local segments that are past local retention and safe in the remote tier, if deletion is "
         "allowed.",
-        "expire": "End what is past total retention, where deletion is allowed, and clean up after unfinished copies.",
+        "expire": "Delete what is past total retention, if deletion is allowed, and clean up after unfinished copies.",
     },
     "delete": {
-        "delete-records": "Delete the records of a partition before an offset, in both tiers, where remote deletion is "
+        "delete-records": "Delete the records of a partition before an offset, in both tiers, if remote deletion is "
         "allowed.",
-        "delete-topic": "Delete everything remote of one life of a topic, where remote deletion is allowed. What is "
-        "local stays.",
-        "undelete": "Bring back what was deleted of a topic, while its objects are still there.",
+        "delete-topic": "Delete all remote data of one incarnation of a topic, if remote deletion is allowed. Local "
+        "data stay.",
+        "undelete": "Restore the deleted remote data of a topic while their objects still exist.",
     },
     "safety": {
-        "stop-deletions": "Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way "
+        "stop-deletions": "Stop all deletions of every topic, in both tiers, until you lift the stop. Running jobs "
         "stop too.",
-        "failed-deletions": "Show the remote segments whose objects could not be deleted. Every run of expire tries "
-        "them again.",
+        "failed-deletions": "Show the remote segments whose objects could not be deleted. Every run of expire retries "
+        "them.",
     },
     "leases": {
-        "leases": "Show which runs hold which partitions, and end what a run left that is gone.",
+        "leases": "Show which runs hold which partitions, and end the leases of runs that are gone.",
     },
     "read": {
-        "segments": "Show the remote segments, in every state but the deleted ones.",
-        "read": "Read records, from whichever tier has them. With --json: one object a line; keys and values in "
-        "base64.",
-        "offsets": "Show a partition's offsets by their names in Kafka, and by time, over both tiers.",
-        "audit": "Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes "
+        "segments": "Show the remote segments in every state except deleted.",
+        "read": "Read records from both tiers. With --json: one object a line; keys and values in base64.",
+        "offsets": "Show a partition's offsets over both tiers, by Kafka's names for them and by time.",
+        "audit": "Compare the store with the metadata; exit code 1 if there is an anomaly or nothing matches. Changes "
         "nothing.",
     },
     "repair": {
-        "repair": "Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody "
-        "finished and nothing else holds, remove leftovers, and audit again.",
-        "rebuild-metadata": "Make lost metadata anew from the store alone, into a new file. All that deletes is "
-        "forbidden afterwards.",
+        "repair": "Audit, copy damaged segments again if the local log still has them, commit complete but uncommitted "
+        "copies that no segment covers, delete orphans, and audit again.",
+        "rebuild-metadata": "Rebuild lost metadata from the store alone, into a new file. Then deletion is "
+        "forbidden for every topic.",
     },
     "restore": {
-        "restore": "Bring a topic, or part of it, back from the store: into a broker's log directory, or into a "
-        "running cluster.",
+        "restore": "Restore a topic, or part of it, from the store: into a broker's log directory, or into a running "
+        "cluster.",
     },
     "metadata": {
-        "metadata": "Back up the metadata, put a backup back, or let metadata take over.",
+        "metadata": "Back up the metadata, put a backup back, or let metadata take over a store.",
     },
     "dump": {
-        "dump": "Show what is in logs, indexes, snapshots and checkpoints, and what is wrong with them; a broker may "
-        "be at work.",
+        "dump": "Show the content of logs, indexes, snapshots and checkpoints, and what is wrong with them. The broker "
+        "may be running.",
     },
     "doctor": {
-        "doctor": "Look whether everything is as it must be: before the first run, and when something fails. Changes "
-        "nothing.",
+        "doctor": "Check settings, paths, rights, store, metadata and clock: before the first run, and when something "
+        "fails. Changes nothing.",
     },
     "topics": {
-        "topics": "Show and decide what may be done with each topic. Nothing is copied or deleted that was not "
-        "switched on here or in the settings file.",
+        "topics": "Show and change what Remote Log may do with each topic. It copies and deletes nothing that you did "
+        "not enable here or in the settings file.",
     },
 }
-"""Each module with commands, and the first paragraph of their help: it is shown without importing the module."""
+"""Each module with commands, and the first paragraph of each command's help, shown without importing the module."""
 
 
 class LazyCommand(TyperCommand):
-    """A command whose module is imported when it runs or explains itself: most import what takes long."""
+    """A command whose module is imported only when it runs or shows its help: most imports are slow."""
 
     def __init__(self, name: str, module: str, summary: str) -> None:
         super().__init__(name=name, help=summary, callback=None)
@@ -88,9 +87,9 @@ class LazyCommand(TyperCommand):
 
     @cached_property
     def loaded(self) -> Any:
-        """The module's command of this name, or its group of commands; imports the module."""
+        """The module's command, or group of commands, of this name; imports the module."""
         name = str(self.name)
-        # What an import makes lives as long as the process: looking for garbage meanwhile is a fifth of the start.
+        # Modules live as long as the process; garbage collection during imports takes a fifth of the start-up time.
         gc.disable()
         try:
             module = import_module(f"tiered_storage.cli.{self._module}")
@@ -107,12 +106,12 @@ class LazyCommand(TyperCommand):
         return typer.main.get_group(around).commands[name]
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Make the context of the command itself, which then runs in this one's place."""
+        """Make the context of the loaded command, which runs in place of this one."""
         return self.loaded.make_context(*arguments, **options)
 
 
 class _Commands(TyperGroup):
-    """All commands, each imported only when it is called."""
+    """All commands; each is imported only when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -152,7 +151,7 @@ def version() -> None:
 
 
 def main() -> None:
-    """Run a command; what went wrong is one line on standard error (with --json: a document on standard output)."""
+    """Run a command; report an error as one line on standard error (with --json: a document on standard output)."""
     try:
         app()
     except TieredStorageError as error:

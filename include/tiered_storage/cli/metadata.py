@@ -1,4 +1,4 @@
-"""The commands on the metadata as a whole: a backup, putting one back, and letting metadata take a store over."""
+"""The commands on all metadata: back them up, put a backup back, and let metadata take over a store."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restor
 from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement
 from tiered_storage.settings.settings import load_settings
 
-app = typer.Typer(no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over.")
+app = typer.Typer(
+    no_args_is_help=True, help="Back up the metadata, put a backup back, or let metadata take over a store."
+)
 
 _WARNING = (
-    "From now on only these metadata copy, trim and delete in the store; every other copy of them is refused. If they "
-    "are older than the store, every right to delete is withdrawn. Go on?"
+    "From now on only these metadata can copy, trim and delete in the store; every other copy of them is refused. If "
+    "they are older than the store, deletion is forbidden for every topic. Go on?"
 )
 
 
@@ -30,7 +32,7 @@ def backup(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the metadata into a new file, also while other processes work."""
+    """Back up the metadata into a new file; other processes may go on working."""
     output = Output(as_json)
     settings = load_settings(config)
     with open_metadata(settings, wall_clock) as store:
@@ -49,13 +51,14 @@ def restore(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put a backup where the settings have the metadata. It changes nothing in the store until it takes over."""
+    """Put a backup in place of the metadata. It changes nothing in the store until you run take-over."""
     output = Output(as_json)
     path = restore_metadata(load_settings(config), source.expanduser().absolute())
     output.rows("Restored metadata", ("file",), [(str(path),)])
     output.say(
-        "note: the backup may lack what was copied and decided since. 'tiered-storage rebuild-metadata' makes newer "
-        "metadata from the store (move this file away first); 'tiered-storage metadata take-over' lets these hold"
+        "note: the backup may lack later copies and decisions. 'tiered-storage rebuild-metadata' rebuilds newer "
+        "metadata from the store (move this file away first); 'tiered-storage metadata take-over' makes this backup "
+        "valid"
     )
 
 
@@ -65,7 +68,7 @@ def take_over_store(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let these metadata be the store's, after a restore, a move of their file, or damage to store.json."""
+    """Bind the store to these metadata, after a restore, a move of their file, or damage to store.json."""
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         if not yes:
@@ -87,14 +90,16 @@ def trust_clock(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let deletions go on by this machine's clock, after it jumped or a restart that NTP did not follow."""
+    """Let deletions go on by this machine's clock, after a jump of the clock or a restart without NTP."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         clocks = ClockAgreement.of(remote_log)
         if why := clocks.why_refused():
             output.say(f"note: {why}")
         if not yes:
-            typer.confirm(f"It is {as_date(remote_log.clock())} by this machine's clock. Is it?", abort=True, err=True)
+            typer.confirm(
+                f"This machine's clock is at {as_date(remote_log.clock())}. Is it right?", abort=True, err=True
+            )
         clocks.trust()
     output.rows("Trusted the clock", ("clock",), [(as_date(remote_log.clock()),)])
     output.say("note: what is marked for deletion waits for remote.log.deletion.grace.ms once more")

@@ -1,4 +1,4 @@
-"""The commands that look: segments, read, offsets, audit."""
+"""The commands that read: segments, read, offsets, audit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 
 _FEW_RECORDS = 10
-_TIME = "not earlier: 2026-11-21T20:00:00+00:00, or ms; without an offset UTC."
+_TIME = "not earlier: 2026-11-21T20:00:00+00:00, or ms; without a UTC offset, UTC."
 
 
 class ReadIsolation(StrEnum):
@@ -54,7 +54,7 @@ class ReadIsolation(StrEnum):
 
 IsolationOption = Annotated[
     ReadIsolation,
-    typer.Option("--isolation", help="read_committed leaves out what was aborted, and what is not decided yet."),
+    typer.Option("--isolation", help="read_committed omits records of aborted and of open transactions."),
 ]
 
 
@@ -64,7 +64,7 @@ def segments(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the remote segments, in every state but the deleted ones."""
+    """Show the remote segments in every state except deleted."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         selection = known_selection(remote_log, topics, partitions)
@@ -89,7 +89,7 @@ def segments(
 def read(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
-    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Begin here; else at the log start.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Begin here; default: the log start.")] = None,
     begin_time: Annotated[
         str | None, typer.Option("--time", help=f"Begin with the first record that is {_TIME}")
     ] = None,
@@ -98,18 +98,21 @@ def read(
     max_records: Annotated[
         int | None,
         typer.Option(
-            "--max-records", min=1, max=sys.maxsize, help="Stop after so many; else after 10, or only at --end-offset."
+            "--max-records",
+            min=1,
+            max=sys.maxsize,
+            help="Stop after this many; default: 10, or no limit with --end-offset.",
         ),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read records, from whichever tier has them. With --json: one object a line; keys and values in base64."""
+    """Read records from both tiers. With --json: one object a line; keys and values in base64."""
     from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 
     output = Output(as_json)
     if offset is not None and begin_time is not None:
-        raise ConfigurationError("--offset and --time both say where to begin: give one of them")
+        raise ConfigurationError("--offset and --time both set the start: give only one of them")
     moment = parse_time("--time", begin_time)
     most = max_records if max_records is not None or end_offset is not None else _FEW_RECORDS
     with opened(config, output) as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
@@ -134,13 +137,13 @@ def offsets(
     topic: Annotated[str, typer.Argument(help="The topic's name.")],
     partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
     times: Annotated[
-        list[str] | None, typer.Option("--time", help=f"Also the first record that is {_TIME} May come several times.")
+        list[str] | None, typer.Option("--time", help=f"Also the first record that is {_TIME} May be repeated.")
     ] = None,
     isolation: IsolationOption = ReadIsolation.READ_UNCOMMITTED,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a partition's offsets by their names in Kafka, and by time, over both tiers."""
+    """Show a partition's offsets over both tiers, by Kafka's names for them and by time."""
     from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
     from tiered_storage.remote_log.read.read_values import OffsetSpec
 
@@ -156,11 +159,11 @@ def offsets(
 def audit(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Read every byte back and check every checksum.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read back every byte and check every checksum.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold the store against the metadata; exit code 1 for any anomaly, or where nothing matches. Changes nothing."""
+    """Compare the store with the metadata; exit code 1 if there is an anomaly or nothing matches. Changes nothing."""
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         selection = selected(topics, partitions)
@@ -178,13 +181,13 @@ def audit(
     say_notices(report, output)
     if report.anomalies:
         depth = " --deep" if deep else ""
-        output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be mended")
+        output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be repaired")
     if report.anomalies or report.unread or report.unseen:
         raise typer.Exit(1)
 
 
 def say_notices(report: AuditReport, output: Output) -> None:
-    """Tell a person what an audit could not look at, and what else it noticed."""
+    """Print what an audit could not check, and what else it noticed."""
     for notice in report.notices:
         output.say(f"{'error' if notice in report.unseen else 'note'}: {notice}")
 
@@ -192,7 +195,7 @@ def say_notices(report: AuditReport, output: Output) -> None:
 def _start_of(
     reader: BlockingLogReader, partition: TopicIdPartition, offset: int | None, moment: int | None, level: Isolation
 ) -> int:
-    """Return where to begin: at `offset`, at the first record from `moment` (ms) on, or at the log start."""
+    """Return the start: `offset`, the first record from `moment` (ms) on, or the log start."""
     from tiered_storage.remote_log.read.read_values import OffsetSpec
 
     if offset is not None:
@@ -216,7 +219,7 @@ def _records(batches: Iterable[FetchedBatches], told: OffsetProgress) -> Iterato
 
 
 def _shown(found: FoundOffset | None) -> tuple[int | None, int | None, int | None]:
-    """Return offset, timestamp and leader epoch; None for what there is not."""
+    """Return offset, timestamp and leader epoch; None for each that is missing."""
     if found is None:
         return None, None, None
     timestamp, epoch = (each if each >= 0 else None for each in (found.timestamp, found.leader_epoch))

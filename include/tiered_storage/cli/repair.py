@@ -1,4 +1,4 @@
-"""The commands that mend: what an audit finds, and metadata that were lost; both without guessing."""
+"""The commands that repair: the findings of an audit, and lost metadata."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tiered_storage.settings.settings import load_settings
 
 _COLUMNS = ("action", "partition", "what")
 _LOSES_THE_STORE = (
-    "If those metadata are in use, by this or another installation, stop here: use them, or set rsm.config.url right. "
+    "If those metadata are in use, by this or another installation, stop here: use them, or correct rsm.config.url. "
     "They are refused from then on (--yes does not ask)."
 )
 
@@ -46,14 +46,14 @@ _LOSES_THE_STORE = (
 def repair(
     topics: TopicsOption = ".*",
     partitions: PartitionsOption = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Look for what is wrong by a deep audit.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Find the damage with a deep audit.")] = False,
     workers: WorkersOption = 2,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Audit, copy anew what is damaged where the local log still has it, finish whole copies that nobody finished and
-    nothing else holds, remove leftovers, and audit again."""
+    """Audit, copy damaged segments again if the local log still has them, commit complete but uncommitted copies that
+    no segment covers, delete orphans, and audit again."""
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         selection = selected(topics, partitions)
@@ -79,14 +79,14 @@ def repair(
 def rebuild_metadata(
     into: Annotated[
         Path | None,
-        typer.Option("--into", help="The new metadata file; else the one of rlmm.config.url.", show_default=False),
+        typer.Option("--into", help="The new metadata file; default: rlmm.config.url.", show_default=False),
     ] = None,
     dry_run: DryRunOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask before other metadata lose the store.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make lost metadata anew from the store alone, into a new file. All that deletes is forbidden afterwards."""
+    """Rebuild lost metadata from the store alone, into a new file. Then deletion is forbidden for every topic."""
     output = Output(as_json)
     settings = load_settings(config)
     path = remote_log_rebuild.new_metadata_path(settings, into)
@@ -97,7 +97,7 @@ def rebuild_metadata(
     report = remote_log_rebuild.rebuild_metadata(settings, store_options(settings), wall_clock, into, dry_run=dry_run)
     counts = (report.marked, report.unfinished, len(report.unreadable))
     row = (report.partitions, report.segments, report.size, *counts)
-    title = f"Would be known again in {path}" if dry_run else f"Known again in {path}"
+    title = f"Would be rebuilt in {path}" if dry_run else f"Rebuilt in {path}"
     output.rows(
         title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
         file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
@@ -108,12 +108,12 @@ def rebuild_metadata(
     if not report.segments:
         output.say("note: the store holds no segment: if any was ever copied, is the URL right, and the disk mounted?")
     if not dry_run:
-        output.say("note: what deletes was forbidden for every topic; 'tiered-storage topics' shows and changes it")
+        output.say("note: deletion is forbidden for every topic; 'tiered-storage topics' shows and changes it")
         output.say(
-            "note: limits, pauses, and which topics are tiered are those of the settings file again: decide anew what "
-            "was decided otherwise ('tiered-storage topics') before you allow to delete"
+            "note: limits, pauses and the list of tiered topics are those of the settings file again: repeat other "
+            "decisions ('tiered-storage topics') before you allow deletion"
         )
-        output.say("note: that all deletions were stopped is not known any more: 'stop-deletions' stops them anew")
+        output.say("note: a stop of all deletions is not rebuilt: run 'tiered-storage stop-deletions' again")
     if report.unreadable:
         raise typer.Exit(1)
 
@@ -135,7 +135,7 @@ def _copy(
 
 def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
     for partition in plan.documents:
-        yield "write again", str(partition), "the store's document of it"
+        yield "write again", str(partition), "the partition document in the store"
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
         yield "copy anew", str(planned.topic_id_partition), what
@@ -154,7 +154,7 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
 
 def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
     for partition in done.documents:
-        yield "written again", str(partition), "the store's document of it"
+        yield "written again", str(partition), "the partition document in the store"
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "copied anew", str(segment.topic_id_partition), what

@@ -1,4 +1,4 @@
-"""The command that brings a topic back from the store."""
+"""The restore command: bring a topic back from the store."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
 
 
 class Compressor(StrEnum):
-    """What records can be compressed by on their way into a cluster."""
+    """The codecs for records that are restored into a cluster."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -45,15 +45,15 @@ def restore(
         Path | None,
         typer.Option(
             "--to-directory",
-            help="The log directory of a broker that is stopped, or a new one. A relative path begins in the current "
-            "folder, that of the setting restore.directory where all of the settings do.",
+            help="The log directory of a stopped broker, or a new one. A relative path begins in the current folder; "
+            "in the setting restore.directory, where relative paths of settings begin.",
         ),
     ] = None,
     to_cluster: Annotated[
         str | None, typer.Option("--to-cluster", help="host:port of a running cluster: produce the records there.")
     ] = None,
     partitions: PartitionsOption = None,
-    from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="Begin with this offset.")] = None,
+    from_offset: Annotated[int | None, typer.Option("--from-offset", min=0, help="Begin at this offset.")] = None,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="End before this offset.")] = None,
     from_time: Annotated[
         str | None, typer.Option("--from-time", help="Begin with records of this time: ISO 8601, or ms.")
@@ -62,40 +62,42 @@ def restore(
         str | None, typer.Option("--to-time", help="End before records of this time: ISO 8601, or ms.")
     ] = None,
     topic_id: Annotated[
-        str | None, typer.Option("--topic-id", help="Which life of the topic, where it had several.")
+        str | None, typer.Option("--topic-id", help="Which incarnation of the topic, if there are several.")
     ] = None,
     as_topic: Annotated[str | None, typer.Option("--as-topic", help="Restore it under this name.")] = None,
     as_topic_id: Annotated[
         str | None,
-        typer.Option("--as-topic-id", help="The topic's id in the directory's cluster; else what is found there."),
+        typer.Option("--as-topic-id", help="The topic's id in the directory's cluster; default: the id found there."),
     ] = None,
     node_id: Annotated[
-        int, typer.Option("--node-id", min=0, help="The node.id of a directory that no broker had yet.")
+        int, typer.Option("--node-id", min=0, help="The node.id for a directory that no broker has used yet.")
     ] = 1,
     append: Annotated[
-        bool, typer.Option("--append", help="Produce behind the records that the cluster's topic has already.")
+        bool, typer.Option("--append", help="Append after the records that the cluster's topic already holds.")
     ] = False,
     offset_map: Annotated[
-        Path, typer.Option("--offset-map", help="The file for old and new offsets; another run goes on by it.")
+        Path, typer.Option("--offset-map", help="The file of old and new offsets; another run resumes from it.")
     ] = Path("offset-map.jsonl"),
     client_properties: Annotated[
-        Path | None, typer.Option("--client-properties", help="A file of librdkafka's name=value lines, as for rights.")
+        Path | None,
+        typer.Option("--client-properties", help="A file of librdkafka's name=value lines, such as logins."),
     ] = None,
     compression: Annotated[
-        Compressor, typer.Option("--compression", help="How records are compressed that are produced.")
+        Compressor, typer.Option("--compression", help="The codec for the produced records.")
     ] = Compressor.LZ4,
     allow_gaps: Annotated[
-        bool, typer.Option("--allow-gaps", help="Restore what is there though offsets are missing between.")
+        bool,
+        typer.Option("--allow-gaps", help="Restore the available records even if offsets between them are missing."),
     ] = False,
     validation: Annotated[
-        Validation, typer.Option("--validation", help="How much is checked beside the checksum of every segment.")
+        Validation, typer.Option("--validation", help="How much to check besides every segment's checksum.")
     ] = Validation.SIZES,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Partitions that are restored at once.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="How many partitions to restore at once.")] = 2,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring a topic, or part of it, back from the store: into a broker's log directory, or into a running cluster."""
+    """Restore a topic, or part of it, from the store: into a broker's log directory, or into a running cluster."""
     output = Output(as_json)
     request = RestoreRequest(
         topic,
@@ -108,10 +110,10 @@ def restore(
     )
     if (to_directory is None) == (to_cluster is None) and not dry_run:
         raise ConfigurationError(
-            "say where to restore to: --to-directory DIRECTORY or --to-cluster HOST:PORT; or --dry-run for the plan"
+            "give a target: --to-directory DIRECTORY or --to-cluster HOST:PORT; or --dry-run for the plan"
         )
     request.named_as(as_topic)
-    # A dry run needs no directory, and refuses the same ids.
+    # A dry run needs no directory, but refuses the same ids.
     directory = DirectoryTarget(to_directory or Path(), as_topic, as_topic_id, node_id)
     with opened(config, output) as remote_log:
         plan = remote_log.restores.plan(request)

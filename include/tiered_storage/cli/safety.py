@@ -1,4 +1,4 @@
-"""The commands that make deleting safe: one stops all deletions, one shows which failed."""
+"""The commands for safe deletion: stop all deletions, and show failed ones."""
 
 from __future__ import annotations
 
@@ -33,24 +33,26 @@ _COLUMNS = ("stopped", "said by", "said at", "reason")
 _FAILURE_COLUMNS = ("partition", "segment id", "attempts", "first failed at", "last failed at", "error")
 
 _NOT_STOPPED = (
-    "deletions are NOT stopped, since that could not be written; until it can, end all that deletes: pause the DAGs "
-    "enforce_local_retention, expire_remote_segments, delete_records and delete_topic and end their runs (or make "
-    "down), start no command that deletes, and take the right to delete in the store from this user"
+    "deletions are NOT stopped, since the stop could not be written; until it can, end everything that deletes: pause "
+    "the DAGs enforce_local_retention, expire_remote_segments, delete_records and delete_topic and end their runs (or "
+    "run make down), run no command that deletes, and revoke this user's right to delete in the store"
 )
 
 
 def stop_deletions(
-    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever meets it.", show_default=False)] = "",
-    lift: Annotated[bool, typer.Option("--lift", help="Let deletions go on.")] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why: shown wherever a deletion is stopped.", show_default=False)
+    ] = "",
+    lift: Annotated[bool, typer.Option("--lift", help="Lift the stop.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let nothing of any topic be deleted, in either tier, until that is lifted; runs under way stop too.
+    """Stop all deletions of every topic, in both tiers, until you lift the stop. Running jobs stop too.
 
-    Deletions are stopped whatever is wrong with store and settings, as long as the metadata are in reach.
+    It needs only the metadata: a problem with the store or the settings does not prevent it.
     """
     if lift and reason:
-        raise ConfigurationError("--reason says why deletions are stopped; leave it out where --lift lets them go on")
+        raise ConfigurationError("--reason is for a stop: leave it out with --lift")
     output = Output(as_json)
     if lift:
         with opened(config, output) as remote_log:
@@ -68,7 +70,7 @@ def failed_deletions(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the remote segments whose objects could not be deleted. Every run of expire tries them again."""
+    """Show the remote segments whose objects could not be deleted. Every run of expire retries them."""
     output = Output(as_json)
     with opened(config, output) as remote_log:
         failures = list(remote_log.safety.failures(known_selection(remote_log, topics, partitions)))
@@ -90,7 +92,7 @@ def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
             remote_log.safety.stop(reason, _person())
             return remote_log.safety.stopped()
     except (OutdatedMetadataError, MetadataMissingError, StoreMismatchError):
-        # Whoever wants to stop the live metadata has to know that these are not.
+        # Someone who wants to stop the live metadata must learn that these are not the live ones.
         raise
     except (TieredStorageError, OSError) as error:
         try:
@@ -99,7 +101,7 @@ def _stopped(reason: str, config: Path | None, output: Output) -> Stop | None:
             output.say(f"note: {_NOT_STOPPED}")
             raise
         output.say(f"note: {error}")
-        output.say("note: that is to be mended; deletions are stopped: the metadata alone were told")
+        output.say("note: deletions are stopped, in the metadata alone; repair the problem above")
         return stop
 
 

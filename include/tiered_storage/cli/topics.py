@@ -1,5 +1,5 @@
-"""Show and decide what may be done with each topic. Nothing is copied or deleted that was not switched on here or in
-the settings file.
+"""Show and change what Remote Log may do with each topic. It copies and deletes nothing that you did not enable here or
+in the settings file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tiered_storage.settings.topics import DECISIONS, TopicSettings
 
 
 class Tier(StrEnum):
-    """Where something may be deleted."""
+    """A tier in which deletion may be allowed."""
 
     LOCAL = "local"
     REMOTE = "remote"
@@ -51,15 +51,16 @@ app = typer.Typer(no_args_is_help=True, help=__doc__)
 NameArgument = Annotated[
     str,
     typer.Argument(
-        metavar="TOPIC", help="A topic's name, or a regular expression over whole names: it needs a letter no name has."
+        metavar="TOPIC",
+        help="A topic's name; or, with a character that no name has, a regular expression for whole names.",
     ),
 ]
 PropertiesArgument = Annotated[list[str], typer.Argument(help="Settings such as local.retention.ms=3600000.")]
 
-OnlyOption = Annotated[Tier | None, typer.Option("--only", help="Of this tier only; else of both.")]
+OnlyOption = Annotated[Tier | None, typer.Option("--only", help="Only in this tier; default: both.")]
 
 DeleteRemoteOption = Annotated[
-    bool, typer.Option("--delete-remote", help="All that is remote goes with the next run of expire.")
+    bool, typer.Option("--delete-remote", help="The next run of expire deletes all remote data of the topic.")
 ]
 
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -80,7 +81,7 @@ _SHORT_COLUMNS = (
 
 @app.command("list")
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every topic of the log directories and of the remote log, and what holds for it."""
+    """Show every topic of the log directories and of the remote log, with its settings."""
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
         found = _found(remote_log)
@@ -91,18 +92,18 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     output.findings("note", [Finding(one.partition, f"left out: {one.reason}") for one in found.damaged])
     for one in withheld:
         output.say(
-            f"note: {one.topic} ({one.topic_id}): the settings file lets it be deleted from, but another life of that "
-            f"name was decided on since, or the metadata were made anew: 'tiered-storage topics allow-deletion "
+            f"note: {one.topic} ({one.topic_id}): the settings file allows deletion, but another incarnation of that "
+            f"name was decided on since, or the metadata were rebuilt: 'tiered-storage topics allow-deletion "
             f"{one.topic}' allows it"
         )
 
 
 @app.command()
 def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy the topic's closed segments from now on (remote.storage.enable). A compacted topic, and one that Kafka
+    """Copy the topic's closed segments from now on (remote.storage.enable). Topics that are compacted, or that Kafka
     itself tiers, are refused.
 
-    An earlier word that what is remote goes with the next disable (remote.log.delete.on.disable) is taken back.
+    This resets remote.log.delete.on.disable: the next disable keeps remote data.
     """
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
@@ -121,15 +122,15 @@ def disable(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy nothing more of the topic; what is remote stays and stays readable, unless --delete-remote is given."""
+    """Stop copying the topic. Its remote data stay readable, unless --delete-remote is given."""
 
     def change(_: RemoteLogManager, known: Topic) -> Topic:
         if not delete_remote:
             return replace(known, remote_storage_enable=False)
         if not known.remote_deletion_allowed:
             raise ConfigurationError(
-                f"topic {known.name}: nothing remote of it may be deleted: allow it first by 'tiered-storage topics "
-                f"allow-deletion {known.name} --only remote'; nothing was changed"
+                f"topic {known.name}: remote deletion is not allowed; nothing was changed: allow it first with "
+                f"'tiered-storage topics allow-deletion {known.name} --only remote'"
             )
         asked = {**known.properties, _DELETE_ON_DISABLE: "true"}
         return replace(known, remote_storage_enable=False, properties=asked)
@@ -139,7 +140,7 @@ def disable(
 
 @app.command()
 def pause(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy nothing of the topic until it is resumed; what is remote stays readable and keeps its retention."""
+    """Pause copying of the topic until it is resumed. Remote data stay readable and keep their retention."""
     _change(topic, lambda _, known: _with_property(known, _COPY_DISABLE, "true"), config, as_json)
 
 
@@ -153,12 +154,11 @@ def resume(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
 def allow_deletion(
     topic: NameArgument, only: OnlyOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Let retention delete from the topic: local segments that are remote, and what is past total retention.
+    """Let retention delete from the topic: local segments that are remote too, and everything past total retention.
 
-    Both where --only names none of them, by the limits that the table shows (log.retention.* where the topic has none
-    of its own). Offsets that are trimmed from a broker's directory are gone for its own readers once it starts: allow
-    it only where they read through this library. How much is past those limits already is said before anything is
-    deleted.
+    Without --only, in both tiers, by the limits in the table (log.retention.* if the topic has none of its own). Once a
+    broker starts on a trimmed directory, its own readers no longer get those offsets: allow local deletion only if they
+    read through Remote Log. Before anything is deleted, the command shows how much is already past those limits.
     """
     _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, tells_past_retention=True)
 
@@ -167,7 +167,7 @@ def allow_deletion(
 def forbid_deletion(
     topic: NameArgument, only: OnlyOption = None, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Let nothing be deleted from the topic, or nothing of the one tier that --only names."""
+    """Forbid deletion from the topic, in both tiers or only in the one that --only names."""
     _change(topic, lambda _, known: _with_right(known, only, False), config, as_json)
 
 
@@ -175,7 +175,7 @@ def forbid_deletion(
 def set_properties(
     topic: NameArgument, properties: PropertiesArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Set properties of the topic, by Kafka's names; an empty value goes back to the default."""
+    """Set properties of the topic by Kafka's names; an empty value restores the default."""
     given = dict(_parsed(text) for text in properties)
     _refuse_decisions(given)
 
@@ -200,7 +200,7 @@ def _with_right(topic: Topic, only: Tier | None, allowed: bool) -> Topic:
 
 
 def _show(title: str, rows: Sequence[tuple[object, ...]], output: Output, **extra: object) -> None:
-    """Show rows of _COLUMNS: to people in fewer words."""
+    """Show rows of _COLUMNS; for people, in fewer columns."""
     if output.as_json:
         output.rows(title, _COLUMNS, rows, **extra)
         return
@@ -219,7 +219,7 @@ def _in_short(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _limit(ms: int | None, size: int | None) -> str | None:
-    """Return the limits of a retention as a person reads them; None where they are unknown."""
+    """Format the limits of a retention for people; None if unknown."""
     if ms is None or size is None:
         return None
     limits = [show_duration(ms)] if ms >= 0 else []
@@ -235,7 +235,7 @@ def _change(
     *,
     tells_past_retention: bool = False,
 ) -> None:
-    """Change every topic that `named` names, and show them all; one that is refused leaves the others changed."""
+    """Change every topic that `named` matches, and show them all; a refused topic leaves the others changed."""
     output = Output(as_json)
     with opened(config, output, create=True) as remote_log:
         found = _found(remote_log)
@@ -269,7 +269,7 @@ def _change_topic(
     change: Callable[[RemoteLogManager, Topic], Topic],
     check: Callable[[RemoteLogManager, TopicIdPartition], None],
 ) -> None:
-    # All of them first: the word on one life takes the file's rights from the others.
+    # Start with every incarnation: a decision on one removes the file's rights from the others.
     starts = [_decided(remote_log, life) for life in lives]
     for life, start in zip(lives, starts, strict=True):
         check(remote_log, life)
@@ -281,45 +281,45 @@ def _change_topic(
 
 
 def _naming(named: str) -> Callable[[str], bool]:
-    """Return what tells the topics that `named` means by their names.
+    """Return a predicate on topic names for `named`.
 
-    What can be a topic's name is one, so that its dots match nothing else; everything else is a pattern. Raises
+    A valid topic name matches only itself, so that its dots match nothing else; everything else is a pattern. Raises
     ConfigurationError if that is not a valid regular expression.
     """
     return named.__eq__ if _A_NAME.fullmatch(named) else Selection(named).matches
 
 
 def _why_unknown(found: _Found, named: str) -> str:
-    """Say why a topic has no partition that can be decided on."""
-    shown = "'tiered-storage topics list' shows what is"
+    """Return why no known partition matches the topic."""
+    shown = "'tiered-storage topics list' shows the known topics"
     if _A_NAME.fullmatch(named) is None:
         return f"no topic in log.dirs or in the remote log matches the regular expression {named}; {shown}"
     for one in found.damaged:
         if one.topic == named:
-            return f"topic {named} cannot be decided on, since its id is unknown: {one.reason}"
+            return f"topic {named} cannot be changed, since its id is unknown: {one.reason}"
     return f"topic {named} is neither in log.dirs nor in the remote log; {shown}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Every partition that is local or remote, Kafka's internal topics left out, and those whose ids are unknown."""
+    """Every local or remote partition, except Kafka's internal topics, and those whose topic ids are unknown."""
 
     partitions: Sequence[TopicIdPartition]
     problems: Mapping[TopicIdPartition, str]
-    """Why a copy leaves partitions out, as far as that is known without looking into their logs."""
+    """Why a copy leaves partitions out, as far as known without looking into their logs."""
     damaged: Sequence[UnreadablePartition]
 
     def lives(self, is_meant: Callable[[str], bool]) -> list[TopicIdPartition]:
-        """Return the first partition of each life of the topics that are meant, in order of their names."""
+        """Return the first partition of each incarnation of the matching topics, by name."""
         first = {_life(one): one for one in reversed(self.partitions) if is_meant(one.topic)}
         return sorted(first.values(), key=lambda one: (one.topic, one))
 
     def of(self, life: TopicIdPartition) -> list[TopicIdPartition]:
-        """Return the partitions of one life of a topic."""
+        """Return the partitions of one incarnation of a topic."""
         return [one for one in self.partitions if _life(one) == _life(life)]
 
     def problem_of(self, life: TopicIdPartition) -> str | None:
-        """Say which of its partitions are left out, and why the first one is."""
+        """Return how many of its partitions are left out, and why the first one is."""
         of_life = self.of(life)
         left_out = [one for one in of_life if one in self.problems]
         if not left_out:
@@ -377,7 +377,7 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
         state.delete_state is not None and (each.cluster_id, each.topic_id) == life for each, state in states.items()
     ):
         raise ConfigurationError(
-            f"topic {topic.topic} ({topic.topic_id}): everything remote of this life of it is deleted, or will be: it "
+            f"topic {topic.topic} ({topic.topic_id}): all remote data of this incarnation are deleted, or will be: it "
             "takes no more segments"
         )
     for one in remote_log.source.names() if remote_log.settings.log_dirs else ():
@@ -387,25 +387,25 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
         try:
             log = remote_log.source.partition(one.topic_id_partition)
         except (TieredStorageError, OSError):
-            # The next plan says what hinders it.
+            # The next plan reports what hinders it.
             continue
         if log is not None:
             refuse_log(log)
 
 
 def _refuse_decisions(names: Iterable[str]) -> None:
-    """Raise ConfigurationError for what a person decides by a command of its own; as a property it would do nothing."""
+    """Raise ConfigurationError for a decision that has its own command; as a property it would have no effect."""
     for name in names:
         stands_for = {older.target for older in TopicSettings.older_names if older.name == name} | {name}
         if stands_for & DECISIONS:
             raise ConfigurationError(
-                f"{name} is decided by 'tiered-storage topics enable', 'disable', 'allow-deletion' and "
-                "'forbid-deletion', not set as a property"
+                f"{name} is not set as a property: use 'tiered-storage topics enable', 'disable', 'allow-deletion' or "
+                "'forbid-deletion'"
             )
 
 
 def _parsed(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator:
-        raise ConfigurationError(f"{text!r} is no setting: write it as name=value, such as local.retention.ms=3600000")
+        raise ConfigurationError(f"{text!r} is not a setting: write name=value, such as local.retention.ms=3600000")
     return name.strip(), value.strip()

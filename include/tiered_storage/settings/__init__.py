@@ -1,8 +1,8 @@
 """The typed settings: one declaration gives a property its name, type, limits and documentation.
 
-`settings` joins the settings of an installation, which are declared in one module a group, and loads them; `topics` has
-those of one topic, `read_rights` who may read which. `reference` writes docs/configuration.md. How properties are read
-and checked is in `properties`.
+`settings` joins the groups of settings, one module each, and loads them; `topics` has the settings of one topic;
+`read_rights` reads who may read which topic. `reference` writes docs/configuration.md. `properties` reads and checks
+values.
 """
 
 __all__ = ["read_rights", "reference", "settings", "topics"]

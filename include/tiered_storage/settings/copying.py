@@ -15,10 +15,10 @@ class CopyingSettings(PropertyModel):
     remote_log_index_chunk_bytes: Whole = setting(
         "remote.log.index.chunk.bytes", _MIB, COPYING, Source.OURS, unit="bytes", at_least=_MIB, at_most=4 * _MIB
     )
-    """How much of a segment, in whole batches, one entry of its remoteLogIndex covers: what a remote read fetches."""
+    """How much of a segment, in whole batches, one remoteLogIndex entry covers: a remote read fetches this much."""
 
     index_interval_bytes: Whole = setting("index.interval.bytes", 4096, COPYING, Source.KAFKA, unit="bytes", at_least=1)
-    """How many bytes of batches lie between two entries of an offset or time index that is built anew."""
+    """How many bytes of batches lie between two entries of a rebuilt offset or time index."""
 
     copy_window_bytes: Whole = setting(
         "copy.window.bytes", 8 * _MIB, COPYING, Source.OURS, unit="bytes", at_least=64 << 10, at_most=256 * _MIB
@@ -28,13 +28,13 @@ class CopyingSettings(PropertyModel):
     copy_max_segments_per_run: Whole = setting(
         "copy.max.segments.per.run", 10_000, COPYING, Source.OURS, unit="segments", at_least=1
     )
-    """How many segments one run copies; the following runs take what is left."""
+    """How many segments one run copies; the next runs copy the rest."""
 
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
-    """How long a copy may move no byte, also while it waits for Spark, before it is ended: what it has finished is
-    committed, and the rest is left to the next run."""
+    """How long a copy may make no progress, including its wait for Spark, before the run ends it. The run commits the
+    finished segments; the next run copies the rest."""
 
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1
@@ -43,4 +43,4 @@ class CopyingSettings(PropertyModel):
     max_map_length (1,024)."""
 
     lease_duration_ms: Whole = setting("lease.duration.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=1_000)
-    """How long a partition stays reserved for a run that shows no sign of life."""
+    """How long a run keeps its lease on a partition without renewing it."""

@@ -1,6 +1,6 @@
-"""Who may see which topics, and who may read their records: the file that read.service.rights.file names.
+"""The file that read.service.rights.file names: who may describe or read which topics.
 
-    roles:                              by the names that Airflow's auth manager gives
+        roles:                              by the names that Airflow's auth manager gives
       VIEWER:
         describe: [orders, "payments.*"]
         read: [orders]
@@ -9,10 +9,9 @@
         read: ["*"]
     admins: [alice]                     by their login
 
-`describe` shows topics, offsets, segments and indexes; `read` gives records as well, and describes. A `*` in a pattern
-stands for any characters, all others for themselves. What nothing allows is forbidden. `admins` may lift a stop of all
-deletions from Airflow; that shows them no topic. These are rights of our own: Kafka's ACLs are neither read nor
-changed.
+`describe` shows topics, offsets, segments and indexes; `read` includes `describe` and gives records. A `*` in a pattern
+matches any characters; all other characters match themselves. Whatever no entry allows is forbidden. `admins` may lift
+a stop of all deletions from Airflow; this grants no topic. Kafka's ACLs are neither read nor changed.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _ADMINS = "admins"
 
 
 class Right(StrEnum):
-    """What somebody may do with a topic."""
+    """What a user may do with a topic."""
 
     DESCRIBE = "describe"
     READ = "read"
@@ -46,31 +45,31 @@ class Right(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Topics that somebody may describe, and those that they may read, as patterns of whole names."""
+    """The topics that a user may describe, and those that they may read, as patterns of whole names."""
 
     describe: tuple[re.Pattern[str], ...] = ()
     read: tuple[re.Pattern[str], ...] = ()
 
     def allows(self, right: Right, topic: str) -> bool:
-        """Whether this allows `right` on `topic`."""
+        """Return whether this grant allows `right` on `topic`."""
         patterns = self.read if right is Right.READ else (*self.describe, *self.read)
         return any(pattern.fullmatch(topic) for pattern in patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRights:
-    """All that is allowed, by role and by user; nothing else is. `admins` are logins."""
+    """All grants, by role and by user. `admins` are logins."""
 
     roles: Mapping[str, Grant] = field(default_factory=dict)
     users: Mapping[str, Grant] = field(default_factory=dict)
     admins: frozenset[str] = frozenset()
 
     def allows(self, user: str, roles: Collection[str], right: Right, topic: str) -> bool:
-        """Whether `user`, who has `roles`, may do that with `topic`; with what is no name nobody may anything."""
+        """Return whether `user`, who has `roles`, has `right` on `topic`; False for an invalid topic name."""
         return bool(_TOPIC.fullmatch(topic)) and any(each.allows(right, topic) for each in self._grants(user, roles))
 
     def has_any(self, user: str, roles: Collection[str]) -> bool:
-        """Whether `user`, who has `roles`, has a right on any topic there could be."""
+        """Return whether `user`, who has `roles`, has a right on any possible topic."""
         return any(each.describe or each.read for each in self._grants(user, roles))
 
     def _grants(self, user: str, roles: Collection[str]) -> Iterator[Grant]:
@@ -83,9 +82,9 @@ NO_RIGHTS = ReadRights()
 
 
 def load_read_rights(path: Path) -> ReadRights:
-    """Return what the file `path` allows.
+    """Return the rights in the file `path`.
 
-    Raises ConfigurationError with everything that is wrong, each with its line: of such a file nothing holds.
+    Raises ConfigurationError with every problem and its line; then the whole file grants nothing.
     """
     root = _compose(path)
     if root is None:
@@ -110,12 +109,12 @@ def _compose(path: Path) -> yaml.Node | None:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ConfigurationError(
-                f"{path}: more than {MOST_BYTES:,} bytes of rights: patterns with a * say it shorter"
+                f"{path}: more than {MOST_BYTES:,} bytes of rights: use patterns with * to shorten it"
             )
         return yaml.compose(content.decode(), Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"{path}: the rights cannot be read: {reason}") from error
+        raise ConfigurationError(f"{path}: cannot read the rights: {reason}") from error
     except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
         raise not_yaml(path, error) from None
 
@@ -123,11 +122,11 @@ def _compose(path: Path) -> yaml.Node | None:
 def _items(
     node: yaml.Node, what: str, allowed: Collection[str] | None, problems: list[str]
 ) -> Iterator[tuple[str, yaml.Node]]:
-    """Yield the entries of a mapping, each name once and one of `allowed` (None: any)."""
+    """Yield the entries of a mapping; report a name that occurs twice or is not in `allowed` (None: any name)."""
     if isinstance(node, yaml.ScalarNode) and not node.value:
         return
     if not isinstance(node, yaml.MappingNode):
-        problems.append(f"line {_line(node)}: {what} is to hold lines of 'name: …'")
+        problems.append(f"line {_line(node)}: {what} must hold lines of 'name: …'")
         return
     seen: set[str] = set()
     for key, value in node.value:
@@ -135,9 +134,9 @@ def _items(
         if not name:
             problems.append(f"line {_line(key)}: {what} has an entry without a name")
         elif name in seen:
-            problems.append(f"line {_line(key)}: {what} has an entry twice")
+            problems.append(f"line {_line(key)}: {what} has the same entry twice")
         elif allowed is not None and name not in allowed:
-            problems.append(f"line {_line(key)}: {what} has an entry that is none of {', '.join(allowed)}")
+            problems.append(f"line {_line(key)}: {what} has an entry other than {', '.join(allowed)}")
         else:
             yield name, value
         seen.add(name)
@@ -154,24 +153,24 @@ def _logins(node: yaml.Node, problems: list[str]) -> Iterator[str]:
     if isinstance(node, yaml.ScalarNode) and not node.value:
         return
     if not isinstance(node, yaml.SequenceNode):
-        problems.append(f"line {_line(node)}: {_ADMINS} is to be a list of logins, such as [alice, bob]")
+        problems.append(f"line {_line(node)}: {_ADMINS} must be a list of logins, such as [alice, bob]")
         return
     for login in node.value:
         if isinstance(login, yaml.ScalarNode) and login.value:
             yield login.value
         else:
-            problems.append(f"line {_line(login)}: {_ADMINS} has an entry that is no login")
+            problems.append(f"line {_line(login)}: {_ADMINS} has an entry that is not a login")
 
 
 def _patterns(node: yaml.Node, what: str, problems: list[str]) -> Iterator[re.Pattern[str]]:
     if not isinstance(node, yaml.SequenceNode):
-        problems.append(f'line {_line(node)}: {what} is to be a list of topics, such as [orders, "payments.*"]')
+        problems.append(f'line {_line(node)}: {what} must be a list of topics, such as [orders, "payments.*"]')
         return
     for topic in node.value:
         if not isinstance(topic, yaml.ScalarNode) or not _PATTERN.fullmatch(topic.value):
-            problems.append(f"line {_line(topic)}: {what} has an entry that is no topic's name, with or without *")
+            problems.append(f"line {_line(topic)}: {what} has an entry that is not a topic name or pattern")
             continue
-        # It never goes back behind a star: no name takes long, whatever the number of stars.
+        # Atomic: the match never backtracks past a star, so it stays fast however many stars there are.
         yield re.compile(fnmatch.translate(topic.value))
 
 

@@ -11,24 +11,24 @@ _MIB = 1 << 20
 
 
 class ReadingSettings(PropertyModel):
-    """How much one process reads at once, and what it keeps."""
+    """How much one process reads at once, and how much it caches."""
 
     remote_log_reader_threads: Whole = setting(
         "remote.log.reader.threads", 10, READING, Source.KAFKA, unit="threads", at_least=1, at_most=1000
     )
-    """How many reads of the remote tier one process carries out at once. Local reads have threads of their own, so
-    that a slow store never holds them up."""
+    """How many reads of the remote tier one process runs at once. Local reads have their own threads, so a slow store
+    never delays them."""
 
     remote_log_reader_max_pending_tasks: Whole = setting(
         "remote.log.reader.max.pending.tasks", 100, READING, Source.KAFKA, unit="reads", at_least=1
     )
-    """How many reads of the remote tier may wait for a thread; further ones are refused, to be tried again."""
+    """How many reads of the remote tier may wait for a thread; further reads are refused and may be retried."""
 
     remote_fetch_max_wait_ms: Whole = setting(
         "remote.fetch.max.wait.ms", 30_000, READING, Source.KAFKA, unit="ms", at_least=1
     )
-    """How long a read waits for its next batches from the remote tier, every attempt and pause included, before it
-    fails, to be tried again. Kafka's default is 500, since its consumers ask again by themselves."""
+    """How long a read waits for its next batches from the remote tier, including every attempt and pause, before it
+    fails with an error that may be retried. Kafka's default is 500, since its consumers retry on their own."""
 
     remote_log_manager_fetch_max_bytes_per_second: Whole = setting(
         "remote.log.manager.fetch.max.bytes.per.second",
@@ -37,38 +37,37 @@ class ReadingSettings(PropertyModel):
         Source.KAFKA,
         unit="bytes",
         at_least=_MIB,
-        special={UNLIMITED: "as fast as it goes"},
+        special={UNLIMITED: "unlimited"},
     )
-    """How much one process reads from the remote tier in a second. Kafka's default is the largest number there is."""
+    """How much one process reads from the remote tier per second. Kafka's default is the largest number possible."""
 
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
     )
-    """How many reads of local logs one process carries out at once. Searches by time have as many threads of their
-    own."""
+    """How many reads of local logs one process runs at once. Searches by time get as many threads again."""
 
     remote_log_reader_read_ahead_bytes: Whole = setting(
         "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How much of the remote tier a reader that goes on and on has on its way; it begins with one chunk. All readers of
-    a process together have no more than remote.log.reader.cache.memory.bytes on their way ahead, if that is larger."""
+    """How far a sequential reader prefetches from the remote tier; it begins with one chunk. All readers of a process
+    together prefetch at most remote.log.reader.cache.memory.bytes, or this size if that is larger."""
 
     remote_log_reader_cache_memory_bytes: Whole = setting(
         "remote.log.reader.cache.memory.bytes", 64 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How much of what was read from the remote tier one process keeps in memory, for the next who asks for it."""
+    """How much data from the remote tier one process caches in memory."""
 
     remote_log_reader_cache_disk_bytes: Whole = setting(
         "remote.log.reader.cache.disk.bytes", 0, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How much of what no longer fits into that memory one process keeps on the disk, in {state.directory}. Only where
-    the store is further away than the disk is that of use."""
+    """How much data that no longer fits into the memory cache one process keeps on disk, in {state.directory}. Useful
+    only if the store is slower than the disk."""
 
     remote_log_reader_metadata_max_age_ms: Whole = setting(
         "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0
     )
-    """How old what a reader knows of a partition may be. Where looking takes long, as with 100,000 segments, it may be
-    twenty times as old as that took."""
+    """How long a reader may use what it knows of a partition before it looks again. If looking takes long, as with
+    100,000 segments, the limit is twenty times as long as that took."""
 
     audit_worker_bytes_per_second: Whole = setting(
         "audit.worker.bytes.per.second",
@@ -77,7 +76,7 @@ class ReadingSettings(PropertyModel):
         Source.OURS,
         unit="bytes",
         at_least=_MIB,
-        special={UNLIMITED: "as fast as it goes"},
+        special={UNLIMITED: "unlimited"},
     )
-    """How much each worker of a deep audit reads in a second, so that what serves readers is left alone. A form
-    in Airflow may only lower it."""
+    """How much each worker of a deep audit reads per second, to leave bandwidth for readers. A form in Airflow may only
+    lower it."""

@@ -1,8 +1,8 @@
-"""docs/configuration.md, made from the settings themselves so that it cannot drift from them.
+"""Generate docs/configuration.md from the settings, so that it cannot drift from them.
 
-python -m tiered_storage.settings.reference                  prints it
+python -m tiered_storage.settings.reference                  prints the page
 python -m tiered_storage.settings.reference --write FILE     writes it
-python -m tiered_storage.settings.reference --check FILE     fails where FILE is not what would be written
+python -m tiered_storage.settings.reference --check FILE     fails if FILE differs from it
 """
 
 from __future__ import annotations
@@ -43,29 +43,28 @@ _INTRODUCTION = f"""\
 <!-- Made by `python -m tiered_storage.settings.reference --write docs/configuration.md`: change the settings' own
      descriptions in include/tiered_storage instead of this file. -->
 
-All settings stand in one YAML file, flat, by the names that Kafka and KIP-405 give them; what those do not know has a
-name in their manner. A name that does not exist is refused, together with everything else that is wrong: each with
-file and line, name, value, and what is allowed.
+All settings are in one flat YAML file, under the names of Kafka and KIP-405; our own settings are named in their style.
+An unknown name is refused. Every problem is reported with file and line, name, value, and what is allowed.
 
 ## Where a value comes from
 
-A later one wins over an earlier one:
+A later source wins over an earlier one:
 
 1. the default in the tables below;
 2. the file that `TIERED_STORAGE_CONFIG` names, or else `include/tiered_storage.yaml`;
 3. the environment: `TIERED_STORAGE_` and the name in capitals, with underscores for dots. `TIERED_STORAGE_LOG_DIRS`
-   sets `log.dirs`. An empty variable counts as not set, an unknown one is refused;
-4. of limits and sizes also the parameters of a DAG run ([which](airflow.md)).
+   sets `log.dirs`. An empty variable counts as not set; an unknown one is refused;
+4. the parameters of a DAG run, for some limits and sizes ([which](airflow.md)).
 
-What holds for a topic is decided by `tiered-storage topics` and kept in the metadata store; `topics` in the file says
-where a topic starts.
+`topics` in the file is where a topic starts. After that, `tiered-storage topics` changes a topic's settings and keeps
+them in the metadata store.
 
-- **Relative paths** begin at the folder of the file; where that folder is called `include`, at the one above it, the
-  root of the project. So do those in the environment and in parameters. `~` is the home folder.
-- **Credentials are no settings.** They come as `AWS_*` in the environment or in an Airflow connection. A password in
-  `rlmm.config.url` is never shown and never handed to Spark.
-- **Values are read as they are written:** whole numbers of ms or bytes, with no unit behind them; `true` or `false`.
-- `-1` means no limit, and `-2` as much as the total.
+- **Relative paths** begin in the file's folder, or in the folder above it (the project's root) if that folder is called
+  `include`. The same holds for the environment and for parameters. `~` is the home folder.
+- **Credentials are not settings.** Give them as `AWS_*` in the environment or in an Airflow connection. A password in
+  `rlmm.config.url` is never shown and never passed to Spark.
+- **Numbers are whole numbers of ms or bytes**, without a unit. Switches are `true` or `false`.
+- `-1` means no limit; `-2` means as much as the total.
 
 ## Example
 
@@ -76,14 +75,14 @@ where a topic starts.
 _OLDER = """\
 ## Older and other names
 
-These are understood too. Where the name on the right is set in the same place it wins, then the one that stands
-higher in the table, and a notice says so. The KIP-405 draft's remote retention is the total one, which released Kafka
-calls plain retention: a file that sets both gets the plain one. A name that stands for two is refused beside either.
+These names work too. If one source also sets the name on the right, that one wins; among several other names, the one
+higher in the table wins. A notice reports it. The remote retention of the KIP-405 draft is the total retention, which
+released Kafka calls plain retention: the plain name wins. A name that stands for two settings is refused beside either.
 """
 
 
 def reference() -> str:
-    """Return the whole page, in Markdown."""
+    """Return the whole page as Markdown."""
     sections = [_INTRODUCTION]
     declarations = [told for name, told in Settings.declarations().items() if name != TOPICS]
     for group, members in groupby(declarations, key=attrgetter("group")):
@@ -99,11 +98,11 @@ def reference() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print, write or check the page. Raises ConfigurationError where the checked file is not what it should be."""
+    """Print, write or check the page. Raises ConfigurationError if the checked file differs from it."""
     parser = argparse.ArgumentParser(prog="python -m tiered_storage.settings.reference", description=__doc__)
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--write", type=Path, metavar="FILE", help="write the page to FILE")
-    choice.add_argument("--check", type=Path, metavar="FILE", help="fail where FILE differs from the page")
+    choice.add_argument("--check", type=Path, metavar="FILE", help="fail if FILE differs from the page")
     chosen = parser.parse_args(arguments)
     if chosen.write:
         chosen.write.write_text(reference(), "utf-8")
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _check(file: Path) -> None:
     if not file.is_file() or file.read_text("utf-8") != reference():
         raise ConfigurationError(
-            f"{file} does not say what the settings say: run python -m tiered_storage.settings.reference --write {file}"
+            f"{file} is out of date: run python -m tiered_storage.settings.reference --write {file}"
         )
 
 
@@ -124,7 +123,7 @@ def _settings_table(declarations: Iterable[Declaration]) -> str:
     rows = (
         (f"`{told.name}`", told.description, told.allowed, _code(told.default), told.source) for told in declarations
     )
-    return _table(("Name", "What it says", "Type and limits", "Default", "From"), rows)
+    return _table(("Name", "Description", "Type and limits", "Default", "From"), rows)
 
 
 def _older_rows(model: type[PropertyModel], whose: str) -> Iterator[tuple[str, ...]]:

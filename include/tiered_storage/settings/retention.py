@@ -12,22 +12,22 @@ RETENTION = "Retention"
 
 
 class RetentionSettings(PropertyModel):
-    """How long data stay, and what must hold before any are deleted."""
+    """How long data stay, and what must hold before anything is deleted."""
 
     log_retention_ms: TotalRetention = setting(
         "log.retention.ms", 604_800_000, RETENTION, Source.KAFKA, unit="ms", at_least=1, special=WITHOUT_LIMIT
     )
-    """How long records live, in both tiers together, unless their topic says otherwise."""
+    """How long records stay, in both tiers together, unless their topic sets its own limit."""
 
     log_retention_bytes: TotalRetention = setting(
         "log.retention.bytes", UNLIMITED, RETENTION, Source.KAFKA, unit="bytes", at_least=1, special=WITHOUT_LIMIT
     )
-    """How much a partition keeps, in both tiers together, unless its topic says otherwise."""
+    """How much a partition keeps, in both tiers together, unless its topic sets its own limit."""
 
     log_local_retention_ms: Whole = setting(
         "log.local.retention.ms", AS_THE_TOTAL, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LOCAL_MEANINGS
     )
-    """How long closed segments also stay local, once the remote tier has them; not more than log.retention.ms."""
+    """How long closed segments stay local after the remote tier has them; at most log.retention.ms."""
 
     log_local_retention_bytes: Whole = setting(
         "log.local.retention.bytes",
@@ -38,27 +38,27 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         special=LOCAL_MEANINGS,
     )
-    """How much of a partition also stays local, once the remote tier has it; not more than log.retention.bytes."""
+    """How much of a partition stays local after the remote tier has it; at most log.retention.bytes."""
 
     remote_log_deletion_grace_ms: Whole = setting(
         "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long the objects of a segment stay after it was marked for deletion: by expiry, delete-records, delete-topic
-    or topics disable --delete-remote. Until then `tiered-storage undelete` brings it back. 0: nothing waits."""
+    """How long the objects of a segment stay after expiry, delete-records, delete-topic or topics disable
+    --delete-remote marked it for deletion. Until then `tiered-storage undelete` brings it back. 0: no delay."""
 
     scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
-    """Whether runs that a schedule or an asset event started delete anything, in either tier. Without it such runs of
-    enforce_local_retention and expire_remote_segments only plan; runs that a person triggers, and backfills, delete."""
+    """Whether runs started by a schedule or an asset event delete anything, in either tier. If not, such runs of
+    enforce_local_retention and expire_remote_segments only plan. Triggered runs and backfills delete either way."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """How far this machine's clock may be from the store's, from where the last run leaves it, and behind the times in
-    the metadata. Where it is further, nothing is deleted, in either tier."""
+    """How far this machine's clock may be from the store's clock, how far ahead of where the last run left it, and how
+    far behind the times in the metadata. If it is further off, nothing is deleted, in either tier."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long a copy that never finished stays before its objects are deleted, and an object that nothing refers to
-    before the audit names it; not less than lease.duration.ms, so that no copy under way is touched."""
+    """How long to keep the objects of an unfinished copy before deleting them, and an unreferenced object before the
+    audit reports it. At least lease.duration.ms, so that a copy under way is safe."""
 
     remote_log_unreferenced_max_percent: Whole = setting(
         "remote.log.unreferenced.max.percent",
@@ -69,17 +69,17 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         at_most=100,
     )
-    """The share of the store's objects that nothing may refer to. Where an audit finds a larger one, and more than ten
-    such objects, nothing is deleted: the metadata may be of another store, or older than this one."""
+    """The largest share of the store's objects that may be unreferenced. If an audit finds a larger share, and more
+    than ten such objects, nothing is deleted: the metadata may belong to another store, or be older than this one."""
 
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
-    """Whether every remote byte is read back, its checksum compared, before the local segment goes that it was copied
-    from. Without it objects are looked for, with their sizes and manifests: faster, and blind to a byte that rotted."""
+    """Whether to read back the remote copy and compare its checksum before deleting a local segment. Without it only
+    the objects, sizes and manifests are checked: faster, but blind to corrupt bytes."""
 
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
-    """How many remote segments are deleted between two looks at whether deletions were stopped or forbidden."""
+    """How many remote segments are deleted before the run checks again whether deletions were stopped or forbidden."""
 
     @field_validator("log_local_retention_ms", "log_local_retention_bytes")
     @classmethod
@@ -97,7 +97,7 @@ class RetentionSettings(PropertyModel):
         if grace < lease:
             why = (
                 f"remote.log.orphan.grace.ms is {grace}, less than lease.duration.ms, {lease}: "
-                "objects of a copy that is under way would count as left behind"
+                "objects of a copy that is under way would count as orphans; raise remote.log.orphan.grace.ms"
             )
             raise contradiction(Contradiction(why, (("remote.log.orphan.grace.ms",), ("lease.duration.ms",))))
         return grace

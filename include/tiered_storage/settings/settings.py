@@ -1,8 +1,8 @@
-"""All settings of Remote Log in one model, and how they are loaded. Each group of them is declared in its own module.
+"""All settings of Remote Log in one model, and how they are loaded; each group is declared in its own module.
 
-The file (TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml) is overridden by the environment
-(TIERED_STORAGE_LOG_DIRS sets log.dirs), and that by a DAG run's parameters. A relative path belongs to the folder of
-the file; where that folder is called include, to the one above it: the project's root. Credentials are no settings.
+The environment (TIERED_STORAGE_LOG_DIRS sets log.dirs) overrides the file (TIERED_STORAGE_CONFIG, or
+include/tiered_storage.yaml), and the parameters of a DAG run override both. A relative path begins in the file's
+folder, or in the folder above it (the project's root) if that folder is called include. Credentials are not settings.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOPICS = "Topics"
 class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSettings, StorageSettings, LocalLogSettings):
     """All settings, frozen and typed; a property's attribute is its name with underscores for dots.
 
-    Pydantic takes the fields of the last base first: that is their order in docs/configuration.md, and a field's
-    default or validator sees only those before it.
+    Pydantic takes the fields of the last base first: docs/configuration.md has that order, and a field's default or
+    validator sees only the fields before it.
     """
 
     older_names: ClassVar[tuple[OlderName, ...]] = (
@@ -49,26 +49,26 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
     )
-    """Where topics start: the properties of each, by its name. Once a topic has been decided on, the metadata store
-    knows better."""
+    """The initial properties of each topic, by its name. After the first decision on a topic, the metadata store has
+    its properties."""
 
     _config_path: Path | None = PrivateAttr(default=None)
     _base: Path = PrivateAttr(default_factory=project_root)
 
     @property
     def base(self) -> Path:
-        """The folder that relative paths begin in."""
+        """The folder in which relative paths begin."""
         return self._base
 
     @property
     def work_folder(self) -> Path:
-        """A folder for what needs files: that of work.url, or state.directory where that is no folder."""
+        """A folder for temporary files: that of work.url, or state.directory if work.url is not a folder."""
         url = urlsplit(self.work_url)
         return Path(unquote(url.path)) if url.scheme == "file" else self.state_directory
 
     @property
     def config_path(self) -> Path | None:
-        """The file that was read; None where there was none."""
+        """The file that was read; None if there was none."""
         return self._config_path
 
     @field_validator("topics")
@@ -85,7 +85,7 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
         return topics
 
     def topic_defaults(self) -> TopicSettings:
-        """Return what holds for a topic that sets nothing, with -2 (as the total) still in it."""
+        """Return the settings of a topic that sets nothing, with -2 (as the total) not yet resolved."""
         return _topic_defaults(
             {
                 "retention_ms": self.log_retention_ms,
@@ -96,10 +96,10 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
         )
 
     def dump(self) -> dict[str, Any]:
-        """Return every setting by its name, as JSON and YAML can hold it, without secrets.
+        """Return every setting by its name as JSON and YAML values, without secrets.
 
-        Paths are absolute. A file that holds it loads again to the same settings, but for the password of
-        rlmm.config.url; give `load_settings` an empty `environ` then, for the environment is already in it.
+        Paths are absolute. A file with this content loads to the same settings, except for the password of
+        rlmm.config.url; pass `load_settings` an empty `environ` then, since the environment is already included.
         """
         plain = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"topics", "rlmm_config_url"})
         topics = {
@@ -110,7 +110,7 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
 
 
 WHERE_METADATA_ARE = frozenset({"state.directory", "rlmm.config.url"})
-"""The settings that say where the metadata store is, for what has to reach it whatever is wrong with all others."""
+"""The settings that locate the metadata store, for commands that must reach it even if other settings are wrong."""
 
 
 def load_settings(
@@ -122,11 +122,11 @@ def load_settings(
 ) -> Settings:
     """Return the settings of `path`, overridden by `environ` (default: this process's), then by `overrides`.
 
-    Of what they give `only` these properties are read, whatever is wrong with others, which have their defaults then.
+    With `only`, read just these properties and ignore problems with others, which keep their defaults.
 
-    Without `path` the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
+    Without `path`, the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
     absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
-    Raises ConfigurationError with everything that is wrong.
+    Raises ConfigurationError with every problem.
     """
     environ = os.environ if environ is None else environ
     overrides = overrides or {}

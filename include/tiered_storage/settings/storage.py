@@ -33,8 +33,8 @@ class StorageSettings(PropertyModel):
     """Where state, objects and metadata are."""
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
-    """Where everything that is ours lives in the embedded default; removing it removes all of that. Only this user may
-    use it: one that is open to others is closed when a command or a run opens it, unless other things lie in it too."""
+    """The folder for all local state in the embedded default; deleting it deletes that state. Only this user may use
+    it: a command or run that opens it removes the rights of others, unless the folder also holds other things."""
 
     work_url: StorageUrl = setting(
         "work.url",
@@ -44,7 +44,8 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/work",
     )
-    """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write there."""
+    """The folder through which plans and results pass between Airflow and Spark. Both must reach it; nobody else should
+    write to it."""
 
     export_url: StorageUrl = setting(
         "export.url",
@@ -54,14 +55,14 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/exports",
     )
-    """Where topics are exported to as tables, each in a folder of its name; Airflow and Spark must reach it. As with
-    the store, make a folder that others read yourself."""
+    """Where topics are exported as tables, each in a folder of its name. Airflow and Spark must reach it. A new folder
+    is private to this user; to share it, create it yourself."""
 
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
     )
-    """Whether anything is copied at all. Kafka's default is false; here it is true, since nothing is copied of a topic
-    that is not enabled (remote.storage.enable)."""
+    """Whether anything is copied at all. Kafka's default is false; here it is true, since only topics with
+    remote.storage.enable are copied."""
 
     remote_log_storage_manager_class_name: str = setting(
         "remote.log.storage.manager.class.name",
@@ -71,7 +72,7 @@ class StorageSettings(PropertyModel):
         allowed=_DOTTED_NAME,
         pattern=_CLASS_NAME,
     )
-    """The RemoteStorageManager: which class stores and fetches the bytes. A class of your own may stand here."""
+    """The RemoteStorageManager class that stores and fetches segments: ours, or your own."""
 
     rsm_config_url: StorageUrl = setting(
         "rsm.config.url",
@@ -81,11 +82,11 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix in it under which everything goes. A folder that is missing is made for this
-    user alone; make one that others share yourself: what is written there gets no wider rights than it has."""
+    """The object store, and the prefix in it that all keys begin with. A missing folder is created for this user alone;
+    to share it, create it yourself. Files in it get no wider rights than the folder."""
 
     rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS_BY_PREFIX)
-    """Whether the object store may be spoken to without encryption."""
+    """Whether the object store may be reached without encryption."""
 
     rsm_config_endpoint: OptionalEndpoint = setting(
         "rsm.config.endpoint",
@@ -95,7 +96,7 @@ class StorageSettings(PropertyModel):
         allowed="an https URL, or an http one with rsm.config.allow.http",
         default_text="the provider's own",
     )
-    """The address of an S3 API that is not Amazon's."""
+    """The address of an S3 API other than Amazon's."""
 
     rsm_config_region: OptionalText = setting(
         "rsm.config.region",
@@ -116,12 +117,12 @@ class StorageSettings(PropertyModel):
         allowed="the URL of an SQLite file, such as sqlite:///folder/file.db",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )
-    """The metadata store. A password in it is never shown, nor handed to Spark."""
+    """The metadata store. A password in it is never shown and never passed to Spark."""
 
     metadata_busy_timeout_ms: Whole = setting(
         "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000
     )
-    """How long a call waits for a metadata store that is locked before it fails, to be tried again."""
+    """How long a call waits for a locked metadata store before it fails with an error that may be retried."""
 
     @field_validator("rsm_config_endpoint")
     @classmethod

@@ -22,11 +22,11 @@ TOPIC_GROUP = "Topics"
 WITHOUT_LIMIT = {UNLIMITED: "no limit"}
 LOCAL_MEANINGS = {UNLIMITED: "no limit", AS_THE_TOTAL: "as the total"}
 DECISIONS = frozenset({"remote.storage.enable", "local.deletion.allowed", "remote.deletion.allowed"})
-"""What a person decides for a topic: kept in the metadata store beside its properties, not among them."""
+"""Decisions on a topic: the metadata store keeps them beside its properties, not among them."""
 
 
 class TopicSettings(PropertyModel):
-    """One topic's settings; what was not set has Kafka's default until it is resolved by `over`."""
+    """One topic's settings; those not set have Kafka's default until `over` resolves them."""
 
     noun: ClassVar[str] = "property of a topic"
     older_names: ClassVar[tuple[OlderName, ...]] = (
@@ -38,30 +38,30 @@ class TopicSettings(PropertyModel):
     )
 
     remote_storage_enable: bool = setting("remote.storage.enable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether closed segments of the topic are copied to the remote tier. `tiered-storage topics enable` decides it
-    later on; in the file it is where a topic starts."""
+    """Whether closed segments of the topic are copied to the remote tier. The file sets the initial value;
+    `tiered-storage topics enable` changes it."""
 
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether copying pauses; what is remote stays readable and keeps its retention."""
+    """Whether copying is paused; remote data stay readable and keep their retention."""
 
     remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether all that is remote goes once the topic is no longer tiered (`remote.storage.enable` false), where
-    `remote.deletion.allowed` is given; what is local stays."""
+    """Whether all remote data of the topic are deleted once `remote.storage.enable` is false. Requires
+    `remote.deletion.allowed`. Local data stay."""
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether local segments may go once the remote tier holds them: the word that the topic's readers come through
-    us, for a broker that starts on the directory has them no more. What the remote tier holds no more, since total
-    retention ended it, goes locally only where `remote.deletion.allowed` is given too. `tiered-storage topics` decides
-    it later on; in the file it is where a topic starts."""
+    """Whether local segments may be deleted once the remote tier holds them. Allow it only if the topic's readers read
+    through Remote Log: a broker that starts on the directory no longer has those records. Segments that total retention
+    already deleted remotely also need `remote.deletion.allowed` to be deleted locally. The file sets the initial value;
+    `tiered-storage topics` changes it."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether remote segments may be deleted for good, once they are past total retention. `tiered-storage topics`
-    decides it later on; in the file it is where a topic starts."""
+    """Whether remote segments past total retention may be deleted. The file sets the initial value; `tiered-storage
+    topics` changes it."""
 
     cleanup_policy: CleanupPolicy = setting(
         "cleanup.policy", "delete", TOPIC_GROUP, Source.KAFKA, allowed="delete, compact, or compact,delete"
     )
-    """The topic's own policy in Kafka. A compacted topic is refused: it cannot be tiered."""
+    """The topic's policy in Kafka. A compacted topic cannot be tiered and is refused."""
 
     retention_ms: TotalRetention = setting(
         "retention.ms",
@@ -73,7 +73,7 @@ class TopicSettings(PropertyModel):
         special=WITHOUT_LIMIT,
         default_text="log.retention.ms",
     )
-    """How long records live, in both tiers together, by the largest timestamp in their segment."""
+    """How long records stay, in both tiers together, by the largest timestamp in their segment."""
 
     retention_bytes: TotalRetention = setting(
         "retention.bytes",
@@ -97,7 +97,7 @@ class TopicSettings(PropertyModel):
         special=LOCAL_MEANINGS,
         default_text="log.local.retention.ms",
     )
-    """How long closed segments also stay local, once the remote tier has them; not more than retention.ms."""
+    """How long closed segments stay local after the remote tier has them; at most retention.ms."""
 
     local_retention_bytes: Whole = setting(
         "local.retention.bytes",
@@ -109,7 +109,7 @@ class TopicSettings(PropertyModel):
         special=LOCAL_MEANINGS,
         default_text="log.local.retention.bytes",
     )
-    """How much of a partition also stays local, once the remote tier has it; not more than retention.bytes."""
+    """How much of a partition stays local after the remote tier has it; at most retention.bytes."""
 
     @model_validator(mode="after")
     def _local_within_the_total(self) -> Self:
@@ -121,9 +121,9 @@ class TopicSettings(PropertyModel):
 
     @classmethod
     def parse(cls, topic_name: str, properties: Mapping[str, str | int | bool]) -> Self:
-        """Return the settings that `properties` give the topic; the rest stays at its default.
+        """Return the settings that `properties` give the topic; the others keep their defaults.
 
-        Raises ConfigurationError with every property that is unknown, of the wrong type, or against another one.
+        Raises ConfigurationError with every property that is unknown, of the wrong type, or contradicts another.
         """
         where = f"topic {topic_name}"
         given = [Property((name,), value, where) for name, value in properties.items()]
@@ -135,14 +135,14 @@ class TopicSettings(PropertyModel):
         return "compact" in self.cleanup_policy
 
     def properties(self) -> dict[str, str]:
-        """Return what was set, as text by Kafka's names, without the decisions, which are no properties."""
+        """Return the properties that were set, as text by Kafka's names, without the decisions."""
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: _as_kafka_writes(value) for name, value in given.items() if name not in DECISIONS}
 
     def over(self, defaults: TopicSettings, topic_name: str) -> Self:
-        """Return these settings with `defaults` where nothing was set, and with -2 (as the total) resolved.
+        """Return these settings with `defaults` for those not set, and with -2 (as the total) resolved.
 
-        Raises ConfigurationError where more would stay local than there is in total.
+        Raises ConfigurationError if local retention is larger than total retention.
         """
         merged = {
             **defaults.model_dump(by_alias=True),
@@ -157,7 +157,7 @@ class TopicSettings(PropertyModel):
 
 
 def refuse_more_than_total(local_name: str, local: int, total_name: str, total: int) -> None:
-    """Raise, inside a model's validation, where `local` is more than `total` (-1: no limit; -2: as the total)."""
+    """Raise, inside a model's validation, if `local` exceeds `total` (-1: no limit; -2: as the total)."""
     if local == AS_THE_TOTAL or total == UNLIMITED or 0 <= local <= total:
         return
     shown = "without limit (-1)" if local == UNLIMITED else f"{local}"

@@ -1,7 +1,7 @@
-"""What the commands share, whatever they do.
+"""What all commands share.
 
-`session` has their common options and opens the remote log, `output` shows rows and messages on a terminal or as JSON,
-`progress` how far a long job is. `plans` saves what a dry run planned and reads it back.
+`session` has the common options and opens the remote log; `output` shows rows and messages on a terminal or as JSON;
+`progress` shows how far a long job is; `plans` saves the plan of a dry run and reads it back.
 """
 
 __all__ = ["output", "plans", "progress", "session"]

@@ -1,4 +1,4 @@
-"""How the command line speaks: tables for people, JSON for machines, one line for an error."""
+"""The output of the command line: tables for people, JSON for machines, one line for an error."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 1000
 _WIDTH = 80
 _FOLDED = 30
-"""A last column of text is folded to so many letters at least, rather than put under its row."""
+"""The minimum width in letters of a folded last text column; if narrower, it moves below its row."""
 _NAMED = 20
-"""The width of a first column where not all fits: a longer name has a line of its own."""
+"""The width of the first column if the row does not fit: a longer name gets its own line."""
 _BETWEEN = "   "
 _INDENT = "     "
 
@@ -33,15 +33,15 @@ _SIZES = ((10**15, "PB"), (10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where results go: a table on standard output, or one JSON document there; everything else to standard error."""
+    """Writes results to standard output, as a table or as one JSON document; everything else to standard error."""
 
     as_json: bool
 
     def rows(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **extra: object) -> None:
-        """Show `rows`. As JSON: {"rows": [one object a row], and what `extra` names}, with numbers as they are.
+        """Show `rows`. As JSON: {"rows": [one object a row], and the entries of `extra`}, with plain numbers.
 
-        For people a column of bytes or of a timestamp (ms) is shown as such. What does not fit a line, of 80 letters or
-        as many as the terminal has, stands under its row, whole; columns in which nothing stands are left out.
+        As a table, columns of bytes and timestamps (ms) are formatted for people. A line has 80 letters, or as many as
+        the terminal. Columns that do not fit are printed in full below their row; empty columns are left out.
         """
         if self.as_json:
             keys = [column.replace(" ", "_") for column in columns]
@@ -58,29 +58,29 @@ class Output:
         sys.stdout.write("\n")
 
     def say(self, text: str) -> None:
-        """Tell a person something beside the result."""
+        """Print a message for people beside the result."""
         sys.stderr.write(f"{text}\n")
 
     def findings(self, heading: str, findings: Sequence[Finding]) -> None:
-        """Tell a person about partitions that need looking at."""
+        """Print findings about partitions for people."""
         for finding in findings:
             where = f"{finding.partition}: " if finding.partition else ""
             self.say(f"{heading}: {where}{finding.reason.removeprefix(where)}")
 
     def end(self, troubles: Sequence[Finding]) -> None:
-        """Tell a person of `troubles`; if there are any, end the command with exit code 1."""
+        """Print `troubles` for people; if there are any, end the command with exit code 1."""
         self.findings("error", troubles)
         if troubles:
             raise typer.Exit(1)
 
 
 def _line_width() -> int:
-    """Return how many letters a line may have: 80, or as many as the terminal has."""
+    """Return the width of a line in letters: 80, or that of the terminal."""
     return max(_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else _WIDTH
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Iterator[str]:
-    """Yield the lines of a table no wider than `width`; only a word that is wider stands out."""
+    """Yield the lines of a table at most `width` wide; only a longer word exceeds it."""
     used = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)] or [0]
     cells = [{at: _shown_as(columns[at], row[at]) for at in used} for row in rows]
     widths = {at: max(map(len, [columns[at], *(row[at] for row in cells)])) for at in used}
@@ -88,7 +88,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int)
     under = _fit(widths, width - 1, any(" " in row[used[-1]] for row in cells))
 
     def lines(shown: Mapping[int, str]) -> Iterator[str]:
-        """Yield a row; the last column goes on in the lines after it."""
+        """Yield a row; the last column continues on the next lines."""
         *before, last = widths
         if before and len(shown[before[0]]) > widths[before[0]]:
             yield f" {shown[before[0]]}"
@@ -113,9 +113,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int)
 
 
 def _fit(widths: dict[int, int], width: int, folds: bool) -> list[int]:
-    """Take columns out of `widths` until the others fit `width`, and return those.
+    """Remove columns from `widths` until the others fit `width`; return the removed ones.
 
-    The first column stays, and the last one, if it `folds`, is made narrower before it is taken out.
+    Keep the first column. If the last column `folds`, narrow it before removing it.
     """
     first, last = min(widths), max(widths)
     under: list[int] = []
@@ -139,16 +139,15 @@ def _fit(widths: dict[int, int], width: int, folds: bool) -> list[int]:
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Return `text` in lines, broken at spaces only: a path or an id is to be pasted."""
+    """Return `text` in lines, broken only at spaces, so that a path or id can be pasted."""
     return wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 class StreamedTable:
-    """A table on standard output that may have any number of rows: its columns are as wide as the first thousand need.
+    """A table of any length on standard output; the first thousand rows decide the widths of its columns.
 
-    What does not fit a line stands under its row as pairs of name and value: columns that do not fit beside the others,
-    and then a value that is wider than its column. A line of text can come between two rows. `finish` shows what is
-    still held back.
+    Columns that do not fit on the line, and values wider than their column, are printed below their row as pairs of
+    name and value. A line of text can come between two rows. `finish` prints the rows still held back.
     """
 
     def __init__(self, columns: Sequence[str]) -> None:
@@ -158,15 +157,15 @@ class StreamedTable:
         self._held: list[Sequence[object] | str] = []
 
     def add(self, row: Sequence[object]) -> None:
-        """Show `row`; numbers are shown without separators, so that another tool takes them."""
+        """Add `row`; numbers have no separators, so that other tools can parse them."""
         self._hold(row)
 
     def add_line(self, text: str) -> None:
-        """Show `text` between the rows."""
+        """Add a line of `text` between the rows."""
         self._hold(text)
 
     def finish(self) -> None:
-        """Show all that was added, with the column's names even if it is nothing."""
+        """Print everything added so far; the column names even if there are no rows."""
         held, self._held = self._held, []
         if self._widths is None:
             self._widths = self._begin([row for row in held if not isinstance(row, str)])
@@ -180,12 +179,12 @@ class StreamedTable:
             self.finish()
 
     def _begin(self, rows: Sequence[Sequence[object]]) -> dict[int, int]:
-        """Write the names of the columns that stand beside each other; return the width of each, as `rows` need it."""
+        """Write the header of the columns that fit on a line; return the width of each, as `rows` need it."""
         shown = [self._columns, *([_plain(value) for value in row] for row in rows)]
         widths = {at: max(map(len, column)) for at, column in enumerate(zip(*shown, strict=True))}
         self._is_number = [any(isinstance(value, int) for value in column) for column in zip(*rows, strict=True)]
         _fit(widths, _line_width() - 1, folds=False)
-        # The names of the others stand before their values.
+        # The other columns print their names before each value.
         names = [name if at in widths else "" for at, name in enumerate(self._columns)]
         line = " " + "─" * (sum(widths.values()) + len(_BETWEEN) * (len(widths) - 1))
         sys.stdout.write("\n".join([*self._lines(names, widths), line]) + "\n")
@@ -207,7 +206,7 @@ class StreamedTable:
 
 
 def packed(pairs: Iterable[str], margin: str) -> Iterator[str]:
-    """Yield lines that begin with `margin` and have as many of `pairs` as fit; what is wider than a line goes on."""
+    """Yield lines that begin with `margin` and hold as many of `pairs` as fit; a wider pair exceeds the line."""
     width, line = _line_width() - len(margin), ""
     for pair in pairs:
         if line and len(line) + 2 + len(pair) > width:
@@ -222,7 +221,7 @@ def packed(pairs: Iterable[str], margin: str) -> Iterator[str]:
 
 
 def show_size(size: int) -> str:
-    """Return a number of bytes as a person reads it, such as 1.2 GB (10**9 bytes)."""
+    """Format a number of bytes for people, such as 1.2 GB (10**9 bytes)."""
     for unit, name in _SIZES:
         if size >= unit:
             return f"{size / unit:.1f} {name}"
@@ -230,13 +229,13 @@ def show_size(size: int) -> str:
 
 
 def show_duration(ms: int) -> str:
-    """Return milliseconds in the largest unit that they are a whole number of, such as 7 days."""
+    """Format milliseconds in the largest unit that divides them, such as 7 days."""
     unit, name = next((unit, name) for unit, name in _DURATIONS if ms % unit == 0)
     return f"{ms // unit:,} {name}"
 
 
 def _shown_as(column: str, value: object) -> str:
-    """Return `value` as a person reads it in a column of that name."""
+    """Format `value` for people, by the name of its column."""
     if isinstance(value, int) and not isinstance(value, bool):
         if column.endswith("bytes"):
             return show_size(value)
@@ -250,7 +249,7 @@ def _plain(value: object) -> str:
 
 
 def show_bytes(value: bytes | None, most: int = 45) -> str:
-    """Return `value` as text on one line, cut behind so many bytes; what is no printable text is escaped."""
+    """Return `value` as text on one line, cut after `most` bytes; escape what is not printable text."""
     if value is None:
         return "null"
     text = printable(value[:most].decode("utf-8", "backslashreplace"))
@@ -258,7 +257,7 @@ def show_bytes(value: bytes | None, most: int = 45) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` with all escaped that a terminal would not show: a line break, or a command to the terminal."""
+    """Return `text` with line breaks, terminal commands and other unprintable characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

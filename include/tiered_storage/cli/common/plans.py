@@ -1,4 +1,4 @@
-"""Plans on disk: what a dry run showed is what a later run takes, and no more than is still due by then."""
+"""Saved plans: a later run executes what a dry run showed, if it is still due."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ PlanOption = Annotated[
     Path | None,
     typer.Option(
         "--plan",
-        help="Do what this plan says, as far as it is still due, and nothing in other partitions.",
+        help="Execute this saved plan, as far as it is still due, and touch no other partition.",
         show_default=False,
     ),
 ]
 
 
 def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, chosen: bool) -> None:
-    """Raise ConfigurationError for options that contradict each other."""
+    """Raise ConfigurationError if the options contradict each other."""
     if save is not None and not dry_run:
-        raise ConfigurationError("--save-plan writes down what --dry-run shows: give both")
+        raise ConfigurationError("--save-plan saves what --dry-run shows: give both")
     if plan is not None and (dry_run or chosen):
-        raise ConfigurationError("--plan says itself what to do: leave --dry-run, --topics and --partitions out")
+        raise ConfigurationError("--plan already selects what to do: leave --dry-run, --topics and --partitions out")
 
 
 def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
-    """Write a head and `plans` as JSON lines: into a new file, or in the place of an earlier plan of that kind.
+    """Write a header and `plans` as JSON lines: into a new file, or over an earlier plan of that kind.
 
-    Raises ConfigurationError where the file cannot be written, or holds anything else.
+    Raises ConfigurationError if the file cannot be written, or holds anything else.
     """
     if os.path.lexists(path):
         try:
@@ -54,26 +54,26 @@ def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:
     try:
         replace_file(path, _head(kind) + to_lines(plans, kind))
     except OSError as error:
-        raise ConfigurationError(f"{path}: the plan cannot be written there ({error.strerror})") from error
+        raise ConfigurationError(f"{path}: cannot write the plan there ({error.strerror})") from error
 
 
 def read_plan(path: Path, kind: type[Plan]) -> list[Plan]:
-    """Read what `save_plan` wrote. Raises ConfigurationError where it is not there, or is no such plan."""
+    """Read what `save_plan` wrote. Raises ConfigurationError if the file is missing, or is not such a plan."""
     try:
         with open_regular(path) as file:
             raw = file.read()
     except OSError as error:
-        raise ConfigurationError(f"{path}: the plan cannot be read ({error.strerror})") from error
+        raise ConfigurationError(f"{path}: cannot read the plan ({error.strerror})") from error
     if not raw:
         raise ConfigurationError(
-            f"{path} is empty, and --save-plan writes no empty file; nothing was done: make the plan again with "
+            f"{path} is empty, which --save-plan never writes; nothing was done: make the plan again with "
             "--dry-run --save-plan"
         )
     return from_lines(raw.removeprefix(_head(kind)), kind, str(path))
 
 
 def _head(kind: type[object]) -> bytes:
-    """Return the first line of a saved plan: by it a plan with nothing due differs from an empty file.
+    """Return the first line of a saved plan, which tells a plan with nothing due from an empty file.
 
     Earlier releases wrote no such line.
     """
@@ -86,7 +86,7 @@ def made_or_read(
     plan_file: Path | None,
     save_plan_to: Path | None,
 ) -> tuple[list[Plan], list[Finding]]:
-    """Return the plans in `plan_file`, or else those made now, with what could not be planned; save them if asked."""
+    """Return the plans in `plan_file`, or those made now, with what could not be planned; save them if requested."""
     plans, troubles = make() if plan_file is None else (read_plan(plan_file, kind), [])
     if save_plan_to is not None:
         save_plan(save_plan_to, plans, kind)

@@ -1,4 +1,4 @@
-"""How the command line shows a long job: a bar on a terminal, a line now and then elsewhere."""
+"""Show the progress of a long job: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tiered_storage.remote_log.progress import SAY_SECONDS, Amount, TaskProgress
 from tiered_storage.remote_log.progress import Progress as JobProgress
 
 PROGRESS_SHOWN_SECONDS = 1.0
-"""How often a job of this process tells how far it is: a bar should move."""
+"""How often, in seconds, a job in this process reports its progress, so that the bar moves."""
 
 
 @contextmanager
 def watched(
     job: JobFolder, size: JobSize, stuck_after_ms: int, on_stuck: Callable[[], None], output: Output
 ) -> Iterator[JobWatch]:
-    """Watch a job of this process for a `with`, and show how far it is on standard error."""
+    """Watch a job in this process for a `with` block, and show its progress on standard error."""
     if not sys.stderr.isatty():
         with JobWatch(
             job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=SAY_SECONDS,
@@ -60,7 +60,7 @@ def _bar(size: JobSize) -> Iterator[Callable[[JobProgress], None]]:
 
 
 class OffsetProgress:
-    """Says on standard error, now and then, how far a read of offsets `start` to `end` (exclusive) has come."""
+    """Reports the progress of a read of offsets `start` to `end` (exclusive) on standard error, now and then."""
 
     def __init__(
         self, what: str, start: int, end: int, output: Output, monotonic: Callable[[], float] = time.monotonic
@@ -74,7 +74,7 @@ class OffsetProgress:
         self._size = 0
 
     def __call__(self, next_offset: int, size: int) -> None:
-        """Count `size` bytes, which brought it up to `next_offset` (exclusive)."""
+        """Count `size` bytes that brought the read up to `next_offset` (exclusive)."""
         self._size += size
         now = self._monotonic()
         if now - self._said < SAY_SECONDS:
@@ -89,12 +89,12 @@ class OffsetProgress:
 
 
 def said(what: str, amount: Amount, output: Output) -> TaskProgress:
-    """Return what says on standard error, now and then, that `what` is how far."""
+    """Return a callback that reports the progress of `what` on standard error, now and then."""
     return TaskProgress(what, amount, output.say)
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End this process though some of its threads hang, in a disk or in a store: Python would wait for them."""
+    """End this process at once: Python would wait for threads that hang in a disk or a store."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""What every command shares: its options, and a remote log that is open while it runs."""
+"""The options that commands share, and the remote log that is open while a command runs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ConfigOption = Annotated[
     typer.Option("--config", help="The settings file; else TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
-TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression (RE2) over whole topic names.")]
+TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression (RE2) that whole topic names match.")]
 PartitionsOption = Annotated[
     str | None,
-    typer.Option("--partitions", help="Numbers of partitions, such as 0,2-4; left out: all.", show_default=False),
+    typer.Option("--partitions", help="Partition numbers, such as 0,2-4; default: all.", show_default=False),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
@@ -48,11 +48,11 @@ def opened(
     only_looks: bool = False,
     outdated: bool = False,
 ) -> Iterator[RemoteLogManager]:
-    """Open the remote log that the settings describe; what they want to be noticed goes to standard error.
+    """Open the remote log that the settings describe; print notices about the settings on standard error.
 
-    `create` is for the commands that somebody begins with: they make metadata that are not there yet. One of these
-    that `only_looks` leaves no metadata behind. `outdated` is for those that say of metadata older than the store what
-    is wrong with them, or mend it; all others refuse them.
+    `create` creates missing metadata, for the commands that people start with; `only_looks` then leaves no metadata
+    behind. `outdated` opens metadata older than the store, for the commands that report or repair them; all others
+    refuse them.
     """
     settings = load_settings(config)
     for notice in settings.notices:
@@ -65,12 +65,12 @@ def opened(
 
 
 def selected(topics: str, partitions: str | None) -> Selection:
-    """Return what TopicsOption and PartitionsOption mean together. Raises ConfigurationError."""
+    """Return the selection for TopicsOption and PartitionsOption. Raises ConfigurationError if they are invalid."""
     return Selection(topics, parse_partitions(partitions))
 
 
 def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str | None) -> Selection:
-    """Return the selection. Raises ConfigurationError where it matches nothing that is known: it may be mistyped."""
+    """Return the selection. Raises ConfigurationError if it matches no known partition: it may be mistyped."""
     selection = selected(topics, partitions)
     if why := remote_log.why_nothing_matches(selection):
         raise ConfigurationError(f"{why}; nothing was done")
@@ -78,14 +78,14 @@ def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str |
 
 
 def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
-    """Return every partition that is local or remote, Kafka's internal topics left out."""
+    """Return every local or remote partition, except those of Kafka's internal topics."""
     named = remote_log.source.names() if remote_log.settings.log_dirs else ()
     local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
     return sorted({*local, *remote_log.segments.list_partitions()})
 
 
 def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
-    """Return what was decided for each topic that is asked for, in order of their names."""
+    """Return the decisions on each selected topic, by name."""
     chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
     lives = {(one.cluster_id, one.topic_id): one for one in chosen}
     return sorted(map(remote_log.decided_topic, lives.values()), key=lambda topic: topic.name)
@@ -94,7 +94,7 @@ def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[To
 def refused_by_decision(
     remote_log: RemoteLogManager, selection: Selection, why_not: Callable[[Topic], str | None]
 ) -> list[Finding]:
-    """Return one finding a topic where somebody asked for certain topics, and each of them has a reason `why_not`."""
+    """Return one finding a topic if the user named topics and each has a reason in `why_not`; else none."""
     if not selection.is_narrowed:
         return []
     reasons = [why_not(topic) for topic in chosen_topics(remote_log, selection)]
@@ -108,7 +108,7 @@ def lease_owner(command: str) -> str:
 
 
 def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
-    """Say of each topic what is past its limits already in each tier, and whether the next runs may delete it."""
+    """Print for each topic what is already past its limits in each tier, and whether the next runs may delete it."""
     for one in found:
         if not one.is_anything:
             continue
@@ -125,7 +125,7 @@ def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
 
 
 def past_retention_documents(found: Sequence[PastRetention]) -> list[dict[str, object]]:
-    """Return the same for machines."""
+    """Return the same as JSON documents."""
     return [
         {
             "topic": one.topic.name,
@@ -145,17 +145,17 @@ def _allowed(is_allowed: bool) -> str:
 
 
 def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
-    """Say when the objects are deleted of what is marked now, and what brings it back until then."""
+    """Print when the objects marked now are deleted, and how to bring them back until then."""
     grace_ms = remote_log.settings.remote_log_deletion_grace_ms
     if grace_ms:
         output.say(
-            f"note: the first run of expire after {as_date(remote_log.clock() + grace_ms)} deletes the objects of what "
-            f"is marked now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings it back"
+            f"note: the first run of expire after {as_date(remote_log.clock() + grace_ms)} deletes the objects marked "
+            f"now (remote.log.deletion.grace.ms); until then 'tiered-storage undelete {topic}' brings them back"
         )
 
 
 def say_stop(remote_log: RemoteLogManager, output: Output) -> None:
-    """Say beside a dry run why nothing would be deleted: all deletions are stopped, or the clock is not believed."""
+    """After a dry run, print why nothing would be deleted: all deletions are stopped, or the clock is not trusted."""
     why = remote_log.deletions.why_nothing_goes()
     if why is not None:
-        output.say(f"note: nothing of this goes for now: {why}")
+        output.say(f"note: nothing is deleted for now: {why}")

@@ -30,9 +30,9 @@ class Source(StrEnum):
 class OlderName:
     """Another name of `target`, whose value counts `factor` of the target's units.
 
-    Of several names for one target the target's own wins, then the one that stands first in the model's list. A name
-    may stand for several targets, in an entry each. One that `stands_alone` is refused beside its target: what half of
-    it would mean is not guessed.
+    Of several names for one target, the target's own wins, then the first in the model's list. A name may stand for
+    several targets, with an entry for each. A name that `stands_alone` is refused beside its target: it would be
+    unclear which half of it holds.
     """
 
     name: str
@@ -43,8 +43,8 @@ class OlderName:
     stands_alone: bool = False
 
     def converted(self, value: object) -> object:
-        """Return `value` in the target's unit; below 0 it keeps its meaning, and what is no number stays as it is."""
-        # Python takes no number of more digits; what stays text is refused by the target's type.
+        """Return `value` in the target's unit. A negative value keeps its meaning; a value that is no number stays."""
+        # Python converts no number with more digits; the target's type refuses text that is left.
         if self.factor == 1 or not re.fullmatch(r"\s*[+-]?\d{1,4300}\s*", str(value)):
             return value
         number = int(str(value))
@@ -53,7 +53,7 @@ class OlderName:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What people are told of a property, from its field."""
+    """What the documentation and messages show of a property, from its field."""
 
     name: str
     description: str
@@ -79,8 +79,8 @@ def setting(
 ) -> Any:
     """Declare the property `name` as a field; a callable `default` makes it from the fields before it.
 
-    A whole number has a `unit` and its limits, both inclusive; `special` are values below `at_least` that mean
-    something. `default_text` tells of a default that a value cannot tell.
+    A whole number has a `unit` and inclusive limits; `special` are values below `at_least` with a meaning of their own.
+    `default_text` describes a default that has no fixed value.
     """
     field: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     if at_least is not None:
@@ -92,14 +92,14 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why properties, each well in itself, cannot go together. Told with the place of the first of `paths` given."""
+    """Why valid properties contradict each other; reported at the place of the first of `paths` that was given."""
 
     sentence: str
     paths: tuple[tuple[str, ...], ...] = ()
 
 
 def contradiction(*found: Contradiction) -> PydanticCustomError:
-    """Return the error by which a validator tells what contradictions it found."""
+    """Return the error with which a validator reports the contradictions it found."""
     sentences = "; ".join(each.sentence for each in found)
     return PydanticCustomError(CONTRADICTION, "{sentences}", {"sentences": sentences, "found": found})
 
@@ -124,12 +124,12 @@ class PropertyModel(BaseModel):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a person should know of how the values came about, as two generations of one property."""
+        """Notices about where the values came from, such as two generations of one property."""
         return self._notices
 
     @property
     def origins(self) -> Mapping[tuple[str, ...], str]:
-        """Where each value that is no default was set, by its path: a file and line, a variable, or a parameter."""
+        """Where each value that is not a default was set, by its path: a file and line, a variable, or a parameter."""
         return self._origins
 
     def from_places(self, origins: Mapping[tuple[str, ...], str]) -> Self:
@@ -146,12 +146,12 @@ class PropertyModel(BaseModel):
 
     @classmethod
     def declarations(cls) -> dict[str, Declaration]:
-        """Return what is told of every property, by name and in the order of the fields."""
+        """Return the declaration of every property, by name and in the order of the fields."""
         return {str(field.alias): _declaration(field) for field in cls.model_fields.values()}
 
     @classmethod
     def known_names(cls) -> list[str]:
-        """Return every name that is understood, present ones first."""
+        """Return every accepted name, current names first."""
         return list(dict.fromkeys([*cls.declarations(), *(older.name for older in cls.older_names)]))
 
 

@@ -1,4 +1,4 @@
-"""From properties as they were given to a model: older names, precedence, and all that is wrong, told at once."""
+"""Make a model of the given properties: resolve older names and precedence, and report every problem at once."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _CREDENTIAL = re.compile(r"secret|password|token|credential|access[._]key", re.I
 
 Model = TypeVar("Model", bound=PropertyModel)
 Models = Mapping[tuple[str, ...], type[PropertyModel]]
-"""Which model the properties at a path's beginning belong to: `()`, and `("topics",)` for those of every topic."""
+"""The model for the properties under each path prefix: `()`, and `("topics",)` for those of every topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One value as it was given.
+    """One given value.
 
     `path` is `("log.dirs",)` or `("topics", "orders", "retention.ms")`; `where` is a file and line, a variable or a
-    parameter. One that came by an older name keeps that name and value, for messages.
+    parameter. A value given under an older name keeps that name and value, for messages.
     """
 
     path: tuple[str, ...]
@@ -42,18 +42,18 @@ class Property:
 
     @property
     def given_name(self) -> str:
-        """The name under which it came."""
+        """The name under which the value was given."""
         return self.older.name if self.older else self.path[-1]
 
     def renamed(self, older: OlderName) -> Property:
-        """Return it under the name that `older` stands for."""
+        """Return the property under the name that `older` stands for."""
         path = (*self.path[:-1], older.target)
         return replace(self, path=path, value=older.converted(self.value), older=older, given_value=self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What one source gave, and what was wrong with it (`problems`) or worth a word (`notices`)."""
+    """What one source gave, its `problems`, and `notices` for the user."""
 
     properties: Sequence[Property] = ()
     problems: Sequence[str] = ()
@@ -68,10 +68,10 @@ def read_properties(
     base: Path | None = None,
     models: Models | None = None,
 ) -> Model:
-    """Return the model that `sources` give, a later one over an earlier one.
+    """Return the model of all `sources`; a later one overrides an earlier one.
 
-    `place` is named where a default is part of the trouble; relative paths belong to `base`. Raises
-    ConfigurationError with everything that is wrong.
+    `place` appears in problems that involve a default; relative paths begin in `base`. Raises ConfigurationError with
+    every problem.
     """
     models = {(): model, **(models or {})}
     gathered = [_under_present_names(source, models) for source in sources]
@@ -83,7 +83,7 @@ def read_properties(
     except ValidationError as error:
         teller = _Teller(chosen, models, place)
         problems.extend(sentence for detail in error.errors(include_url=False) for sentence in teller.told(detail))
-    # Raised outside of the except clause: the cause would show what it was given, and so a password.
+    # Raised outside of the except clause: the cause would show the given values, and so a password.
     if problems or values is None:
         raise ConfigurationError(_together(problems))
     notices = [notice for source in gathered for notice in source.notices]
@@ -91,22 +91,22 @@ def read_properties(
 
 
 def unknown_name(name: str, noun: str, likely: str | None) -> str:
-    """Return why `name` is refused, with the `likely` right one where there is one."""
+    """Return why `name` is refused; suggest the `likely` right one if there is one."""
     shown = showable(name)
     if _CREDENTIAL.search(name):
-        return f"{shown} is no {noun}: credentials come as AWS_* in the environment or in an Airflow connection"
-    return f"{shown} is no {noun}; " + (f"did you mean {likely}?" if likely else "docs/configuration.md lists them all")
+        return f"{shown} is not a {noun}: give credentials as AWS_* in the environment or in an Airflow connection"
+    return f"{shown} is not a {noun}; " + (f"did you mean {likely}?" if likely else "docs/configuration.md lists all")
 
 
 def showable(name: str) -> str:
-    """Return `name` if it is made of words as a setting's is; else what is said of it, as it may be a secret."""
+    """Return `name` if it consists of words, as a setting's does; else a placeholder, since it may be a secret."""
     return name if _WORDS.fullmatch(name) else "a name that is not shown, as it may be a secret,"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name of `known` that `name` is most like, dots and underscores alike; None where none is.
+    """Return the name of `known` that is most similar to `name`, dots and underscores alike; None if none is.
 
-    One that only has a beginning more or less comes first: retention.ms is log.retention.ms for a single topic.
+    A name that differs only by a prefix comes first: retention.ms is log.retention.ms for a single topic.
     """
     plain = {candidate.lower().replace("_", "."): candidate for candidate in known}
     asked = name.lower().replace("_", ".")
@@ -116,12 +116,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _under_present_names(source: Properties, models: Models) -> Properties:
-    """Give older names their present ones; where one source sets both, the newer wins and a notice says so."""
+    """Replace older names by current ones; if one source sets both, the newer wins, with a notice."""
     properties: list[Property] = []
     problems, notices = list(source.problems), list(source.notices)
     for scope, members in groupby(sorted(source.properties, key=_scope), key=_scope):
         present = {member.path[-1]: member for member in members}
-        model = models.get(scope[:1]) if len(scope) != 1 else None  # one step down stand topics, not properties
+        model = models.get(scope[:1]) if len(scope) != 1 else None  # one level down are topics, not properties
         older_names = model.older_names if model else ()
         outdated = {name: present.pop(name) for name in {older.name for older in older_names} & present.keys()}
         for older in older_names:
@@ -148,7 +148,7 @@ def _scope(given: Property) -> tuple[str, ...]:
 
 
 def _tree(properties: Iterable[Property]) -> dict[str, Any]:
-    """Return properties as nested mappings; a value that stands where a mapping belongs is left to be refused."""
+    """Return properties as nested mappings; a value in place of a mapping stays, and validation refuses it."""
     tree: dict[str, Any] = {}
     for given in properties:
         level: Any = tree
@@ -161,14 +161,14 @@ def _tree(properties: Iterable[Property]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Teller:
-    """Says pydantic's complaints in our words: place, name, value, and what is allowed."""
+    """Turns pydantic's errors into our messages: place, name, value, and what is allowed."""
 
     chosen: Mapping[tuple[str, ...], Property]
     models: Models
     place: str
 
     def told(self, detail: ErrorDetails) -> list[str]:
-        """Return the sentences for one complaint; none where it only follows from another one."""
+        """Return the messages for one error; none if it only follows from another error."""
         location = tuple(str(part) for part in detail["loc"])
         if detail["type"] == "default_factory_not_called":
             return []
@@ -184,7 +184,7 @@ class _Teller:
             odd = next(
                 (given.where for path, given in self.chosen.items() if not "".join(path).isprintable()), self.place
             )
-            return [f"{odd}: a name is no Unicode text"]
+            return [f"{odd}: a name is not valid Unicode text"]
         if location[-1] == "[key]":
             return [f"{self._where(location[:-1])}: {location[-2]!r}: {_reason(detail)}"]
         return [f"{self._where(location)}: {self._refused(location, detail)}"]
@@ -230,4 +230,4 @@ def _shown_value(value: object) -> str:
 
 
 def _together(problems: Sequence[str]) -> str:
-    return problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings cannot be meant:", *problems])
+    return problems[0] if len(problems) == 1 else "\n  ".join([f"{len(problems)} settings are invalid:", *problems])

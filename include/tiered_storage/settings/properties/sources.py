@@ -1,7 +1,7 @@
 """Where settings come from: the YAML file, the environment, and a DAG run's parameters.
 
-Every YAML scalar is taken as the text that stands there, so that 10:30 is not read as 630, nor no as false; the
-setting's own type decides what it means, as it does for an environment variable.
+Every YAML scalar is taken as its text, so that 10:30 is not read as 630, nor no as false; the setting's type decides
+what it means, as for an environment variable.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ENVIRONMENT_PREFIX = "TIERED_STORAGE_"
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 TOPICS = "topics"
 _QUOTED = re.compile(r"(['\"])(?!<)[^'\"]{2,}\1")
-"""What a parser quotes of a file, but for punctuation and the names of YAML's own tokens."""
+"""What a parser quotes from a file, except punctuation and the names of YAML's own tokens."""
 
 
 def read_file(path: Path) -> Properties:
     """Return what the YAML file `path` sets, duplicate names as problems.
 
-    Raises ConfigurationError where it cannot be read, is not YAML (with the line), or is no mapping.
+    Raises ConfigurationError if it cannot be read, is not YAML (with the line), or is not a mapping.
     """
     try:
         with open_regular(path) as file:
@@ -35,20 +35,20 @@ def read_file(path: Path) -> Properties:
         root = yaml.compose(text, Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"{path}: the settings cannot be read: {reason}") from error
+        raise ConfigurationError(f"{path}: cannot read the settings: {reason}") from error
     except yaml.YAMLError as error:
         raise not_yaml(path, error) from None
     if root is None:
         return Properties()
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigurationError(f"{path}, line 1: a settings file holds lines of 'name: value'")
+        raise ConfigurationError(f"{path}, line 1: a settings file must hold lines of 'name: value'")
     return _FileReader(path).read(root)
 
 
 def not_yaml(path: Path, error: Exception) -> ConfigurationError:
-    """Return the error for a file that is not YAML: with its line, and nothing that stands there.
+    """Return the error for a file that is not YAML: its line, and nothing of its content.
 
-    Raise it `from None`: the parser's own error quotes the file, which may be one of secrets that was named by mistake.
+    Raise it `from None`: the parser's error quotes the file, which may hold secrets if it was named by mistake.
     """
     mark = getattr(error, "problem_mark", None)
     line = "" if mark is None else f", line {mark.line + 1}"
@@ -57,7 +57,7 @@ def not_yaml(path: Path, error: Exception) -> ConfigurationError:
 
 
 def read_environment(environ: Mapping[str, str], names: Iterable[str]) -> Properties:
-    """Return what TIERED_STORAGE_* variables set, unknown ones as problems; an empty one counts as not set."""
+    """Return what TIERED_STORAGE_* variables set, unknown ones as problems; an empty variable counts as not set."""
     by_variable = {environment_variable(name): name for name in names if name != TOPICS}
     properties, problems = [], []
     for variable in sorted(name for name in environ if name.startswith(ENVIRONMENT_PREFIX)):
@@ -89,13 +89,13 @@ def configured_path(environ: Mapping[str, str]) -> Path | None:
 
 def _unknown_variable(variable: str, names: Iterable[str]) -> str:
     if variable == environment_variable(TOPICS):
-        return f"{variable}: the properties of topics are set in the file or by a run's parameters"
+        return f"{variable}: set the properties of topics in the file or by a run's parameters"
     likely = nearest(variable.removeprefix(ENVIRONMENT_PREFIX), names)
     return unknown_name(variable, "variable of a setting", environment_variable(likely) if likely else None)
 
 
 class _FileReader:
-    """Turns the nodes of one file into properties that know their line."""
+    """Turns the nodes of one file into properties with their line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +123,7 @@ class _FileReader:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                self._problems.append(f"{self._where(line)}: {scope}a name is plain text, not a list or a mapping")
+                self._problems.append(f"{self._where(line)}: {scope}a name must be plain text, not a list or a mapping")
             elif key.value in first_lines:
                 first = first_lines[key.value]
                 self._problems.append(
@@ -143,7 +143,7 @@ class _FileReader:
 
 
 def _plain(node: yaml.Node, levels: int = 3) -> object:
-    """Return text, and lists and mappings of it; cut off below `levels`, where no setting is (and aliases may loop)."""
+    """Return text, and lists and mappings of it; stop below `levels`, which no setting needs (aliases may loop)."""
     if isinstance(node, yaml.ScalarNode):
         return node.value
     if not levels:

@@ -1,7 +1,7 @@
 """The types that settings have: numbers, folders, URLs, retention limits, class names.
 
-Each takes what YAML, an environment variable or a DAG run's parameter gives (text, or a JSON value) and refuses the
-rest with the reason. Relative paths are resolved against `base` of the validation context, or the project's root.
+Each takes what YAML, an environment variable or a DAG run's parameter gives (text, or a JSON value) and refuses
+invalid values with the reason. Relative paths begin in `base` of the validation context, or in the project's root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
 UNLIMITED = -1
 AS_THE_TOTAL = -2
 
-_CARRIES_CREDENTIALS = "it carries credentials: give them as AWS_* in the environment or in an Airflow connection"
+_CARRIES_CREDENTIALS = "it contains credentials: give them as AWS_* in the environment or in an Airflow connection"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
 _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
@@ -26,25 +26,25 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def project_root() -> Path:
-    """Return the folder that holds include/; the working directory where the library was installed without it."""
+    """Return the folder that holds include/; the working directory if the library is installed without it."""
     include = Path(__file__).resolve().parents[3]
     return include.parent if include.name == "include" else Path.cwd()
 
 
 def hide_secrets(text: str) -> str:
-    """Return `text`, which may be a broken URL, with all that could be a password or a secret parameter covered."""
+    """Return `text`, which may be an invalid URL, with everything masked that could be a password or secret."""
     return _SECRET_PARAMETER.sub(r"\1=***", _COLON_TO_THE_LAST_AT.sub(":***@", text))
 
 
 class SecretUrl(Secret[str]):
-    """A URL whose password shows only through `get_secret_value()`, never in `str`, `repr` or a log."""
+    """A URL whose password only `get_secret_value()` returns; `str`, `repr` and logs never show it."""
 
     def _display(self) -> str:
         covered = _USER_AND_PASSWORD.sub(r"\1:***@", self._secret_value)
         return _SECRET_PARAMETER.sub(r"\1=***", covered)
 
     def without_secrets(self) -> str:
-        """Return the URL with its password and its secret parameters left out: it still names the same store."""
+        """Return the URL without its password and secret parameters: it still names the same store."""
         plain = _USER_AND_PASSWORD.sub(r"\1@", self._secret_value)
         address, _, query = plain.partition("?")
         kept = [part for part in query.split("&") if part and not _SECRET_PARAMETER.match(f"?{part}")]
@@ -57,7 +57,7 @@ def _base(info: ValidationInfo) -> Path:
 
 def _no_switch(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")  # noqa: TRY004 - pydantic collects only ValueErrors
+        raise ValueError("true and false are not numbers")  # noqa: TRY004 - pydantic collects only ValueErrors
     return value
 
 
@@ -73,9 +73,9 @@ def _empty_is_none(value: object) -> object:
 
 def _folder(value: object, info: ValidationInfo) -> Path:
     if not isinstance(value, str | Path) or not str(value).strip():
-        raise ValueError("it names no folder")
+        raise ValueError("it does not name a folder")
     if "\0" in str(value):
-        raise ValueError("a path holds no NUL")
+        raise ValueError("a path cannot contain NUL")
     return _base(info) / Path(str(value).strip()).expanduser()
 
 
@@ -85,7 +85,7 @@ def _optional_file(value: object, info: ValidationInfo) -> Path | None:
     try:
         return _folder(value, info)
     except ValueError as error:
-        raise ValueError("it names no file") from error
+        raise ValueError("it does not name a file") from error
 
 
 def _optional_folder(value: object, info: ValidationInfo) -> Path | None:
@@ -98,7 +98,7 @@ def _connections(value: object) -> tuple[str, ...]:
         raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
     found = tuple(str(name).strip() for name in names if str(name).strip())
     if not all(_CONNECTION.fullmatch(name) for name in found):
-        raise ValueError("the id of a connection has letters, digits, dots, underscores and hyphens, at most 250")
+        raise ValueError("a connection id has letters, digits, dots, underscores and hyphens, at most 250")
     return tuple(dict.fromkeys(found))
 
 
@@ -109,37 +109,37 @@ def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     folders = tuple(_folder(name, info) for name in names if name != "")
     twice = {str(folder) for folder in folders if folders.count(folder) > 1}
     if twice:
-        raise ValueError(f"{', '.join(sorted(twice))} is there twice")
+        raise ValueError(f"{', '.join(sorted(twice))} is listed twice")
     return folders
 
 
 def _storage_url(value: object, info: ValidationInfo) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("it names no place")
+        raise ValueError("it does not name a place")
     text = value.strip()
     if "://" not in text and ":" not in text.split("/")[0]:
         return _folder(text, info).as_uri()
     scheme = _SCHEME.match(text)
     if scheme is None:
-        raise ValueError("it is no URL: a scheme and :// come first")
+        raise ValueError("it is not a URL: it must begin with a scheme and ://")
     _refuse_credentials(text)
     rest = text[scheme.end() :]
     if scheme.group() == "file://" and not rest.startswith("/"):
         raise ValueError("a file URL has three slashes and an absolute path: file:///folder")
     if not rest.strip("/"):
-        raise ValueError("it names no bucket or folder")
+        raise ValueError("it does not name a bucket or folder")
     return text.rstrip("/")
 
 
 def _endpoint(value: str) -> str:
     if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
-        raise ValueError("it is no http or https URL")
+        raise ValueError("it is not an http or https URL")
     refuse_credentials_in_endpoint(value)
     return value.rstrip("/")
 
 
 def refuse_credentials_in_endpoint(endpoint: str) -> None:
-    """Raise ValueError, which does not show it, where an endpoint carries credentials: a key may hold a slash."""
+    """Raise ValueError, without showing the endpoint, if it contains credentials: a key may hold a slash."""
     if "@" in endpoint:
         raise ValueError(_CARRIES_CREDENTIALS)
 
@@ -153,7 +153,7 @@ def _metadata_url(value: object, info: ValidationInfo) -> object:
     if isinstance(value, SecretUrl):
         return value
     if not isinstance(value, str) or _SCHEME.match(value) is None:
-        raise ValueError("it is no URL")
+        raise ValueError("it is not a URL")
     sqlite = _SQLITE_FILE.fullmatch(value)
     if sqlite is None:
         if value.startswith("sqlite"):
@@ -161,7 +161,7 @@ def _metadata_url(value: object, info: ValidationInfo) -> object:
         return value
     scheme, path, query = sqlite.groups()
     if path in ("", ":memory:"):
-        raise ValueError("every process would see an empty metadata store of its own: name a file")
+        raise ValueError("every process would see its own empty metadata store: name a file")
     return value if path.startswith("file:") else f"{scheme}{_base(info) / path}{query}"
 
 
@@ -172,9 +172,9 @@ def _cleanup_policy(value: object) -> object:
 
 
 def topic_name(name: str) -> str:
-    """Return `name`, a topic's; raises ValueError where Kafka would refuse it."""
+    """Return the topic name `name`. Raises ValueError if Kafka would refuse it."""
     if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
-        raise ValueError("it is no name for a topic: letters, digits, dots, underscores and hyphens, at most 249")
+        raise ValueError("it is not a topic name: letters, digits, dots, underscores and hyphens, at most 249")
     return name
 
 

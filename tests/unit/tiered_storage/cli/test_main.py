@@ -121,7 +121,7 @@ def test_for_machines_it_is_a_document_on_standard_output_too(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("log.dirz: /logs\n", "log.dirz"), ("log.dirs: [\n", "line"), (None, "cannot be read")],
+    [("log.dirz: /logs\n", "log.dirz"), ("log.dirs: [\n", "line"), (None, "No such file")],
 )
 def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str | None, told: str) -> None:
     path = tmp_path / "settings.yaml"

@@ -74,7 +74,7 @@ def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
     assert (dry.exit_code, dry.rows[0]["segments"], metadata.exists()) == (0, 3, False)
     done = run_on(files, "rebuild-metadata", "--yes", "--json")
     assert (done.exit_code, done.document["file"]) == (0, str(metadata))
-    assert "what deletes was forbidden" in done.err
+    assert "deletion is forbidden" in done.err
     assert run_on(files, "segments", "--json").rows == before
     assert run_on(files, "audit", "--deep").exit_code == 0
     [topic] = run_on(files, "topics", "list", "--json").rows

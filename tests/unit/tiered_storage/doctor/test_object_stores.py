@@ -187,5 +187,5 @@ def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:
 def test_an_endpoint_with_credentials_is_told_without_them(tmp_path: Path) -> None:
     told = examined(a_remote_log(tmp_path), {**JAVA_IS_ELSEWHERE, "AWS_ENDPOINT_URL": "https://key:hush@host"})
     [wrong] = told.wrong("settings")
-    assert wrong.startswith("AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: it carries credentials")
+    assert wrong.startswith("AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: ")
     assert "hush" not in wrong

@@ -88,7 +88,7 @@ def test_the_way_to_the_store_is_that_of_the_settings_and_else_of_the_environmen
 @pytest.mark.parametrize("endpoint", ["https://user:hush@host", "user:hush@host:9000", "https://key:hu/sh@host"])
 def test_an_endpoint_with_credentials_is_refused_and_not_shown(tmp_path: Path, endpoint: str) -> None:
     settings = load_settings(a_remote_log(tmp_path).config, environ={})
-    with pytest.raises(ConfigurationError, match=r"^AWS_ENDPOINT_URL, .* carries credentials: ") as error:
+    with pytest.raises(ConfigurationError, match=r"^AWS_ENDPOINT_URL, .* contains credentials: ") as error:
         store_options(settings, {"AWS_ENDPOINT_URL": endpoint})
     assert "host" not in str(error.value)
     assert "hu" not in str(error.value)

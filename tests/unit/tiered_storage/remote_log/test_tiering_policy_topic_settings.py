@@ -109,13 +109,13 @@ def test_everything_that_is_wrong_with_a_topic_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         TopicSettings.parse("orders", {"retention.mss": 5, "retention.bytes": 0, "remote.storage.enable": 7})
     assert str(caught.value).split("\n  ") == [
-        "3 settings cannot be meant:",
+        "3 settings are invalid:",
         "topic orders: remote.storage.enable is 7; allowed: true or false",
         (
             "topic orders: retention.bytes is 0: 0 would let every closed segment expire at once; "
             "allowed: a whole number of bytes, 1 or more, or -1 (no limit)"
         ),
-        "topic orders: retention.mss is no property of a topic; did you mean retention.ms?",
+        "topic orders: retention.mss is not a property of a topic; did you mean retention.ms?",
     ]
 
 

@@ -57,8 +57,8 @@ def test_a_saved_plan_takes_nothing_that_would_be_kept_by_now(
         (("--save-plan", "plan.jsonl"), "give both"),
         (("--plan", "plan.jsonl", "--dry-run"), "leave --dry-run"),
         (("--plan", "plan.jsonl", "--topics", "orders"), "leave --dry-run, --topics"),
-        (("--plan", "/no/such/plan"), "cannot be read"),
-        (("--dry-run", "--save-plan", "/no/such/folder/plan"), "cannot be written"),
+        (("--plan", "/no/such/plan"), "/no/such/plan: "),
+        (("--dry-run", "--save-plan", "/no/such/folder/plan"), "/no/such/folder/plan: "),
     ],
 )
 def test_options_that_contradict_each_other_do_nothing(
