@@ -5,12 +5,15 @@ Every command takes --json for machines. Its exit code is 0 only if everything r
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import sys
+from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -155,11 +158,32 @@ def main() -> None:
     try:
         app()
     except TieredStorageError as error:
-        if "--json" in sys.argv:
-            document = {"error": type(error).__name__, "message": str(error), "retriable": error.retriable}
+        _end(error, str(error), retriable=error.retriable)
+    except OSError as error:
+        _end(error, _told_by_the_system(error), retriable=False)
+
+
+def _end(error: Exception, message: str, *, retriable: bool) -> NoReturn:
+    if "--json" in sys.argv:
+        document = {"error": type(error).__name__, "message": message, "retriable": retriable}
+        # The output may be what failed.
+        with suppress(OSError):
             sys.stdout.write(json.dumps(document) + "\n")
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(1)
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(1)
+
+
+def _told_by_the_system(error: OSError) -> str:
+    """Return which file an operation failed on, and what the system said, in one line."""
+    names = " to ".join(
+        os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)
+    )
+    code = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    said = " ".join((error.strerror or str(error)).split())
+    return (
+        f"{names or 'a file that the system does not name'}: {said} ({code}): the command ended early. Look at the "
+        "file's rights and its disk ('tiered-storage doctor' looks at the directories of the settings), then repeat it"
+    )
 
 
 if __name__ == "__main__":

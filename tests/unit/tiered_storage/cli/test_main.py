@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -117,6 +118,60 @@ def test_for_machines_it_is_a_document_on_standard_output_too(tmp_path: Path) ->
         "message": result.err.removeprefix("error: ").removesuffix("\n"),
         "retriable": True,
     }
+
+
+def test_what_the_system_refuses_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    backup = tmp_path / "backup.db"
+    assert run_on(files, "metadata", "backup", backup).exit_code == 0
+    (tmp_path / "file").touch()
+    files.properties["rlmm.config.url"] = f"sqlite:///{tmp_path}/file/metadata.db"
+
+    result = run_on(files, "metadata", "restore", backup, "--json")
+
+    assert result.exit_code == 1
+    assert result.err.startswith(f"error: {tmp_path}/file: ")
+    assert result.err.count("\n") == 1
+    assert result.document["message"] in result.err
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "the system does not name: No space left on device (ENOSPC)",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", b"/logs/\xff"), "/logs/\udcff: Permission denied (EACCES)"),
+        (OSError(errno.EIO, "Input/output error", "/a", None, "/b"), "/a to /b: Input/output error (EIO)"),
+        (TimeoutError("timed\nout"), "timed out (TimeoutError)"),
+    ],
+)
+def test_what_the_system_says_is_told_with_both_names_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tiered_storage.cli.metadata.restore_metadata", fail)
+
+    result = run_on(a_remote_log(tmp_path), "metadata", "restore", tmp_path / "backup.db")
+
+    assert (result.exit_code, result.out) == (1, "")
+    assert told in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    program = [Path(sys.executable).with_name("tiered-storage"), "segments", "--config", files.config]
+
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert ended.returncode != 0
+    assert "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(
