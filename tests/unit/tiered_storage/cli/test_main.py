@@ -164,10 +164,11 @@ def test_what_the_system_says_is_told_with_both_names_or_none(
 
 def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
-    program = [Path(sys.executable).with_name("tiered-storage"), "segments", "--config", files.config]
+    program = Path(sys.executable).with_name("tiered-storage")
 
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        command: list[str | Path] = [program, "segments", "--config", files.config]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
 
     assert ended.returncode != 0
     assert "No space left on device" in ended.stderr
