@@ -21,6 +21,8 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHEDULED
 
+NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
+
 
 @dag(
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
@@ -40,16 +42,17 @@ def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS)
     copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
-    committed = CommitMetadataOperator.partial(
-        task_id="commit_metadata",
-        map_index_template="{{ batch_name }}",
-    ).expand(results=copied.output)
+    committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
+        results=copied.output
+    )
     # What was committed is announced though others failed (nothing committed: it skips itself) ...
     announced = AnnounceCopyOperator(
-        task_id="announce", results=copied.output, outlets=[REMOTE_LOG], trigger_rule="all_done"
-    )
+        task_id="announce", results=copied.output, not_begun=NOT_BEGUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
+    )  # fmt: skip
     # ... and this leaf keeps the run red when they did, or when something that was asked for was left out.
-    concluded = ConcludeCopyOperator(task_id="all_committed", plan=plan.output, trigger_rule="none_failed")
+    concluded = ConcludeCopyOperator(
+        task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed"
+    )
     committed >> [announced, concluded]
 
 

@@ -31,10 +31,9 @@ from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCH
 def expire_remote_segments() -> None:
     plan = PlanExpiryOperator(task_id="plan", max_segments=MAX_SEGMENTS)
     marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True, pool=DELETER)
-    deleted = DeleteSegmentsOperator(
-        task_id="delete", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1)
+    DeleteSegmentsOperator(
+        task_id="delete", not_marked=marked.output, pool=DELETER, execution_timeout=timedelta(hours=1)
     )
-    marked >> deleted
 
 
 expire_remote_segments()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import Param, dag
+from airflow.sdk import Param, XComArg, dag
 
 from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
@@ -35,11 +35,19 @@ def repair_remote_log() -> None:
     plan = PlanRepairOperator(
         task_id="plan", deep="{{ params.deep }}", pool=READER, execution_timeout=timedelta(hours=6)
     )
-    copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
+    copied = CopySegmentsOperator(
+        task_id="copy", plan=XComArg(plan, key="copies"), pool=COPIER, execution_timeout=timedelta(hours=1)
+    )
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )
-    finished = FinishRepairOperator(task_id="finish", copies=plan.output, pool=DELETER, trigger_rule="none_failed")
+    finished = FinishRepairOperator(
+        task_id="finish",
+        plan=XComArg(plan, key="repairs"),
+        not_begun="{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}",
+        pool=DELETER,
+        trigger_rule="none_failed",
+    )
     committed >> finished
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from support.airflow_home import AirflowHome
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
 from tiered_storage.remote_log.copy.commit import CommitReport
+from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
@@ -338,3 +341,32 @@ def test_a_partition_by_older_metadata_is_red_alone_and_all_others_are_copied(
         "all_committed": "upstream_failed",
     }
     assert "committed segments: 2, committed bytes: 2,402, partitions: 1" in run.log
+
+
+def test_partitions_that_could_not_be_begun_are_named_at_the_end_and_all_others_are_committed_and_announced(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 1})
+    site.configure({"orders": TIERED})
+    begin_copy = RemoteLogManager.begin_copy
+
+    def begin_one(remote_log: RemoteLogManager, plan: CopyPlan, owner: str) -> BegunCopy:
+        refused = Finding("orders-1", "ForkedLogError: two logs were written on")
+        return replace(begin_copy(remote_log, plan.without([refused]), owner), failed=(refused,))
+
+    monkeypatch.setattr(RemoteLogManager, "begin_copy", begin_one)
+    run = airflow.run("copy_segments")
+
+    assert run.state == "failed"
+    assert run.tasks == {
+        "plan": "success",
+        "copy": "success",
+        "commit_metadata[orders-0]": "success",
+        "announce": "success",
+        "all_committed": "failed",
+    }
+    [error] = run.errors["all_committed"]  # once: no second try could begin it
+    assert str(error) == "nothing could be copied of 1 partitions: orders-1: ForkedLogError: two logs were written on"
+    assert (site.finished("orders-0"), site.finished("orders-1")) == ([0, 10], [])
+    assert airflow.events_of(run)[0]["partitions"] == ["orders-0"]
+    assert "failed partitions: orders-1" in run.log

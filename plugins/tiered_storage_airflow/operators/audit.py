@@ -70,7 +70,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
             if deep:
                 job = self._read_all(context, remote_log, selection, report)
                 report = remote_log.checks.conclude_deep_audit(report, job, selection)
-            path = audit_path(context)
+            path = f"runs/{run_folder(context)}/audit.jsonl"
             remote_log.work.write_report(path, [report], AuditReport)
             _summarize(remote_log, context, self.log, report)
         _show(report, self.log)
@@ -101,11 +101,6 @@ class VerifySegmentsOperator(SparkGroupsOperator):
             self.submit(context, remote_log, job.files, AUDIT_JOB, watch, has_results)
         self.log.info("in the end: %s", watch.progress)
         return job
-
-
-def audit_path(context: Context) -> str:
-    """Return where in the work area a run's audit report is."""
-    return f"runs/{run_folder(context)}/audit.jsonl"
 
 
 def _show(report: AuditReport, log: Any) -> None:

@@ -188,7 +188,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
-        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+        from tiered_storage.remote_log.retention.expiry import ExpiryRun
         from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -199,7 +199,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
                 remote_log.deletions.gate.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
-            remote_log.work.write(path, [] if plan is None else [plan], ExpiryPlan)
+            remote_log.work.write(path, [ExpiryRun(() if plan is None else (plan,))], ExpiryRun)
             summarize(
                 remote_log,
                 context,

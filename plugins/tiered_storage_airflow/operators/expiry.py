@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.local_retention import left_alone_path, skip_unless_wanted
+from tiered_storage_airflow.operators.local_retention import skip_unless_wanted
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
     fail_for,
@@ -25,7 +25,6 @@ from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, r
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.plan import Finding
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.selection import Selection
 
@@ -35,7 +34,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
 
     Returns the plan's path; a dry run skips everything after it, and so does a run that nobody asked for while
     scheduled.deletion.enable is off. An empty plan does not: deletions that failed earlier are tried again. Partitions
-    that cannot be looked at make a dry run fail, and are kept beside the plan for the task that ends the run.
+    that cannot be looked at make a dry run fail, and are kept in the plan for the task that ends the run.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -70,8 +69,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
         from tiered_storage.clock import wall_clock
-        from tiered_storage.remote_log.copy.plan import Finding
-        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+        from tiered_storage.remote_log.retention.expiry import ExpiryRun
 
         skip_unless_wanted(self.wanted)
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -80,8 +78,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()), most)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
-            remote_log.work.write(path, plans, ExpiryPlan)
-            remote_log.work.write(left_alone_path(path), unreadable, Finding)
+            remote_log.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
             for plan in plans:
                 self.log.info(
                     "past retention: %s before offset %d: %d segments, %d bytes, and %d never copied, %d bytes",
@@ -122,9 +119,11 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
 class MarkDeletedOperator(RemoteLogOperator):
     """Move our log starts and mark what lies below them DELETE_SEGMENT_STARTED.
 
+    Returns the path of what the plan and this task had to leave, for DeleteSegmentsOperator.
+
     :param plan: what PlanExpiryOperator or PlanRecordDeletionOperator returned
-    :param is_told_later: whether a DeleteSegmentsOperator with the same plan fails for what is left here, and a
-        partition that somebody else works on is left to the next run; otherwise this task fails, once the rest is done
+    :param is_told_later: whether a DeleteSegmentsOperator fails for what is left here, and a partition that somebody
+        else works on is left to the next run; otherwise this task fails, once the rest is done
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan")
@@ -134,44 +133,51 @@ class MarkDeletedOperator(RemoteLogOperator):
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
         self.is_told_later = is_told_later
 
-    def execute(self, context: Context) -> None:
+    def execute(self, context: Context) -> str:
         """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
         from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import TopicIdPartition
-        from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+        from tiered_storage.remote_log.retention.expiry import ExpiryRun
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            plans = remote_log.work.read(own_path(context, self.plan), ExpiryPlan)
-            left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
-            done, left = remote_log.deletions.mark_expired(plans, lease_owner(context))
+            [run] = remote_log.work.read(own_path(context, self.plan), ExpiryRun)
+            done, left = remote_log.deletions.mark_expired(run.plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
-            remote_log.work.write(_not_marked_path(self.plan), refused, Finding)
+            path = f"runs/{run_folder(context)}/not-marked.jsonl"
+            remote_log.work.write(path, [*run.left_alone, *refused], Finding)
             keep_done(remote_log, context, "marked", done, TopicIdPartition)
             summarize(remote_log, context, self.log, marked_partitions=len(done), not_marked=len(left))
         for finding in left:
             self.log.warning("%s is not marked: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))
         if not self.is_told_later:
-            fail_for_left([*left_alone, *left], "not deleted")
+            fail_for_left([*run.left_alone, *left], "not deleted")
+        return path
 
 
 class DeleteSegmentsOperator(RemoteLogOperator):
     """Delete the objects of all segments that are marked, also those that earlier runs could not delete.
 
-    :param plan: what PlanExpiryOperator returned, to fail at the end for what it and MarkDeletedOperator left; empty:
-        only what is left here counts
+    :param not_marked: what MarkDeletedOperator returned, to fail at the end for what it left; empty: only what is left
+        here counts
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "plan")
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields,
+        "topics",
+        "partitions",
+        "must_match",
+        "not_marked",
+    )
 
     def __init__(
         self,
         *,
-        plan: str | XComArg = "",
+        not_marked: str | XComArg = "",
         topics: str = ".*",
         partitions: str | None = None,
         must_match: bool | str = True,
@@ -181,12 +187,12 @@ class DeleteSegmentsOperator(RemoteLogOperator):
         self.topics = topics
         self.partitions = partitions
         self.must_match = must_match
-        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.not_marked: str = not_marked  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
         """Delete; fail at the end for what the store would not delete, so that a retry takes it up.
 
-        After that for what the plan and the marking left: that is planned anew by the next run alone.
+        After that for what was not marked: the next run plans that again.
         """
         from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -198,7 +204,7 @@ class DeleteSegmentsOperator(RemoteLogOperator):
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()
-            not_expired = self._not_expired(remote_log, context)
+            not_expired = remote_log.work.read(own_path(context, self.not_marked), Finding) if self.not_marked else []
             keep_done(remote_log, context, "deleted", report.deleted, RemoteLogSegmentMetadata)
             keep_done(remote_log, context, "not-deleted", (*report.failures, *report.left), Finding)
             failures = [*report.failures, *(each for each in report.left if not isinstance(each, HeldFinding))]
@@ -222,15 +228,6 @@ class DeleteSegmentsOperator(RemoteLogOperator):
         if not_expired:
             raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {told(not_expired)}")
 
-    def _not_expired(self, remote_log: RemoteLogManager, context: Context) -> list[Finding]:
-        from tiered_storage.remote_log.copy.plan import Finding
-
-        if not self.plan:
-            return []
-        plan = own_path(context, self.plan)
-        paths = (left_alone_path(plan), _not_marked_path(plan))
-        return [finding for path in paths for finding in remote_log.work.read_if_there(path, Finding)]
-
 
 def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -> int:
     """Tell which marked segments wait for the end of their grace time, and until when; return how many."""
@@ -244,7 +241,3 @@ def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -
             as_date(due.all_due_at or 0), due.topic_id_partition, due.waiting, due.waiting_size,
         )  # fmt: skip
     return sum(due.waiting for due in waiting)
-
-
-def _not_marked_path(plan_path: str) -> str:
-    return plan_path.removesuffix(".jsonl") + ".not-marked.jsonl"

@@ -64,9 +64,8 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str:
         """Plan, event by event; of a partition that two events name, the one that takes more."""
-        from tiered_storage.remote_log.copy.plan import Finding
         from tiered_storage.remote_log.model import TopicIdPartition
-        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
+        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, LocalRetentionRun
 
         skip_unless_wanted(self.wanted)
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -83,8 +82,8 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
                     if known is None or plan.new_local_start > known.new_local_start:
                         furthest[plan.topic_id_partition] = plan
             path = f"runs/{run_folder(context)}/retention.jsonl"
-            remote_log.work.write(path, furthest.values(), LocalRetentionPlan)
-            remote_log.work.write(left_alone_path(path), unreadable.values(), Finding)
+            run = LocalRetentionRun(tuple(furthest.values()), tuple(unreadable.values()))
+            remote_log.work.write(path, [run], LocalRetentionRun)
             summarize(
                 remote_log,
                 context,
@@ -132,18 +131,20 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Trim partition by partition; one that cannot be trimmed holds up no other."""
-        from tiered_storage.remote_log.copy.plan import Finding
         from tiered_storage.remote_log.progress import TaskProgress
-        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, amount_to_look_at
+        from tiered_storage.remote_log.retention.local_retention import (
+            LocalRetentionPlan,
+            LocalRetentionRun,
+            amount_to_look_at,
+        )
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            plans = remote_log.work.read(own_path(context, self.plan), LocalRetentionPlan)
-            left_alone = remote_log.work.read_if_there(left_alone_path(self.plan), Finding)
-            progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(plans), self.log.info)
-            report = remote_log.deletions.enforce_local_retention(plans, progress)
+            [run] = remote_log.work.read(own_path(context, self.plan), LocalRetentionRun)
+            progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(run.plans), self.log.info)
+            report = remote_log.deletions.enforce_local_retention(run.plans, progress)
             progress.conclude()
-            failures = [*left_alone, *report.failures]
+            failures = [*run.left_alone, *report.failures]
             keep_done(remote_log, context, "trimmed", report.trimmed, LocalRetentionPlan)
             summarize(
                 remote_log,
@@ -164,11 +165,6 @@ def skip_unless_wanted(wanted: bool | str) -> None:
     """Raise AirflowSkipException where nothing is to be planned."""
     if not is_switched_on(wanted, "wanted"):
         raise AirflowSkipException("this tier was not asked for")
-
-
-def left_alone_path(plan_path: str) -> str:
-    """Return where the plan at `plan_path` says which partitions it had to leave alone."""
-    return plan_path.removesuffix(".jsonl") + ".left.jsonl"
 
 
 def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, told
+from tiered_storage_airflow.operators.remote_log_operator import (
+    RemoteLogOperator,
+    not_begun_message,
+    not_begun_of,
+    told,
+)
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import summarize
 from tiered_storage_airflow.run_time import own_path, run_folder, run_now, window_end
@@ -20,7 +25,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
-    from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 
 class PlanCopyOperator(RemoteLogOperator, SkipMixin):
@@ -106,9 +110,7 @@ class CommitMetadataOperator(RemoteLogOperator):
     log could not be looked at: a copy that failed stays one, and the next run plans it anew. Returns the path of what
     was committed.
 
-    The batch of partitions that could not be begun fails for each of them.
-
-    :param results: one element of what CopySegmentsOperator returned: the batch's name and its path
+    :param results: one element of what CopySegmentsOperator returned: the batch's name and its paths
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
@@ -124,11 +126,9 @@ class CommitMetadataOperator(RemoteLogOperator):
 
         context["batch_name"] = self.results["name"]  # type: ignore[typeddict-unknown-key]  # for map_index_template
         with self.opened() as remote_log:
-            if failed := _not_begun_in(self.results, remote_log.work, context):
-                raise AirflowFailException(not_begun(failed))
             outcomes = remote_log.work.read(own_path(context, self.results["path"]), CopyOutcome)
             report = remote_log.commit_copy(outcomes)
-            path = committed_path(self.results["path"])
+            path = own_path(context, self.results["committed"])
             remote_log.work.write(path, report.committed, RemoteLogSegmentMetadata)
         for segment in report.committed:
             self.log.info(
@@ -148,13 +148,15 @@ class AnnounceCopyOperator(RemoteLogOperator):
     Skips itself where nothing was committed.
 
     :param results: what CopySegmentsOperator returned
+    :param not_begun: its XCom of that name; empty: all were begun
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "not_begun")
 
-    def __init__(self, *, results: Any, **kwargs: Any) -> None:
+    def __init__(self, *, results: Any, not_begun: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
+        self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
         """Collect what every batch committed and put it in the event."""
@@ -164,15 +166,19 @@ class AnnounceCopyOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             work = remote_log.work
-            batches = [own_path(context, batch["path"]) for batch in self.results or []]
+            batches = self.results or []
             committed = [
                 segment
-                for path in batches
-                for segment in work.read_if_there(committed_path(path), RemoteLogSegmentMetadata)
+                for batch in batches
+                for segment in work.read_if_there(own_path(context, batch["committed"]), RemoteLogSegmentMetadata)
             ]
-            copied = [outcome for path in batches for outcome in work.read_if_there(path, CopyOutcome)]
+            copied = [
+                outcome
+                for batch in batches
+                for outcome in work.read_if_there(own_path(context, batch["path"]), CopyOutcome)
+            ]
             failed = {str(each.task.metadata.topic_id_partition) for each in copied if each.finished is None}
-            failed |= {each.partition for batch in self.results or [] for each in _not_begun_in(batch, work, context)}
+            failed |= {each.partition for each in not_begun_of(remote_log, context, self.not_begun)}
             summarize(
                 remote_log,
                 context,
@@ -194,23 +200,32 @@ class AnnounceCopyOperator(RemoteLogOperator):
 
 
 class ConcludeCopyOperator(RemoteLogOperator):
-    """Keep a run red whose plan had to leave something out that somebody asked for, or whose window is not all copied.
+    """Keep a run red that left something out that was asked for, or whose window is not all copied.
 
     Only a backfill promises a whole window. What it left to another run, which held the leases, may never be taken by
     that one: its window may end earlier. Retries see whether somebody has committed it meanwhile.
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
+    :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "plan")
+    template_fields: Sequence[str] = (
+        *RemoteLogOperator.template_fields,
+        "topics",
+        "partitions",
+        "must_match",
+        "plan",
+        "not_begun",
+    )
 
     def __init__(
         self,
         *,
         plan: str | XComArg,
+        not_begun: str = "",
         topics: str = ".*",
         partitions: str | None = None,
         must_match: bool | str = True,
@@ -221,16 +236,20 @@ class ConcludeCopyOperator(RemoteLogOperator):
         self.partitions = partitions
         self.must_match = must_match
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
-        """Fail for every refused topic and unreadable partition, and for what a backfill's window still lacks."""
+        """Fail for what could not be begun or even planned, and for what a backfill's window still lacks."""
         from tiered_storage.remote_log.copy.plan import CopyPlan
 
         end = window_end(context)
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
+            failed = not_begun_of(remote_log, context, self.not_begun)
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             lacking = () if end is None else remote_log.plan_copy(selection, end).segments
+        if failed:
+            raise AirflowFailException(not_begun_message([*failed, *plan.refused, *plan.unreadable]))
         _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
         if lacking:
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
@@ -266,22 +285,6 @@ class ListSegmentsOperator(RemoteLogOperator):
             path = f"runs/{run_folder(context)}/segments.jsonl"
             remote_log.work.write_report(path, segments, RemoteLogSegmentMetadata)
         return path
-
-
-def committed_path(results_path: str) -> str:
-    """Return where the commit of the batch at `results_path` is written down."""
-    return results_path.removesuffix(".jsonl") + ".committed.jsonl"
-
-
-def not_begun(failed: Sequence[Finding]) -> str:
-    """Return the message for partitions of which a run could begin nothing."""
-    return _sentence(failed, f"nothing could be copied of {len(failed)} partitions")
-
-
-def _not_begun_in(batch: dict[str, str], work: WorkArea, context: Context) -> list[Finding]:
-    from tiered_storage.remote_log.copy.plan import Finding
-
-    return work.read(own_path(context, batch["not_begun"]), Finding) if "not_begun" in batch else []
 
 
 def _fail_for(findings: Sequence[Finding], introduction: str) -> None:

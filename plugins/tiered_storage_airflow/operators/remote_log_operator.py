@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log
-from tiered_storage_airflow.run_time import is_asked_for
+from tiered_storage_airflow.run_time import is_asked_for, own_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -68,6 +68,18 @@ class RemoteLogOperator(BaseOperator):
 def told(findings: Iterable[Finding]) -> str:
     """Return `findings` as one text, each behind its partition where it is of one."""
     return "; ".join(map(str, findings))
+
+
+def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> list[Finding]:
+    """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's XCom `not_begun`."""
+    from tiered_storage.remote_log.copy.plan import Finding
+
+    return remote_log.work.read(own_path(context, path), Finding) if path else []
+
+
+def not_begun_message(failed: Sequence[Finding]) -> str:
+    """Return the message for partitions of which a run could begin no copy."""
+    return f"nothing could be copied of {len(failed)} partitions: {told(failed)}"
 
 
 def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:

@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from tiered_storage_airflow.operators.remote_log_metadata import not_begun
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, not_begun_message
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.run_scope import required_number
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from tiered_storage.remote_log.copy.plan import Finding
-    from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
 
@@ -29,12 +25,11 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
     Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
-    to commit, each with a name and the path of its results. Where Spark fails or hangs on the way, what has results
-    goes on and the commit names the rest; without any, the try fails. Partitions that could not be begun are a batch of
-    their own, whose commit fails for them.
+    to commit, each with a name, the path of its results, and the path where its commit is kept. Where Spark fails or
+    hangs on the way, what has results goes on and the commit names the rest; without any, the try fails. The XCom
+    `not_begun` is the path of the partitions whose copies could not be begun: a later task fails for them.
 
     :param plan: what PlanCopyOperator returned
-    :param conn_id: the Spark connection
     """
 
     template_fields: Sequence[str] = (*SparkGroupsOperator.template_fields, "plan")
@@ -45,7 +40,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
@@ -57,12 +52,16 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 self.log.error("%s cannot be begun: %s", finding.partition, finding.message)
             if not begun.tasks:
                 if begun.failed:
-                    raise AirflowException(not_begun(begun.failed))
+                    raise AirflowException(not_begun_message(begun.failed))
                 if plan.segments:
                     self.log.info("nothing is left to copy: other runs have, or hold, all of it")
                 else:
                     self.log.info("nothing is due; the leaders of %d partitions are kept", len(plan.lineages))
                 return []
+            if begun.failed:
+                not_begun = f"{folder}/not-begun.jsonl"
+                remote_log.work.write(not_begun, begun.failed, Finding)
+                context["ti"].xcom_push(key="not_begun", value=not_begun)
             job = remote_log.write_copy_job(folder, begun)
 
             def has_results() -> bool:
@@ -74,22 +73,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
             self.log.info("in the end: %s", watch.progress)
-            batches = job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
-            return [*batches, *_batch_of(begun.failed, remote_log.work, folder)]
-
-
-def _batch_of(failed: Sequence[Finding], work: WorkArea, folder: str) -> list[dict[str, str]]:
-    """Return the batch whose commit fails for the partitions that were not begun, where there are any."""
-    from tiered_storage.remote_log.copy.plan import Finding
-    from tiered_storage.remote_log.copy.tasks import CopyOutcome
-
-    if not failed:
-        return []
-    path, told = (f"{folder}/{name}.jsonl" for name in ("commit-not-begun", "not-begun"))
-    work.write(path, [], CopyOutcome)
-    work.write(told, failed, Finding)
-    others = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
-    return [{"name": f"not begun: {failed[0].partition}{others}", "path": path, "not_begun": told}]
+            return job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
 
 
 class FetchSegmentOperator(RemoteLogOperator):

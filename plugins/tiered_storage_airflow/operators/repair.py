@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, told
+from tiered_storage_airflow.operators.remote_log_operator import (
+    RemoteLogOperator,
+    not_begun_message,
+    not_begun_of,
+    told,
+)
 from tiered_storage_airflow.run_scope import is_switched_on, selected
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, run_folder
+from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,8 +28,9 @@ if TYPE_CHECKING:
 class PlanRepairOperator(RemoteLogOperator, SkipMixin):
     """Audit, and plan what of the anomalies can be mended: by copying anew, and by removing what copies left over.
 
-    Returns the path of the plan's copies, for CopySegmentsOperator. A dry run, and a plan with nothing in it, skips
-    everything behind; where all that is wrong is left to a person, it fails.
+    Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
+    FinishRepairOperator. A dry run, and a plan with nothing in it, skips everything behind; where all that is wrong is
+    left to a person, it fails.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -46,13 +52,13 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
         dry_run: bool | str = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(dry_run=dry_run, **kwargs)
+        super().__init__(dry_run=dry_run, multiple_outputs=True, **kwargs)
         self.topics = topics
         self.partitions = partitions
         self.must_match = must_match
         self.deep = deep
 
-    def execute(self, context: Context) -> str:
+    def execute(self, context: Context) -> dict[str, str]:
         """Audit and plan; what a person has to decide is told as a warning."""
         from tiered_storage.remote_log.copy.plan import CopyPlan
         from tiered_storage.remote_log.progress import Amount, TaskProgress
@@ -67,8 +73,9 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
             progress.conclude()
             plan = remote_log.repairs.plan(found, selection)
             folder = f"runs/{run_folder(context)}"
-            remote_log.work.write(repair_path(context), [plan], RepairPlan)
-            remote_log.work.write(f"{folder}/plan.jsonl", [plan.copies], CopyPlan)
+            outputs = {"copies": f"{folder}/plan.jsonl", "repairs": f"{folder}/repair.jsonl"}
+            remote_log.work.write(outputs["repairs"], [plan], RepairPlan)
+            remote_log.work.write(outputs["copies"], [plan.copies], CopyPlan)
             summarize(
                 remote_log,
                 context,
@@ -87,7 +94,7 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
             if plan.advice and not only_show:
                 raise AirflowFailException(_for_a_person(plan.advice))
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
-        return f"{folder}/plan.jsonl"
+        return outputs
 
     def _show(self, plan: RepairPlan) -> None:
         for partition in plan.documents:
@@ -116,16 +123,18 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
 class FinishRepairOperator(RemoteLogOperator):
     """Finish whole copies that nobody finished, end the damaged segments that copies replace by now, remove leftovers.
 
-    Fails for what is left to a person.
+    Fails for what is left to a person, and does nothing where copies could not be begun.
 
-    :param copies: what PlanRepairOperator returned, or anything else that comes behind it
+    :param plan: the output `repairs` of PlanRepairOperator
+    :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "copies")
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "not_begun")
 
-    def __init__(self, *, copies: str | XComArg, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, not_begun: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.copies: str = copies  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
+        self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
         """Carry out what is left of the plan, as far as it still holds."""
@@ -140,7 +149,9 @@ class FinishRepairOperator(RemoteLogOperator):
             return CommitReport((), (), (), (), retriable=True)
 
         with self.opened() as remote_log:
-            [plan] = remote_log.work.read(repair_path(context), RepairPlan)
+            if failed := not_begun_of(remote_log, context, self.not_begun):
+                raise AirflowFailException(not_begun_message(failed))
+            [plan] = remote_log.work.read(own_path(context, self.plan), RepairPlan)
             copied = replace(plan, copies=replace(plan.copies, segments=()))
             report = remote_log.repairs.carry_out(copied, lease_owner(context), nothing_more)
             keep_done(remote_log, context, "repaired", [report], RepairReport)
@@ -164,8 +175,3 @@ class FinishRepairOperator(RemoteLogOperator):
 
 def _for_a_person(findings: Sequence[Finding]) -> str:
     return f"{len(findings)} anomalies need a person: {told(findings)}"
-
-
-def repair_path(context: Context) -> str:
-    """Return where in the work area a run's repair plan is."""
-    return f"runs/{run_folder(context)}/repair.jsonl"

@@ -8,6 +8,7 @@ Its folder holds:
     result-{group}.jsonl    CopyOutcome lines
     progress-{group}.jsonl  how far the group is (jobs/progress.py)
     commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
+    committed-{batch}.jsonl what that commit made visible: RemoteLogSegmentMetadata lines
 """
 
 from __future__ import annotations
@@ -137,10 +138,11 @@ class CopyJob:
     def write_batches(
         self, work: WorkArea, partitions_a_batch: int, ended: CopyFailure | None = None
     ) -> list[dict[str, str]]:
-        """Sort all outcomes into batches of whole partitions; return the name and path of each.
+        """Sort all outcomes into batches of whole partitions; return the name and paths of each.
 
-        They are written to `work`, the work area of all runs: no worker can sign what is committed. `ended` is what to
-        say of tasks without a result, where it is known.
+        `path` has its outcomes, `committed` is where its commit is to be kept. Outcomes are written to `work`, the work
+        area of all runs: no worker can sign what is committed. `ended` is what to say of tasks without a result, where
+        it is known.
         """
         by_partition = sorted(self.outcomes(ended), key=_partition_of_outcome)
         partitions = [list(group) for _, group in groupby(by_partition, _partition_of_outcome)]
@@ -149,7 +151,8 @@ class CopyJob:
             chosen = partitions[first : first + partitions_a_batch]
             path = self.files.path("commit", len(batches))
             work.write(path, [outcome for partition in chosen for outcome in partition], CopyOutcome)
-            batches.append({"name": _batch_name(chosen), "path": path})
+            committed = self.files.path("committed", len(batches))
+            batches.append({"name": _batch_name(chosen), "path": path, "committed": committed})
         return batches
 
 

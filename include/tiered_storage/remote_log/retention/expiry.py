@@ -18,6 +18,7 @@ from enum import StrEnum
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -79,6 +80,14 @@ class ExpiryPlan:
             segments=tuple(going),
             superseded=tuple(segment for segment in self.superseded if segment.segment_id in still_due),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRun:
+    """What one run of expiry has to do, and the partitions that it could not look at."""
+
+    plans: tuple[ExpiryPlan, ...]
+    left_alone: tuple[Finding, ...] = ()
 
 
 def plan_expiry(

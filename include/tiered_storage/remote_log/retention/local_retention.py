@@ -129,6 +129,14 @@ class LocalRetentionPlan:
         return replace(self, segments=going, new_local_start=new_local_start)
 
 
+@dataclass(frozen=True, slots=True)
+class LocalRetentionRun:
+    """What one run of local retention has to do, and the partitions that it could not look at."""
+
+    plans: tuple[LocalRetentionPlan, ...]
+    left_alone: tuple[Finding, ...] = ()
+
+
 def amount_to_look_at(plans: Iterable[LocalRetentionPlan]) -> Amount:
     """Return what is looked at before anything of `plans` goes."""
     return sum((plan.looked_at for plan in plans if plan.segments), Amount())

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import to_lines
 from tiered_storage.remote_log.jobs.worker import group_count
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.retention.expiry import ExpiryPlan
+from tiered_storage.remote_log.retention.expiry import ExpiryRun
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator
@@ -76,7 +76,7 @@ def test_a_forged_plan_deletes_no_records(site: TieredSite) -> None:
     with site.open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(remote_log.find_partition("orders", 0), 20)
     assert plan is not None
-    path = by_hand(site, in_the_run("expiry.jsonl"), to_lines([plan], ExpiryPlan))
+    path = by_hand(site, in_the_run("expiry.jsonl"), to_lines([ExpiryRun((plan,))], ExpiryRun))
     with pytest.raises(AirflowFailException, match=REFUSED.format(path)):
         MarkDeletedOperator(task_id="mark", plan=path).execute(context())
     assert site.finished("orders-0") == [0, 10]
@@ -89,7 +89,7 @@ def test_a_signed_plan_of_another_run_is_refused(site: TieredSite) -> None:
         partition = remote_log.find_partition("orders", 0)
         plan = remote_log.deletions.plan_record_deletion(partition, 20)
         assert plan is not None
-        remote_log.work.write("runs/a-dry-run/expiry.jsonl", [plan], ExpiryPlan)
+        remote_log.work.write("runs/a-dry-run/expiry.jsonl", [ExpiryRun((plan,))], ExpiryRun)
     with pytest.raises(AirflowFailException, match="no message of this run"):
         MarkDeletedOperator(task_id="mark", plan="runs/a-dry-run/expiry.jsonl").execute(context())
     with site.open() as remote_log:
@@ -111,17 +111,18 @@ CONSUMERS: dict[str, Callable[[str], Any]] = {
     "plan.json": lambda path: ConcludeCopyOperator(task_id="conclude", plan=path, must_match=False),
     "retention.jsonl": lambda path: TrimLocalLogsOperator(task_id="trim", plan=path),
     "expiry.jsonl": lambda path: MarkDeletedOperator(task_id="mark", plan=path),
-    "expiry.left.jsonl": lambda path: DeleteSegmentsOperator(task_id="d", plan=path.replace(".left", "")),
+    "not-marked.jsonl": lambda path: DeleteSegmentsOperator(task_id="delete", not_marked=path),
     "topic-deletion.jsonl": lambda path: MarkTopicDeletedOperator(
         task_id="mark", plan=path, topic="orders", confirmation="orders"
     ),
-    "repair.jsonl": lambda path: FinishRepairOperator(task_id="finish", copies=path),
+    "repair.jsonl": lambda path: FinishRepairOperator(task_id="finish", plan=path),
     "1/commit-00000.jsonl": lambda path: CommitMetadataOperator(
-        task_id="commit", results={"name": "a batch", "path": path}
+        task_id="commit", results={"name": "a batch", "path": path, "committed": in_the_run("1/committed-00000.jsonl")}
     ),
-    "1/commit-00000.committed.jsonl": lambda path: AnnounceCopyOperator(
-        task_id="announce", results=[{"name": "a batch", "path": path.replace(".committed", "")}]
+    "1/committed-00000.jsonl": lambda path: AnnounceCopyOperator(
+        task_id="announce", results=[{"name": "a batch", "path": in_the_run("1/commit-00000.jsonl"), "committed": path}]
     ),
+    "1/not-begun.jsonl": lambda path: AnnounceCopyOperator(task_id="announce", results=[], not_begun=path),
 }
 
 
@@ -134,7 +135,7 @@ def test_every_task_refuses_what_is_not_signed(site: TieredSite, name: str) -> N
     assert site.local("orders-0") == [0, 10, 20, 30]
 
 
-@pytest.mark.parametrize("name", sorted(CONSUMERS.keys() - {"repair.jsonl"}))
+@pytest.mark.parametrize("name", CONSUMERS)
 def test_every_task_refuses_a_path_of_another_run(site: TieredSite, name: str) -> None:
     with pytest.raises(AirflowFailException, match="no message of this run"):
         CONSUMERS[name](f"runs/another/{name}").execute(context())

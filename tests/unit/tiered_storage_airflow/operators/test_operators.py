@@ -13,11 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.operators.remote_log_metadata import (
-    AnnounceCopyOperator,
-    ListSegmentsOperator,
-    committed_path,
-)
+from tiered_storage_airflow.operators.remote_log_metadata import AnnounceCopyOperator, ListSegmentsOperator
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
 from tiered_storage_airflow.run_time import run_folder
 
@@ -66,16 +62,13 @@ def test_the_segments_of_a_topic_are_listed_in_the_work_area(site: TieredSite) -
 
 
 def test_nothing_committed_is_nothing_to_announce(site: TieredSite) -> None:
-    path = f"runs/{run_folder(context())}/1/commit.jsonl"
-    operator = AnnounceCopyOperator(task_id="announce", results=[{"name": "a batch", "path": path}])
+    folder = f"runs/{run_folder(context())}/1"
+    batch = {"name": "a batch", "path": f"{folder}/commit.jsonl", "committed": f"{folder}/committed.jsonl"}
+    operator = AnnounceCopyOperator(task_id="announce", results=[batch])
     with pytest.raises(AirflowSkipException, match="nothing was committed"):
         operator.execute(context())
     with pytest.raises(AirflowSkipException):
         AnnounceCopyOperator(task_id="after", results=None).execute(context())
-
-
-def test_what_a_batch_committed_is_kept_beside_its_outcomes() -> None:
-    assert committed_path("runs/a/1/commit-00000.jsonl") == "runs/a/1/commit-00000.committed.jsonl"
 
 
 def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job() -> None:
@@ -94,12 +87,12 @@ def test_what_must_not_be_deleted_any_more_fails_the_marking_or_the_task_behind_
     path = PlanExpiryOperator(task_id="plan").execute(context())
     site.configure({"orders": {**deletable, "remote.deletion.allowed": False}})
     marking = MarkDeletedOperator(task_id="mark", plan=path, is_told_later=is_told_later)
-    deleting = DeleteSegmentsOperator(task_id="delete", plan=path)
     if is_told_later:
-        marking.execute(context())
+        not_marked = marking.execute(context())
+        deleting = DeleteSegmentsOperator(task_id="delete", not_marked=not_marked)
+        with pytest.raises(AirflowFailException, match=r"not expired; .*orders-0: .*remote deletion is not allowed"):
+            deleting.execute(context())
     else:
         with pytest.raises(AirflowFailException, match=r"not deleted: orders-0: .*remote deletion is not allowed"):
             marking.execute(context())
-    with pytest.raises(AirflowFailException, match=r"not expired; .*orders-0: .*remote deletion is not allowed"):
-        deleting.execute(context())
     assert site.finished("orders-0") == [0, 10]
