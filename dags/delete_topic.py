@@ -1,4 +1,4 @@
-"""Delete everything remote of one life of a topic. Only by hand, and only shown unless asked for more.
+"""Delete everything remote of one incarnation of a topic. Only by hand, and only shown unless asked for more.
 
 The topic has to be disabled, and its remote deletion allowed. What is local stays. Readers see no more of it at once;
 the first run of expire_remote_segments after remote.log.deletion.grace.ms deletes its objects. Until then the DAG

@@ -1,6 +1,6 @@
-"""Mend what an audit finds, as far as nothing has to be guessed. Only by hand, and only shown unless asked for more.
+"""Repair what an audit finds, as far as nothing has to be guessed. Only by hand, and only shown unless asked for more.
 
-What is damaged in the store is copied anew where the local log still has it; whole copies that nobody finished, and
+What is damaged in the store is copied again where the local log still has it; whole copies that nobody finished, and
 nothing else holds, are finished; what other copies and deletions left there goes. Whatever else is wrong is named, and
 left to a person.
 """

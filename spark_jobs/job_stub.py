@@ -40,7 +40,7 @@ STORE_VARIABLES = (
 def use_library(archives: list[str]) -> None:
     """Unpack the library once on this machine, into a folder named as its archive, and import it from there.
 
-    Raises PermissionError where there is no folder for that which only this user can write to.
+    Raises PermissionError if there is no folder for that which only this user can write to.
     """
     [archive] = [
         Path(path) for path in archives if Path(path).name.startswith("tiered_storage-") and path.endswith(".zip")

@@ -1,4 +1,4 @@
-"""The clocks that everything is handed, so that a test, a backfill and a demo can bring their own."""
+"""Clocks are passed in as arguments, so that a test, a backfill or a demo can use its own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class BootTime:
     """How long a machine has been running: `ms` since the start `boot_id`, suspended time included.
 
-    Nobody sets this clock. It stands still while a virtual machine is paused. `is_synchronised`: whether the kernel
-    says that the wall clock, which can be set, is synchronised by NTP.
+    Nobody can set this clock. It stands still while a virtual machine is paused. `is_synchronised`: whether the kernel
+    reports that NTP synchronises the wall clock, which can be set.
     """
 
     boot_id: str
@@ -36,13 +36,13 @@ def machine_boot_time() -> BootTime:
     try:
         boot_id = _BOOT_ID.read_text().strip()
     except OSError:
-        # A sandbox may hide it: then a restart is noticed by the time since it, which is less than it was.
+        # A sandbox may hide it: then a restart shows only as a smaller uptime than before.
         boot_id = "unknown"
     return BootTime(boot_id, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000, is_synchronised_by_ntp())
 
 
 class _KernelTime(ctypes.Structure):
-    """The beginning of struct timex (adjtimex(2)), and more room than its rest takes."""
+    """The beginning of struct timex (adjtimex(2)), with more than enough room for the rest."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -60,9 +60,9 @@ _STA_UNSYNC = 0x40
 
 
 def is_synchronised_by_ntp() -> bool:
-    """Return whether the kernel says that NTP synchronised the clock. A clock that is set by hand is not.
+    """Return whether the kernel reports that NTP synchronised the clock; False for a clock set by hand.
 
-    A kernel that does not say so counts as not synchronised.
+    A kernel that does not report it counts as not synchronised.
     """
     found = _KernelTime(modes=0)
     try:
@@ -78,8 +78,8 @@ def wall_clock() -> int:
 
 
 def as_date(moment: int) -> str:
-    """Return `moment` (ms) as a person reads it, such as 2026-11-23 10:00:00 UTC; with milliseconds if it has any."""
-    # Not fromtimestamp: what somebody wrote into the database must not end in an error of another kind.
+    """Format `moment` (ms) for people, such as 2026-11-23 10:00:00 UTC; with milliseconds if it has any."""
+    # Not fromtimestamp: an invalid time in the database must not raise another kind of error.
     try:
         time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
     except OverflowError:

@@ -1,54 +1,54 @@
 """Everything that Remote Log can raise on purpose, in one tree.
 
     TieredStorageError
-    ├── ConfigurationError             a setting, an argument or a plan that cannot be meant
+        ├── ConfigurationError             an invalid setting, argument or plan
     │   ├── UnsupportedTopicError      a topic that must not be tiered (compacted)
     │   └── UntrustedMessageError      a file of the work area without this remote log's signature
-    ├── InvalidLogDirectoryError       a directory that is not Kafka's, or not whole
+        ├── InvalidLogDirectoryError       a directory that is not a Kafka log directory, or incomplete
     │   ├── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
-    │   └── ForkedLogError             a local log and the remote one have other batches at the same offsets
+        │   └── ForkedLogError             the local and the remote log have different batches at the same offsets
     ├── CorruptLogError                bytes that break Kafka's formats: names file, position and reason
     │   ├── CorruptRecordError         a record batch or a record
     │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
     │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
     ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
-    │   └── RecordsDeletedError        they were deleted while they were read: the log begins further up by now
-    ├── LeaderEpochError               a leader epoch that a read names is not the partition's
-    │   ├── FencedLeaderEpochError     a later leader leads by now
-    │   ├── UnknownLeaderEpochError    a later leader than any that is known here
-    │   └── DivergingEpochError        what the reader fetched last was cut off
-    ├── ReadRefusedError               a read that was not served in its time; nothing is wrong with what it asked for
-    │   ├── ReaderBusyError            too many remote reads wait already
-    │   ├── ReadQuotaExceededError     more bytes a second than are allowed
-    │   └── ReadTimedOutError          the request's own time was up
-    ├── AppendRefusedError             a batch that a log does not take from its producer, coordinator or leader
+        │   └── RecordsDeletedError        the records were deleted during the read: the log start has moved past them
+        ├── LeaderEpochError               a read gives a leader epoch that is not the partition's
+        │   ├── FencedLeaderEpochError     a later leader has taken over
+        │   ├── UnknownLeaderEpochError    a later leader than any known here
+        │   └── DivergingEpochError        the records that the reader fetched last were truncated
+        ├── ReadRefusedError               a valid read that was not served in time
+        │   ├── ReaderBusyError            too many remote reads are waiting
+        │   ├── ReadQuotaExceededError     more bytes per second than allowed
+        │   └── ReadTimedOutError          the request's time limit has passed
+        ├── AppendRefusedError             a batch that a log refuses from its producer, coordinator or leader
     │   ├── OutOfOrderSequenceError    its sequence number does not follow its producer's last one
-    │   ├── InvalidProducerEpochError  of a producer epoch that is over
+        │   ├── InvalidProducerEpochError  its producer epoch is fenced
     │   ├── InvalidTimestampError      too far from the log's clock
     │   ├── InvalidTransactionStateError       not part of its producer's open transaction
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
-    │   └── UnexpectedAppendOffsetError        it does not go on from the log's end
-    ├── DeletionRefusedError           nothing may be deleted there now, by a person's word
-    ├── LineageContradictedError       a local log that a later leader cut: an older replica's
-    ├── RemoteStorageError             the object store, for a while or by refusal
+        │   └── UnexpectedAppendOffsetError        it does not continue at the log's end
+        ├── DeletionRefusedError           deletion is stopped or not allowed there
+        ├── LineageContradictedError       the log of an outdated replica: a later leader truncated it
+        ├── RemoteStorageError             the object store fails or refuses
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
-    │   ├── RemoteObjectNotFoundError  an object that should be there is not
-    │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
-    │   ├── LaterVersionError          an object that a later release wrote: it is sound, and not for us to judge
-    │   └── CopyStuckError             no byte of a copy moved any more, so it was ended
+        │   ├── RemoteObjectNotFoundError  a missing object
+        │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+        │   ├── LaterVersionError          an object in the format of a later release: valid, but unreadable here
+        │   └── CopyStuckError             a copy made no progress and was ended
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
-        ├── MetadataMissingError       no metadata store is there, or it is not the one that the object store belongs to
-        ├── MetadataCorruptError       the metadata store itself is damaged or of a later version
-        ├── InvalidTransitionError     a state change that the life cycle does not know
-        ├── LeaseHeldError             another owner works on the partition
-        ├── LeaseLostError             our lease was taken over: this attempt must stop
-        ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
+                ├── MetadataMissingError       the metadata store is missing, or belongs to another object store
+                ├── MetadataCorruptError       the metadata store is damaged, or of a later version
+                ├── InvalidTransitionError     an invalid state change
+                ├── LeaseHeldError             another owner works on the partition
+                ├── LeaseLostError             another owner took over the lease: this attempt must stop
+                ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
-`retriable` says whether the same call may succeed later with nothing changed by a person.
+`retriable`: whether the same call may succeed later although nobody changed anything.
 """
 
 from __future__ import annotations
@@ -58,35 +58,35 @@ from typing import ClassVar
 
 
 class TieredStorageError(Exception):
-    """The root of the tree; its message names what, where, and what to do."""
+    """The root of the tree. A message reports what happened, where, and what to do."""
 
     retriable: ClassVar[bool] = False
 
 
 class ConfigurationError(TieredStorageError):
-    """A setting, an argument or a plan that cannot be meant."""
+    """An invalid setting, argument or plan."""
 
 
 class UnsupportedTopicError(ConfigurationError):
-    """A topic that must not be tiered, as a compacted one."""
+    """A topic that must not be tiered, such as a compacted one."""
 
 
 class UntrustedMessageError(ConfigurationError):
-    """A plan, task or result in the work area is not signed, or was altered, moved or taken from another run."""
+    """A plan, task or result in the work area is unsigned, or was altered, moved or taken from another run."""
 
 
 class InvalidLogDirectoryError(TieredStorageError):
-    """A directory that is not a Kafka log directory, or lacks what we cannot do without."""
+    """A directory that is not a Kafka log directory, or lacks required files."""
 
 
 class LogDirectoryLockedError(InvalidLogDirectoryError):
-    """`.lock` is held by a broker or by another run."""
+    """A broker or another run holds `.lock`."""
 
     retriable = True
 
 
 class ForkedLogError(InvalidLogDirectoryError):
-    """A local log and the remote one have other batches at the same offsets: both were written on separately."""
+    """The local and the remote log have different batches at the same offsets: both were written separately."""
 
 
 class CorruptLogError(TieredStorageError):
@@ -103,19 +103,19 @@ class CorruptLogError(TieredStorageError):
 
 
 class CorruptRecordError(CorruptLogError):
-    """A record batch, or a record in it, that cannot be what a broker wrote."""
+    """A record batch or record that no broker can have written."""
 
 
 class UnsupportedMagicError(CorruptRecordError):
-    """A batch of a magic that the caller does not read."""
+    """A batch with a magic that the caller does not read."""
 
 
 class CorruptIndexError(CorruptLogError):
-    """An index, checkpoint or snapshot file that is broken, or that disagrees with its log."""
+    """An index, checkpoint or snapshot file that is corrupt, or contradicts its log."""
 
 
 class OffsetOutOfRangeError(TieredStorageError):
-    """`offset` lies outside [`start`, `end`), the offsets that the partition has."""
+    """`offset` lies outside [`start`, `end`), the offsets of the partition."""
 
     def __init__(self, partition: str, offset: int, start: int, end: int) -> None:
         super().__init__(partition, offset, start, end)
@@ -129,17 +129,17 @@ class OffsetOutOfRangeError(TieredStorageError):
 
 
 class RecordsDeletedError(OffsetOutOfRangeError):
-    """`offset` was deleted while it was read: the log begins at `start` by now, where the next read goes on."""
+    """`offset` was deleted during the read; the log now begins at `start`: read on from there."""
 
     def __str__(self) -> str:
         return (
-            f"{self.partition}: offset {self.offset} was deleted while it was read; the log begins at offset "
-            f"{self.start} by now: go on from there"
+            f"{self.partition}: offset {self.offset} was deleted while it was read; the log now begins at offset "
+            f"{self.start}: go on from there"
         )
 
 
 class LeaderEpochError(TieredStorageError):
-    """A leader epoch that a read names is not the partition's: `known` is the epoch of the last leader known here."""
+    """A read gives a leader epoch that is not the partition's; `known` is the last epoch known here."""
 
     def __init__(self, partition: str, epoch: int, known: int) -> None:
         super().__init__(partition, epoch, known)
@@ -149,31 +149,32 @@ class LeaderEpochError(TieredStorageError):
 
 
 class FencedLeaderEpochError(LeaderEpochError):
-    """A later leader than the one that a read names leads by now."""
+    """A leader later than the one that a read gives has taken over."""
 
     def __str__(self) -> str:
         return (
-            f"{self.partition}: leader epoch {self.epoch} is over, {self.known} leads: read with that epoch, and "
-            "name that of the last record you have: so you learn whether it was cut off"
+            f"{self.partition}: leader epoch {self.epoch} is over, {self.known} leads: read with that epoch, and give "
+            "the epoch of the last record you have, to learn whether it was truncated"
         )
 
 
 class UnknownLeaderEpochError(LeaderEpochError):
-    """A read names a later leader than any that is known here yet."""
+    """A read gives a later leader epoch than any known here."""
 
     retriable = True
 
     def __str__(self) -> str:
         return (
-            f"{self.partition}: leader epoch {self.epoch} is not known here yet, only {self.known}: try again when "
-            "more was copied, or read without an epoch"
+            f"{self.partition}: leader epoch {self.epoch} is not known here, only {self.known}: try again after the "
+            "next copy, or read without an epoch"
         )
 
 
 class DivergingEpochError(LeaderEpochError):
-    """What a reader fetched last was cut off: leader epoch `epoch`, of which it was, ended at `end_offset` (exclusive).
+    """The records that a reader fetched last were truncated: their leader epoch `epoch` ended at `end_offset`
+    (exclusive).
 
-    Where that epoch left nothing, `epoch` is the one before it that did.
+    If that epoch has no records left, `epoch` is the latest one before it that has.
     """
 
     def __init__(self, partition: str, offset: int, epoch: int, end_offset: int, known: int) -> None:
@@ -183,31 +184,32 @@ class DivergingEpochError(LeaderEpochError):
 
     def __str__(self) -> str:
         return (
-            f"{self.partition}: offset {self.offset} is of another log than what was fetched before it: leader epoch "
-            f"{self.epoch} ended at offset {self.end_offset}: drop what you have from there on, and go on from there"
+            f"{self.partition}: offset {self.offset} does not continue the log of the last fetch: leader epoch "
+            f"{self.epoch} ended at offset {self.end_offset}: drop your records from there on, and read again from "
+            "there"
         )
 
 
 class ReadRefusedError(TieredStorageError):
-    """A read was not served in its time; the same one may be a moment later."""
+    """A read was not served in time; the same read may succeed a moment later."""
 
     retriable = True
 
 
 class ReaderBusyError(ReadRefusedError):
-    """As many remote reads wait as may (remote.log.reader.max.pending.tasks)."""
+    """The queue of remote reads is full (remote.log.reader.max.pending.tasks)."""
 
 
 class ReadQuotaExceededError(ReadRefusedError):
-    """More bytes were read from the remote tier than it may give in a second."""
+    """The remote tier's read quota, in bytes per second, is used up."""
 
 
 class ReadTimedOutError(ReadRefusedError):
-    """The time that a read had (remote.fetch.max.wait.ms) was up before its bytes were there."""
+    """The time limit of a read (remote.fetch.max.wait.ms) passed before its bytes arrived."""
 
 
 class AppendRefusedError(TieredStorageError):
-    """A log does not take a batch from its producer, coordinator or leader; nothing was appended."""
+    """A log refuses a batch from its producer, coordinator or leader; nothing was appended."""
 
 
 class OutOfOrderSequenceError(AppendRefusedError):
@@ -215,7 +217,7 @@ class OutOfOrderSequenceError(AppendRefusedError):
 
 
 class InvalidProducerEpochError(AppendRefusedError):
-    """A batch or a marker has a producer epoch that is over: a newer instance of the producer has written."""
+    """A batch or marker has a fenced producer epoch: a newer instance of the producer has written."""
 
 
 class InvalidTimestampError(AppendRefusedError):
@@ -223,7 +225,7 @@ class InvalidTimestampError(AppendRefusedError):
 
 
 class InvalidTransactionStateError(AppendRefusedError):
-    """A batch is not part of the transaction that its producer has open."""
+    """A batch is not part of its producer's open transaction."""
 
 
 class TransactionCoordinatorFencedError(AppendRefusedError):
@@ -231,25 +233,25 @@ class TransactionCoordinatorFencedError(AppendRefusedError):
 
 
 class UnexpectedAppendOffsetError(AppendRefusedError):
-    """Batches from a leader do not go on from the log's end."""
+    """Batches from a leader do not continue at the log's end."""
 
 
 class DeletionRefusedError(TieredStorageError):
-    """Nothing may be deleted there now: a person stopped all deletions, or does not allow them there."""
+    """Deletion is refused: somebody stopped all deletions, or has not allowed it there."""
 
 
 class LineageContradictedError(TieredStorageError):
-    """A local log is an older replica's: a leader is known that it never heard of, and that cut it."""
+    """A local log belongs to an outdated replica: a leader that it does not know truncated it."""
 
 
 class RemoteStorageError(TieredStorageError):
-    """The object store did not do what was asked; it may later."""
+    """The object store failed to do what was asked; a retry may succeed."""
 
     retriable = True
 
 
 class RemoteStorageRefusedError(RemoteStorageError):
-    """The object store refused us: credentials or rights."""
+    """The object store refused access: wrong credentials or missing rights."""
 
     retriable = False
 
@@ -259,7 +261,7 @@ class RemoteStorageFullError(RemoteStorageError):
 
 
 class RemoteObjectNotFoundError(RemoteStorageError):
-    """An object that should be there is not."""
+    """An object is missing."""
 
     retriable = False
 
@@ -273,7 +275,7 @@ class RemoteObjectCorruptError(RemoteStorageError):
 class LaterVersionError(RemoteStorageError):
     """A later release wrote `source`, in version `found` of its format; we read up to `known`.
 
-    Never taken for damage: what such an object says could mean something else, so it is neither deleted nor mended.
+    Never treated as damage: its content may have another meaning, so it is neither deleted nor repaired.
     """
 
     retriable = False
@@ -286,33 +288,33 @@ class LaterVersionError(RemoteStorageError):
 
     def __str__(self) -> str:
         return (
-            f"{self.source}: written by a later release, in version {self.found} of its format; this one reads up to "
-            f"version {self.known}: upgrade it; until then nothing of it is deleted or mended"
+            f"{self.source}: written by a later release, in version {self.found} of its format; this release reads up "
+            f"to version {self.known}: upgrade; until then nothing of it is deleted or repaired"
         )
 
 
 class CopyStuckError(RemoteStorageError):
-    """No byte of a copy moved for too long, so it was ended; what was finished by then is committed."""
+    """A copy made no progress for too long and was ended; its finished segments are committed."""
 
 
 class TargetClusterError(TieredStorageError):
-    """The cluster that a topic is restored into refused a record, or did not answer; it may later."""
+    """The cluster that a topic is restored into refused a record or did not answer; a retry may succeed."""
 
     retriable = True
 
 
 class RemoteMetadataError(TieredStorageError):
-    """The metadata store did not do what was asked."""
+    """The metadata store failed to do what was asked."""
 
 
 class MetadataUnavailableError(RemoteMetadataError):
-    """The metadata store is locked or out of reach for a while."""
+    """The metadata store is temporarily locked or out of reach."""
 
     retriable = True
 
 
 class MetadataMissingError(RemoteMetadataError):
-    """No metadata store is there, or an empty one beside an object store that belongs to another."""
+    """The metadata store is missing, or empty beside an object store that belongs to another."""
 
 
 class MetadataCorruptError(RemoteMetadataError):
@@ -320,7 +322,7 @@ class MetadataCorruptError(RemoteMetadataError):
 
 
 class InvalidTransitionError(RemoteMetadataError):
-    """A state change that the life cycle does not know."""
+    """An invalid state change of a remote segment."""
 
 
 class LeaseHeldError(RemoteMetadataError):
@@ -330,12 +332,12 @@ class LeaseHeldError(RemoteMetadataError):
 
 
 class LeaseLostError(RemoteMetadataError):
-    """Our lease was taken over: whatever this attempt still produces is refused."""
+    """Another owner took over our lease: all further changes of this attempt are refused."""
 
 
 class OutdatedMetadataError(RemoteMetadataError):
-    """The store knows of leases or segments that the metadata never heard of: they were restored from an old backup."""
+    """The store has leases or segments that the metadata do not know: the metadata are from an old backup."""
 
 
 class StoreMismatchError(RemoteMetadataError):
-    """Store and metadata do not carry one another's UUID: nothing may be deleted."""
+    """Store and metadata do not carry each other's UUID: nothing may be deleted."""

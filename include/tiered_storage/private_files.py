@@ -1,8 +1,8 @@
-"""Folders and files that only their owner reads: all of our own state, which holds records, keys and metadata.
+"""Folders and files that only their owner can read: all local state holds records, keys or metadata.
 
-A folder that was missing is made for this user alone. Below one that is there nothing is made wider than the folder it
-lies in: so below a private folder all is private, and a folder that a site shares on purpose, as one of a mounted file
-system, keeps the rights that its admin gave it.
+A missing folder is created for this user alone. In an existing folder, nothing gets wider rights than the folder has:
+everything in a private folder is private, and a folder that a site shares on purpose, such as a mounted file system,
+keeps the rights that its admin gave it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 
 _OURS = re.compile(r"remote|work|exports|restores|chunk-cache|airflow|java|demo|setup\.lock|remote_log_metadata\.db.*")
-"""The names of what we put into the folder of our state, unless settings say otherwise."""
+"""The default names of our files in the state folder."""
 
 _OF_OTHERS = 0o007
 _OF_GROUP_AND_OTHERS = 0o077
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make `folder`, and what lies above it, for this user alone. What is there stays as it is. Raises OSError."""
+    """Create `folder`, and missing folders above it, for this user alone; leave existing ones alone. Raises OSError."""
     if folder.is_dir():
         return
     make_private_folder(folder.parent)
@@ -34,25 +34,25 @@ def make_private_folder(folder: Path) -> None:
 
 
 def mode_in(folder: Path) -> int:
-    """Return the rights of a folder that is made in `folder`: none that `folder` does not give. Raises OSError.
+    """Return the rights for a folder created in `folder`: at most those of `folder`. Raises OSError.
 
-    A file is made with the same, but that nobody may execute it.
+    A file gets the same, without the right to execute.
     """
     return folder.stat().st_mode & 0o777
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """Make `path` empty, and for this user alone, and open it to be written. Raises OSError."""
+    """Create or empty `path`, readable by this user alone, and open it for writing. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
     os.fchmod(descriptor, PRIVATE_FILE)
     return os.fdopen(descriptor, "wb")
 
 
 def narrow(state: Path) -> None:
-    """Take from others all rights to the folder of our state, and to what of ours lies in it directly.
+    """Remove all rights of others to the state folder, and to our files directly in it.
 
-    A folder that others may not use stays as it is: a group that an admin let in keeps its rights. So does a folder in
-    which anything lies that is not ours, as /srv, and what this user may not change; `doctor` names those.
+    A folder that others cannot use stays as it is: a group that an admin let in keeps its rights. So does a folder that
+    also holds other files, such as /srv, and whatever this user may not change; `doctor` reports those.
     """
     with suppress(OSError):
         holds_only_ours = all(_OURS.fullmatch(each.name) for each in state.iterdir())
@@ -62,14 +62,14 @@ def narrow(state: Path) -> None:
 
 
 def wide(folder: Path) -> Iterator[Path]:
-    """Yield what lies in `folder` directly, and then itself, as far as anybody on this machine may use it.
+    """Yield the entries of `folder`, and then the folder itself, that others on this machine can use.
 
-    Nothing where the folder is closed to others, or missing: then all in it is out of their reach.
+    Nothing if the folder is missing or closed to others: then everything in it is closed to them.
     """
     with suppress(OSError):
         if not folder.stat().st_mode & _OF_OTHERS:
             return
-        # The rights of a link mean nothing, and what it leads to is somebody else's to narrow.
+        # The rights of a link have no meaning, and its target belongs to somebody else.
         yield from (each for each in sorted(folder.iterdir()) if not each.is_symlink() and _is_wide(each))
         yield folder
 

@@ -1,4 +1,4 @@
-"""Opens files that others made: only regular ones. A FIFO or a device could make us wait without end."""
+"""Open only regular files that others created: a FIFO or a device could block for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NotRegularFileError(OSError):
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open `path`, or what it links to, to read it. Raises OSError: NotRegularFileError for a FIFO or a device."""
+    """Open `path`, following links, for reading. Raises OSError: NotRegularFileError for a FIFO or a device."""
     return BufferedReader(open_unbuffered(path))
 
 
@@ -26,7 +26,7 @@ def open_unbuffered(path: Path) -> FileIO:
 
 
 def regular_descriptor(path: Path | str, flags: int, mode: int = 0o666) -> int:
-    """Open `path` with `flags`, at once or not at all; return its descriptor. Raises OSError as open_regular does."""
+    """Open `path` with `flags` without blocking; return its descriptor. Raises OSError as open_regular does."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):

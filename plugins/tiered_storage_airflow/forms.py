@@ -50,7 +50,7 @@ _TOPIC_PATTERN = r"^[A-Za-z0-9._-]{1,249}$"
 
 
 def _is_valid(topics: object) -> bool:
-    """Whether a value of the field Topics is nothing, or a valid regular expression."""
+    """Return whether a value of the field Topics is nothing, or a valid regular expression."""
     if not isinstance(topics, str) or not topics:
         return True
     from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - a DAG file is parsed every few seconds

@@ -29,7 +29,8 @@ def opened_remote_log(
     """Open the remote log for a `with`, with `settings` over all others.
 
     What is text, or `is_form`, sets only what a form may; see form_settings.py. `outdated` as RemoteLogContext.open.
-    What goes wrong in the block and no retry can mend fails the task for good; the rest passes through and is retried.
+    What goes wrong in the block and no retry can repair fails the task for good; the rest passes through and is
+    retried.
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
@@ -45,7 +46,7 @@ def opened_remote_log(
 
 
 def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, must_match: bool | str) -> Selection:
-    """Return what is meant. Raises ConfigurationError where it cannot be, or matches nothing and should."""
+    """Return what is meant. Raises ConfigurationError if it cannot be, or matches nothing and should."""
     from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
     from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
 
@@ -99,7 +100,7 @@ def is_switched_on(value: object, name: str) -> bool:
 
 
 def whole_number(value: object, name: str, least: int = 1) -> int | None:
-    """Return a number from `least` on, also as text; None where nothing is given. Raises AirflowFailException."""
+    """Return a number from `least` on, also as text; None if nothing is given. Raises AirflowFailException."""
     from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
     from tiered_storage.remote_log.selection import parse_number  # noqa: PLC0415 - as above
 
@@ -113,7 +114,7 @@ def whole_number(value: object, name: str, least: int = 1) -> int | None:
 
 
 def required_number(value: object, name: str, least: int = 0) -> int:
-    """Return a number from `least` on, also as text. Raises AirflowFailException, also where nothing is given."""
+    """Return a number from `least` on, also as text. Raises AirflowFailException, also if nothing is given."""
     number = whole_number(value, name, least)
     if number is None:
         raise AirflowFailException(f"{name} is empty, and can only be a whole number")

@@ -20,17 +20,17 @@ _PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_FOLDER_NAME_LENGTH 
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
-    """Whether the run belongs to a backfill."""
+    """Return whether the run belongs to a backfill."""
     return _run_type(context) == _BACKFILL
 
 
 def is_asked_for(context: Mapping[str, Any]) -> bool:
-    """Whether a person asked for the run: by hand, or by a backfill; not a schedule or an asset event."""
+    """Return whether a person asked for the run: by hand, or by a backfill; not a schedule or an asset event."""
     return _run_type(context) in {_MANUAL, _BACKFILL}
 
 
 def was_taken_over(context: Mapping[str, Any]) -> bool:
-    """Whether a backfill may have run again, with parameters of its own, a run that was there before it.
+    """Return whether a backfill may have run again, with parameters of its own, a run that was there before it.
 
     Such a run keeps its id and the name of who triggered it. A backfill's run that somebody cleared looks the same.
     """
@@ -47,7 +47,7 @@ def window_end(context: Mapping[str, Any]) -> int | None:
 
 
 def data_interval(context: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the run's data interval (ms, the end exclusive); None where it has none, or one of no time."""
+    """Return the run's data interval (ms, the end exclusive); None if it has none, or one of no time."""
     begin, end = (getattr(context["dag_run"], f"data_interval_{name}", None) for name in ("start", "end"))
     if begin is None or end is None or begin >= end:
         return None
@@ -111,7 +111,7 @@ def task_folder(context: Mapping[str, Any]) -> str:
 
 
 def task_name(context: Mapping[str, Any]) -> str:
-    """Return the task's id, with its number behind where it is mapped; nothing where the context is of no task."""
+    """Return the task's id, with its number behind where it is mapped; nothing if the context is of no task."""
     task = context.get("ti")
     if task is None:
         return ""

@@ -11,7 +11,7 @@ their own environment (AWS_*), and need the package too. Nothing here imports Ai
 Options (all but `topic` may be left out; a filter on the column topic stands in for it):
 
     topic           the topic, by its name
-    topicId         which life of it, where it had several
+    topicId         which incarnation of it, where it had several
     config          the settings file; else TIERED_STORAGE_CONFIG, or the project's
     isolation       read_uncommitted, the default as of Spark's Kafka source, or read_committed
     splitBytes      how many bytes of segments a task reads, about

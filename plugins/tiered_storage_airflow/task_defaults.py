@@ -1,7 +1,7 @@
 """How the DAGs' tasks are tried again and when they end, unless a task says otherwise, and in which pools they run.
 
-Every task is tried again, for in each a second try is safe: it looks anew, or takes up what the first one left, under
-the same leases. What no second try can mend fails for good by itself (AirflowFailException).
+Every task is tried again, for in each a second try is safe: it looks again, or takes up what the first one left, under
+the same leases. What no second try can repair fails for good by itself (AirflowFailException).
 """
 
 from __future__ import annotations

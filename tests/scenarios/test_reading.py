@@ -191,7 +191,7 @@ def test_deleted_while_being_read(tmp_path: Path) -> None:
         assert [next(steps) for _ in range(5)] == records(0, 5)
 
         delete_remote(site.remote_log, 10)
-        with pytest.raises(RecordsDeletedError, match="begins at offset 10 by now: go on from there") as raised:
+        with pytest.raises(RecordsDeletedError, match=r"begins at offset 10.*go on from there") as raised:
             list(steps)
 
         assert (raised.value.start, raised.value.end) == (10, 35)
@@ -203,7 +203,7 @@ def test_deleted_between_the_look_and_the_fetch(tmp_path: Path) -> None:
     with reading(tmp_path, topics={"orders": {**ENABLED}}) as site:
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST) == FoundOffset(0, -1, 0)
         delete_remote(site.remote_log, 10)
-        with pytest.raises(RecordsDeletedError, match="begins at offset 10"):
+        with pytest.raises(RecordsDeletedError, match=r"begins at offset 10"):
             list(site.reader.records(ORDERS_0, 3))
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST) == FoundOffset(10, -1, 0)
 

@@ -1,4 +1,4 @@
-"""What a doctor says of one thing."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiered_storage.errors import TieredStorageError
 
 
 class Verdict(StrEnum):
-    """How a thing is."""
+    """The verdict of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: how it is, and what to do where that is not said in the message itself."""
+    """One checked item: its verdict, a message, and advice unless the message already contains it."""
 
     name: str
     verdict: Verdict
@@ -30,22 +30,22 @@ class Check:
 
 
 def ok(name: str, message: str) -> Check:
-    """Return that all is well."""
+    """Return that the item is fine."""
     return Check(name, Verdict.OK, message)
 
 
 def note(name: str, message: str, advice: str = "") -> Check:
-    """Return something worth knowing."""
+    """Return a note: worth knowing, but nothing fails because of it."""
     return Check(name, Verdict.NOTE, message, advice)
 
 
 def wrong(name: str, message: str, advice: str = "") -> Check:
-    """Return something that has to be mended."""
+    """Return a problem that must be solved."""
     return Check(name, Verdict.WRONG, message, advice)
 
 
 def alone(name: str, look: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """Yield what `look` finds; where it cannot go on, the reason is one more thing that is wrong."""
+    """Yield what `look` finds; if it raises, yield the reason as a problem."""
     try:
         yield from look()
     except (TieredStorageError, OSError) as error:

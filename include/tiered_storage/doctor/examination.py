@@ -1,7 +1,7 @@
-"""Whether a remote log can work here: settings, directories, stores, metadata, and the machine, each looked at alone.
+"""Check whether a remote log can work here: settings, directories, stores, metadata and the machine, each on its own.
 
-Nothing is changed but for two objects, one in the store and one in the work area, which are written and removed again.
-What is missing is not made, and metadata of an earlier version are not migrated.
+It changes nothing, except that it writes and deletes one object in the store and one in the work area. It neither
+creates what is missing nor migrates metadata of an earlier version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Check", "Verdict", "examine"]
 
 
 def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Look at everything that the settings in `config` (or where load_settings finds them) name; raise nothing."""
+    """Check everything that the settings in `config` (or where load_settings finds them) name; raise nothing."""
     found: list[tuple[Settings, ObjectStoreOptions]] = []
 
     def read() -> Iterator[Check]:
@@ -54,12 +54,12 @@ def _examine(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> I
 
 
 def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicIdPartition], str | None]:
-    """Return what tells why the store can never hold a partition; nothing of it is asked."""
+    """Return a function that returns why the store can never hold a partition; it does not access the store."""
     try:
         with closing(open_storage(settings, options)) as storage:
             if isinstance(storage, ListableStorage):
                 return storage.why_no_name
     except TieredStorageError:
-        # The check of the store says why it cannot be opened.
+        # The check of the store reports why it cannot be opened.
         pass
     return lambda _: None

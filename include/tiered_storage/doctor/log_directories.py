@@ -1,4 +1,4 @@
-"""Whether the log directories can be read, copied from and trimmed."""
+"""Check whether the log directories can be read, copied and trimmed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
 
 MOST_PARTITIONS_NAMED = 20
-"""Of one directory: what ails thousands is mostly one thing."""
+"""Per directory: thousands of findings mostly have one cause."""
 
 _NAME = "log.dirs"
 
 
 def check_log_directories(settings: Settings, why_no_name: Callable[[TopicIdPartition], str | None]) -> Iterator[Check]:
-    """Yield what is found in each directory, and the partitions that two of them have.
+    """Yield the findings of each directory, and the partitions that are in two of them.
 
-    `why_no_name` says why the store can never hold a partition, None where it can.
+    `why_no_name` returns why the store can never hold a partition, or None.
     """
     if not settings.log_dirs:
         yield note(
@@ -45,13 +45,11 @@ def check_log_directories(settings: Settings, why_no_name: Callable[[TopicIdPart
     for root in settings.log_dirs:
         yield from alone(_NAME, lambda root=root: _check_directory(root, settings, read, why_no_name))  # type: ignore[misc]
     for same in {tuple(places) for places in repeated_partitions(read, settings.cluster_id).values()}:
-        yield wrong(
-            _NAME, several(same), "take the one that is not the newest out of log.dirs, or out of its directory"
-        )
+        yield wrong(_NAME, several(same), "remove the older one from log.dirs, or from its directory")
 
 
 def check_identities(settings: Settings, segments: RemoteLogMetadataManager) -> Iterator[Check]:
-    """Yield the topics of log.dirs that `segments` know under other ids, each once."""
+    """Yield the topics of log.dirs that `segments` have under other ids, each once."""
     identities = LostIdentities(segments.list_partitions(), segments)
     found: dict[str, str] = {}
     for named in _named_partitions(settings):
@@ -75,7 +73,7 @@ def check_decisions(decisions: Decisions, settings: Settings, told: Collection[s
 
 def _named_partitions(settings: Settings) -> Iterator[NamedPartition]:
     for root in settings.log_dirs:
-        # The check of the directory says why it cannot be read.
+        # The check of the directory reports why it cannot be read.
         with suppress(TieredStorageError, OSError):
             for named in LogDirectorySource((root,), settings.cluster_id, settings.log_end_is_stable).names():
                 if isinstance(named, NamedPartition) and not named.is_internal:
@@ -118,19 +116,19 @@ def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]
     root = directory.root
     for warning in directory.warnings:
         if HIGH_WATERMARK_CHECKPOINT in warning and not settings.log_end_is_stable:
-            advice = "where the broker was stopped cleanly, say so with log.end.is.stable: true"
+            advice = "if the broker was stopped cleanly, set log.end.is.stable: true"
             yield wrong(_NAME, f"{warning}, so nothing of it can be copied", advice)
         else:
             yield note(_NAME, warning)
     if not (root / CLEAN_SHUTDOWN).is_file():
-        why = f"{root} has no {CLEAN_SHUTDOWN}: its broker fell over, or still ran when it was copied"
-        advice = "let a broker start there and stop it in order, or copy a stopped broker's directory with hidden files"
+        why = f"{root} has no {CLEAN_SHUTDOWN}: its broker crashed, or still ran when it was copied"
+        advice = "start a broker there and stop it cleanly, or copy a stopped broker's directory with hidden files"
         yield note(_NAME, f"{why}. Checkpoints may be stale and the ends of logs torn", advice)
     reasons: dict[str, list[str]] = {}
     for name, reason in directory.skipped.items():
         reasons.setdefault(reason, []).append(name)
     for reason, names in reasons.items():
-        yield note(_NAME, f"{root}: left out are {_listed(names)}: {reason}")
+        yield note(_NAME, f"{root}: left out: {_listed(names)}: {reason}")
     yield from check_room(_NAME, root)
     if not os.access(root, os.W_OK, effective_ids=True):
         advice = "only trimming needs that right"
@@ -148,9 +146,7 @@ def _check_partition(log: PartitionLog, why_no_name: Callable[[TopicIdPartition]
     if unreadable is not None:
         yield wrong(_NAME, f"{unreadable}: user {os.geteuid()} may not read it", "give that user the right to")
     if log.tiered_by_kafka is not None:
-        advice = (
-            "leave the topic to Kafka, write its records into one that it does not tier, or set the checkpoint right"
-        )
+        advice = "leave the topic to Kafka, write its records into one that it does not tier, or correct the checkpoint"
         yield note(_NAME, f"{log.directory} cannot be copied: {log.tiered_by_kafka}", advice)
     if not log.is_internal and (reason := why_no_name(log.topic_id_partition)):
         yield wrong(_NAME, f"{log.directory} cannot be stored: {reason}")

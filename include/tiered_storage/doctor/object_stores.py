@@ -1,4 +1,4 @@
-"""Whether a store does what is asked of it: an object of our own is created, kept, read, listed and removed."""
+"""Check that a store works: create, keep, read, list and delete a probe object."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from tiered_storage.remote_log.storage.opening import DEFAULT_REMOTE_STORAGE_MAN
 from tiered_storage.settings.settings import Settings
 
 SMALL_ROOM = 1 << 30
-"""Bytes: less than this is free on a disk that segments or metadata are written to."""
+"""Bytes: the free space below which a disk for segments or metadata is reported."""
 NO_ROOM_LEFT = 64 << 20
-"""Bytes: with less than this a disk is as good as full: not even reserves are made there (disk_space.py)."""
+"""Bytes: the free space below which a disk counts as full; not even reserves fit there (disk_space.py)."""
 CLOCK_NOTED_MS = 5_000
 CLOCK_WRONG_MS = 300_000
-"""A third of what S3 servers allow for."""
+"""A third of the clock difference that S3 servers allow."""
 
 _CONTENT = b"written by tiered-storage doctor; safe to delete\n"
 _OTHER_CONTENT = b"must not be written over what is there\n"
 
 
 def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
-    """Yield how the remote tier's store does."""
+    """Yield findings on the remote tier's store."""
     class_name = settings.remote_log_storage_manager_class_name
     if class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
         yield note(
             "store",
-            f"{class_name} is a class of your own: only itself can tell how its store does",
-            "if it does not derive from ListableStorage, there are no audits, rebuilds and repairs, and nobody notices "
-            "metadata that are older than the store",
+            f"{class_name} is your own class: doctor cannot check its store",
+            "if it does not derive from ListableStorage, audits, rebuilds and repairs are not available, and metadata "
+            "older than the store go unnoticed",
         )
         return
     yield from check_objects("store", settings.rsm_config_url, options, clock)
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Check]:
-    """Yield whether a folder is there, or can be made, and has room."""
+    """Yield whether a folder exists or can be created, and has room."""
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     if not nearest.is_dir():
         yield wrong(name, f"{nearest} is no folder", "set another one")
     elif not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         yield wrong(name, f"{nearest}: user {os.geteuid()} may not write there", "give that user the right to")
     elif nearest != folder:
-        yield note(name, f"{folder} is not there yet: whoever needs it first makes it")
+        yield note(name, f"{folder} does not exist yet: it is created when it is needed")
     else:
         yield ok(name, f"{folder} can be written to")
     yield from check_room(name, nearest)
 
 
 def check_room(name: str, folder: Path) -> Iterator[Check]:
-    """Yield whether the disk of a folder is full, or soon will be."""
+    """Yield whether the disk of a folder is full, or nearly full."""
     free = free_bytes(folder)
     if free < NO_ROOM_LEFT:
         message = f"{folder}: {disk_of(folder)}, and is as good as full"
-        yield wrong(name, message, "make room there now: tiered-storage retain and expire work all the same")
+        yield wrong(name, message, "free some space there now: tiered-storage retain and expire still work")
     elif free < SMALL_ROOM:
-        yield note(name, f"{folder}: {free:,} bytes are free", "make room before copies and metadata find none")
+        yield note(name, f"{folder}: {free:,} bytes are free", "free some space before copies and metadata fail")
 
 
 def check_objects(
@@ -74,13 +74,13 @@ def check_objects(
     clock: Clock,
     random_hex: Callable[[], str] = lambda: secrets.token_hex(8),
 ) -> Iterator[Check]:
-    """Yield how the store at `url` does; of what is written there nothing stays."""
+    """Yield findings on the store at `url`; leave nothing behind there."""
     with closing(open_object_client(url, options)) as client:
         folder = _folder_of(url)
         if folder is not None:
             yield from check_folder(name, folder)
         if folder is None or folder.is_dir():
-            # Made before anything is shown: whoever stops reading must not leave an object behind.
+            # A list, not a generator: a caller that stops reading must not leave an object behind.
             yield from list(_probe(name, client, f"doctor-{random_hex()}", folder, clock))
 
 
@@ -104,7 +104,7 @@ def _probe(name: str, client: ObjectClient, prefix: str, folder: Path | None, cl
         delete_object(client, probe)
         yield from _check_gone(name, client, probe)
     except TieredStorageError as error:
-        # What was not made is most likely not there either; the reason is told already.
+        # An object that was not created most likely does not exist; the reason is already reported.
         if is_made:
             yield wrong(name, str(error), f"remove {client.root}/{probe} by hand; expiry needs the right to delete")
     if folder is not None:
@@ -116,11 +116,11 @@ def _check_kept(name: str, client: ObjectClient, probe: str) -> Iterator[Check]:
     if client.create(probe, _OTHER_CONTENT):
         yield wrong(
             name,
-            f"{client.root}: writes over an object though it was asked not to (If-None-Match: *)",
-            "use a store that knows conditional writes, or a newer version of this one",
+            f"{client.root}: overwrites an object despite a conditional write (If-None-Match: *)",
+            "use a store that supports conditional writes, or a newer version of this one",
         )
     elif client.get_range(probe, 0, client.size(probe)) != _CONTENT:
-        yield wrong(name, f"{client.root}: gives other bytes back than were sent", "do not use this store")
+        yield wrong(name, f"{client.root}: returns other bytes than were sent", "do not use this store")
     else:
         yield ok(name, f"{client.root}: an object was created, not overwritten, and read")
 
@@ -130,11 +130,11 @@ def _check_listed(name: str, client: ObjectClient, prefix: str, begun: int, ende
     if len(listed) != 1:
         yield wrong(name, f"{client.root}: lists {len(listed)} objects where one was just written", "do not use it")
         return
-    # A store may tell whole seconds.
+    # A store may report whole seconds.
     changed = listed[0].last_modified
     apart = max(0, begun - changed - 1_000, changed - ended - 1_000)
     message = f"{client.root}: its clock and ours are {apart:,} ms apart"
-    advice = "let both be set by NTP: ages of objects count before any is removed"
+    advice = "synchronise both with NTP: the age of an object decides when it may be deleted"
     if apart > CLOCK_WRONG_MS:
         yield wrong(name, message, advice)
     elif apart > CLOCK_NOTED_MS:
@@ -149,4 +149,4 @@ def _check_gone(name: str, client: ObjectClient, probe: str) -> Iterator[Check]:
     except RemoteObjectNotFoundError:
         yield ok(name, f"{client.root}: the object was removed")
         return
-    yield wrong(name, f"{client.root}: still shows an object that was removed", f"look whether {probe} goes later")
+    yield wrong(name, f"{client.root}: still shows a deleted object", f"check whether {probe} disappears later")

@@ -1,4 +1,4 @@
-"""Who on this machine may use what is ours: the state directory, the metadata, and the folders that settings name."""
+"""Check who on this machine can use the state directory, the metadata, and the folders that settings name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_NAMED = 5
 
 
 def check_rights(settings: Settings) -> Iterator[Check]:
-    """Yield what others on this machine may read or write of what is ours. Raises ConfigurationError.
+    """Yield what others on this machine can read or write of our files. Raises ConfigurationError.
 
-    What lies in a folder that is closed to them is out of their reach. A folder outside state.directory that all may
-    read may be meant so; one that all may write never is.
+    Everything in a folder that is closed to them is closed to them. A folder outside state.directory may be readable by
+    everybody on purpose, but never writable.
     """
     state = settings.state_directory
     found = list(wide(state))
@@ -53,11 +53,11 @@ def _folders(settings: Settings) -> Iterator[tuple[str, str]]:
 def _check_shared(name: str, folder: Path) -> Iterator[Check]:
     mode = folder.stat().st_mode
     if mode & stat.S_IWOTH:
-        advice = f"chmod o-w {folder}: who may write there decides what is copied, read and deleted"
+        advice = f"chmod o-w {folder}: whoever can write there decides what is copied, read and deleted"
         yield wrong(_NAME, f"{name}: anybody on this machine may write to {folder} ({_rights(folder)})", advice)
     elif mode & (stat.S_IROTH | stat.S_IXOTH):
         message = f"{name}: anybody on this machine may read what lies in {folder} ({_rights(folder)})"
-        yield note(_NAME, message, f"where that is not meant: chmod o= {folder}")
+        yield note(_NAME, message, f"if that is not intended: chmod o= {folder}")
 
 
 def _rights(path: Path) -> str:
@@ -65,12 +65,14 @@ def _rights(path: Path) -> str:
 
 
 def check_read_rights(settings: Settings) -> Iterator[Check]:
-    """Yield how many roles and users have rights. Raises ConfigurationError where their file is broken."""
+    """Yield how many roles and users have rights. Raises ConfigurationError if their file is invalid."""
     path = settings.read_service_rights_file
     if path is None:
-        yield ok("read service", "nobody sees or reads any topic through it: read.service.rights.file names no file")
+        yield ok("read service", "grants no topic to anybody: read.service.rights.file is not set")
         return
     rights = load_read_rights(path)
     if path.stat().st_mode & 0o022:
-        yield note("read service", f"others than its owner may write {path}, and so give rights", f"chmod go-w {path}")
-    yield ok("read service", f"{path} gives rights to {len(rights.roles)} roles and {len(rights.users)} users")
+        yield note(
+            "read service", f"users other than its owner can write {path}, and so grant rights", f"chmod go-w {path}"
+        )
+    yield ok("read service", f"{path} grants rights to {len(rights.roles)} roles and {len(rights.users)} users")

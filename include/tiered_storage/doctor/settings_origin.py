@@ -1,4 +1,4 @@
-"""What is set, and where."""
+"""Check the settings: what is set, and where."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tiered_storage.settings.settings import Settings
 
 
 def check_settings(settings: Settings) -> Iterator[Check]:
-    """Yield the file that was read, what it and the environment set, and what the settings want to be noticed."""
+    """Yield the settings file, every value that is set with its origin, and the settings' notices."""
     if settings.config_path is None:
         yield note(
             "settings",
-            "no settings file was read: all that the environment does not set has its default",
+            "no settings file was read: everything that the environment does not set has its default",
             "write include/tiered_storage.yaml, or name a file by --config or TIERED_STORAGE_CONFIG",
         )
     else:
@@ -33,7 +33,7 @@ def check_settings(settings: Settings) -> Iterator[Check]:
             "scheduled.deletion.enable is true",
         )
     if settings.topics:
-        yield ok("settings", f"topics start with properties of their own: {', '.join(sorted(settings.topics))}")
+        yield ok("settings", f"topics with initial properties: {', '.join(sorted(settings.topics))}")
 
 
 def _shown(settings: Settings, name: str) -> str:

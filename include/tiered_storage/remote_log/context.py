@@ -255,11 +255,11 @@ class RemoteLogContext:
         return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), job.work.key.hex())
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Return the partition's local log; None where it is not in sight. Raises what the source raises."""
+        """Return the partition's local log; None if it is not in sight. Raises what the source raises."""
         return self.source.partition(partition) if self.settings.log_dirs else None
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
-        """Return what to tell a person who chose partitions of which none is known; None where one is."""
+        """Return what to tell a person who chose partitions of which none is known; None if one is."""
         if not selection.is_narrowed:
             return None
         if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):

@@ -80,7 +80,7 @@ class Coverage:
         return cls(tuple(chosen))
 
     def holding(self, start_offset: int, end_offset: int) -> list[CoveredRange] | None:
-        """Return ranges that together hold [`start_offset`, `end_offset`], or None where an offset is missing."""
+        """Return ranges that together hold [`start_offset`, `end_offset`], or None if an offset is missing."""
         wanted = []
         reached = start_offset
         for covered in self.ranges[self._first_ending_at_or_after(start_offset) :]:
@@ -112,7 +112,7 @@ class Coverage:
         return self.ranges[at - 1].segment if at else None
 
     def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
-        """Whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""
+        """Return whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""
         if end_offset < log_start_offset:
             return False
         return self.holding(max(start_offset, log_start_offset), end_offset) is None

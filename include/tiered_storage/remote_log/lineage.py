@@ -61,7 +61,7 @@ def agreed_end(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_
 def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> str | None:
     """Return why a log with the lineage `observed` and the end `log_end` (exclusive) is older than what we know.
 
-    None where it is not: then everything below its end was written by the leaders that `known` names too.
+    None if it is not: then everything below its end was written by the leaders that `known` names too.
     """
     agreed = agreed_end(known, observed, log_end)
     if agreed >= log_end:
@@ -82,7 +82,7 @@ def epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
 def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tuple[EpochEntry, ...]:
     """Return the lineage of a partition of which we kept `known`, with what its local log adds (None: out of reach).
 
-    Raises LineageContradictedError where the local log is an older replica's, which a later leader cut.
+    Raises LineageContradictedError if the local log is an older replica's, which a later leader cut.
     """
     if log is None:
         return tuple(known)
@@ -96,7 +96,7 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
 
 
 def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
-    """Whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
+    """Return whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
     return valid_end(segment, lineage) == segment.end_offset
 
 

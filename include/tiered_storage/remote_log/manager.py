@@ -62,7 +62,7 @@ class RemoteLogManager(RemoteLogContext):
 
     @property
     def repairs(self) -> RemoteLogRepairs:
-        """What mends what a check found."""
+        """What repairs what a check found."""
         from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
 
         return RemoteLogRepairs(self, self.deletions.gate)
@@ -159,7 +159,7 @@ class RemoteLogManager(RemoteLogContext):
     def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
         """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
 
-        For whoever copies and commits in one go: what was not committed by then, the next run plans anew.
+        For whoever copies and commits in one go: what was not committed by then, the next run plans again.
         """
         try:
             with self.keep_leases(begun.leases, is_wanted):
@@ -185,8 +185,8 @@ class RemoteLogManager(RemoteLogContext):
     def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
         """Return the partition of that name: the local one, or else the remote one.
 
-        Raises ConfigurationError where neither exists, where log.dirs have several of that name, where several lives of
-        the topic are remote only, or where a person deleted the only one.
+        Raises ConfigurationError if neither exists, if log.dirs have several of that name, if several incarnations of
+        the topic are remote only, or if a person deleted the only one.
         """
         names = list(self.source.names() if self.settings.log_dirs else ())
         local = [one.topic_id_partition for one in names if isinstance(one, NamedPartition)]

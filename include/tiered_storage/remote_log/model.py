@@ -38,7 +38,7 @@ class SegmentState(IntEnum):
     DELETE_SEGMENT_FINISHED = 3
 
     def may_become(self, target: SegmentState) -> bool:
-        """Whether the life cycle leads from this state to `target`; a state may be repeated."""
+        """Return whether the life cycle leads from this state to `target`; a state may be repeated."""
         return target is self or target in _NEXT_STATES[self]
 
 
@@ -63,13 +63,14 @@ class PartitionDeleteState(IntEnum):
     FINISHED = 2
 
     def may_become(self, target: PartitionDeleteState) -> bool:
-        """Whether `target` is the next state, or this one again. A deletion begins as MARKED."""
+        """Return whether `target` is the next state, or this one again. A deletion begins as MARKED."""
         return target - self in {0, 1}
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
-    """A partition of one life of a topic. The name is for people and object names: it is no part of the identity.
+    """A partition of one incarnation of a topic. The name is for people and object names: it is no part of the
+    identity.
 
     Where nobody knows the name any more, the topic's id stands in its place.
     """
@@ -147,7 +148,7 @@ class RemoteLogSegmentMetadata:
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> Self:
         """Return this metadata as `update` leaves it.
 
-        Raises InvalidTransitionError where the life cycle does not lead there.
+        Raises InvalidTransitionError if the life cycle does not lead there.
         """
         if not self.state.may_become(update.state):
             raise InvalidTransitionError(
@@ -210,7 +211,7 @@ def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLog
 class PartitionState:
     """What we keep of a partition beside its segments.
 
-    `log_start_offset` is OUR log start (inclusive), None where nothing was ever decided. `lineage` are the leader
+    `log_start_offset` is OUR log start (inclusive), None if nothing was ever decided. `lineage` are the leader
     epochs that we saw it live through, none where we never wrote any down. `delete_state` is None while nobody deletes
     it. `earlier_log_starts`, oldest first, are what an undelete returns to; states are equal without them, since
     earlier releases keep none.
@@ -227,7 +228,7 @@ class PartitionState:
         return next(earlier, self.log_start_offset or 0)
 
     def log_start_passed(self, offset: int) -> int:
-        """Return when (ms) our log start last moved above `offset`, 0 where that is not kept."""
+        """Return when (ms) our log start last moved above `offset`, 0 if that is not kept."""
         return max((each.moved_at for each in self.earlier_log_starts if each.offset <= offset), default=0)
 
     def with_log_start(self, offset: int, moved_at: int) -> Self:

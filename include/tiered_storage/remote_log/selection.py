@@ -67,7 +67,7 @@ class Selection:
         return self.topics != ".*" or self.partitions is not None
 
     def matches(self, topic: str, partition: int | None = None) -> bool:
-        """Whether that partition is meant; without its number, whether any of the topic's may be."""
+        """Return whether that partition is meant; without its number, whether any of the topic's may be."""
         if partition is not None and self.partitions is not None and partition not in self.partitions:
             return False
         return self._pattern.fullmatch(topic) is not None
@@ -79,7 +79,7 @@ EVERYTHING = Selection()
 def parse_partitions(text: str | None) -> frozenset[int] | None:
     """Return the numbers in a text such as 0,2-4 (ends inclusive); None, for all, where none was given.
 
-    Raises ConfigurationError where it cannot be read, is blank, or names more than MOST_PARTITIONS.
+    Raises ConfigurationError if it cannot be read, is blank, or names more than MOST_PARTITIONS.
     """
     if text is None:
         return None

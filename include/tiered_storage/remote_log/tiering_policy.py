@@ -1,8 +1,8 @@
 """What may be done with a topic: the decision that a person made, or the seed in the settings file.
 
 A right to delete that only the file gives holds while nobody decided anything for the topic's name. Once somebody did,
-another life of that name (a topic id of its own) begins without: what was forbidden does not come back by a topic that
-a broker makes anew, nor by metadata that were made anew.
+another incarnation of that name (a topic id of its own) begins without: what was forbidden does not come back by a
+topic that a broker rebuilds, nor by metadata that were rebuilt.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def effective(topic: Topic | None, settings: Settings) -> TopicSettings:
     """Return what holds for `topic`: its properties, then the defaults; -2 is resolved. None: the defaults alone.
 
     Whether it is tiered and what may be deleted of it is only ever what was decided for it, never a property.
-    Raises ConfigurationError where its properties cannot be meant, alone or with the defaults.
+    Raises ConfigurationError if its properties cannot be meant, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
@@ -89,7 +89,7 @@ class TieringPolicy:
 def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPolicy:
     """Return what was decided for the topic of `log`.
 
-    Raises UnsupportedTopicError where tiering was asked for and the topic is compacted, and ConfigurationError where
+    Raises UnsupportedTopicError if tiering was asked for and the topic is compacted, and ConfigurationError if
     its settings contradict each other.
     """
     return decide_partition(log.topic_id_partition, log, topics, settings)
@@ -161,19 +161,19 @@ class Decisions:
         return _checked(self._resolved[key], log)
 
     def is_wanted(self, topic_name: str) -> bool:
-        """Whether any topic of that name is tiered; see `is_wanted`."""
+        """Return whether any topic of that name is tiered; see `is_wanted`."""
         lives = [topic for topic in self._decided.values() if topic.name == topic_name]
         return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, self._settings)])
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
-    """Whether any topic of that name is tiered, for a partition of which no more than the name is known."""
+    """Return whether any topic of that name is tiered, for a partition of which no more than the name is known."""
     lives = [topic for topic in topics.list() if topic.name == topic_name]
     return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, settings)])
 
 
 def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
-    """Return the topic's row, or the seed for its name; without rights to delete where another life was decided on."""
+    """Return the topic's row, or the seed for its name; no rights to delete if another incarnation was decided on."""
     decided = topics.get(cluster_id, topic_id)
     if decided is not None:
         return decided
@@ -182,7 +182,7 @@ def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, set
 
 
 def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> bool:
-    """Whether the settings file gives the topic a right that does not hold, as another life of it was decided on."""
+    """Return whether the settings file gives a right that does not hold, since another incarnation was decided on."""
     start = seed(cluster_id, topic_id, name, settings)
     return topics.get(cluster_id, topic_id) is None and _gives_rights(start) and bool(topics.named(name))
 
@@ -190,7 +190,7 @@ def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, 
 def withhold_seeded_rights(topics: Topics, settings: Settings) -> None:
     """Let no topic that the settings file names begin with a right to delete, also one that nobody has seen yet.
 
-    Written down is a life of each such name that is none: its ids are no ids.
+    Written down is an incarnation of each such name that is none: its ids are no ids.
     """
     for name in settings.topics:
         start = seed("", name, name, settings)

@@ -25,7 +25,7 @@ class DemoError(TieredStorageError):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedPartition:
-    """A partition with all its records, offset by offset, made anew at each call of `records`.
+    """A partition with all its records, offset by offset, rebuilt at each call of `records`.
 
     Readers must find it to begin at `log_start_offset` (inclusive) as long as nothing has expired; `records` may tell
     of some below.

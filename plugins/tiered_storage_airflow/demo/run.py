@@ -77,7 +77,7 @@ class Demo:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Run every step. Raises TieredStorageError where something is not as promised."""
+        """Run every step. Raises TieredStorageError if something is not as promised."""
         services.down(self.places.state, say=self.say)
         shutil.rmtree(self.places.state, ignore_errors=True)
         make_private_folder(self.places.state)

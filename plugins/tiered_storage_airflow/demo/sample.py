@@ -1,6 +1,6 @@
 """The demo's own log directory: three topics of six partitions in every codec, and one compacted topic.
 
-What a record holds follows from its topic, partition and number alone, so that the comparison can make each one anew
+What a record holds follows from its topic, partition and number alone, so that the comparison can make each one again
 instead of believing any file. Sizes, keys, headers and nulls vary as in real topics.
 """
 

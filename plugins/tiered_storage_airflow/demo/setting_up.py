@@ -72,14 +72,14 @@ class DemoPlaces:
 
 
 def tiered_storage(places: DemoPlaces, *arguments: str) -> None:
-    """Run a command of `tiered-storage` on the demo's settings. Raises DemoError with what it said where it fails."""
+    """Run a command of `tiered-storage` on the demo's settings. Raises DemoError with what it said if it fails."""
     status, said = _run(places, arguments)
     if status:
         raise DemoError(f"tiered-storage {' '.join(arguments)}: {said}")
 
 
 def expect_refusal(places: DemoPlaces, *arguments: str) -> str:
-    """Run a command that must be refused, and return what it said. Raises DemoError where it succeeds."""
+    """Run a command that must be refused, and return what it said. Raises DemoError if it succeeds."""
     status, said = _run(places, arguments)
     if not status:
         raise DemoError(f"tiered-storage {' '.join(arguments)} was to be refused, and was not")

@@ -32,7 +32,7 @@ def airflow_command(
 ) -> tuple[list[str], dict[str, str]]:
     """Return a command of Airflow's with `arguments`, and the whole environment in which to run it.
 
-    Raises EmbeddedAirflowError where no Airflow of the state directory `state` is up.
+    Raises EmbeddedAirflowError if no Airflow of the state directory `state` is up.
     """
     running = running_airflow(state)
     if running is None:

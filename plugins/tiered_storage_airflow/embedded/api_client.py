@@ -73,7 +73,7 @@ class TaskInstance:
 
 
 class AirflowApi:
-    """Airflow at `url`, asked as `username`. Every method raises EmbeddedAirflowError where Airflow refuses or is gone.
+    """Airflow at `url`, asked as `username`. Every method raises EmbeddedAirflowError if Airflow refuses or is gone.
 
     Use it in a `with` statement; it holds connections.
     """
@@ -162,7 +162,7 @@ class AirflowApi:
     ) -> DagRun:
         """Wait until `run` has finished, well or badly, and return it as it is then.
 
-        `on_progress` is called with the run and its tasks about once a second. Raises EmbeddedAirflowError where the
+        `on_progress` is called with the run and its tasks about once a second. Raises EmbeddedAirflowError if the
         run takes longer than `seconds`.
         """
         latest = run
@@ -184,7 +184,7 @@ class AirflowApi:
     def wait_for_asset_triggered_run(self, dag_id: str, since: datetime, seconds: float) -> DagRun:
         """Wait until an asset event has started a run at `since` or later; return the earliest such run.
 
-        Raises EmbeddedAirflowError where none comes within `seconds`: the DAG is paused, or no event was emitted.
+        Raises EmbeddedAirflowError if none comes within `seconds`: the DAG is paused, or no event was emitted.
         """
         runs: list[DagRun] = []
 
@@ -212,7 +212,7 @@ class AirflowApi:
         return "\n".join(_log_line(event) for event in self._get(path, query)["content"])
 
     def failures(self, run: DagRun, lines: int = 30) -> str:
-        """Return the names and the last `lines` of the logs of the tasks that failed in `run`; empty where none did."""
+        """Return the names and the last `lines` of the logs of the tasks that failed in `run`; empty if none did."""
         failed = [task for task in self.task_instances(run) if task.state == "failed"]
         return "\n".join(f"{task.name} failed:\n{_last(self.task_log(task), lines)}" for task in failed)
 

@@ -50,7 +50,7 @@ def passwords_path(airflow_home: Path) -> Path:
 def load_or_generate(airflow_home: Path, random_bytes: Callable[[int], bytes] = os.urandom) -> Credentials:
     """Return the credentials below `airflow_home`, generating whichever file is missing; both get mode 0600.
 
-    A password that its owner wrote into the file is kept. Raises EmbeddedAirflowError where a file is damaged.
+    A password that its owner wrote into the file is kept. Raises EmbeddedAirflowError if a file is damaged.
     """
     shared, login = secrets_path(airflow_home), passwords_path(airflow_home)
     if not shared.exists():
@@ -68,7 +68,7 @@ def load_or_generate(airflow_home: Path, random_bytes: Callable[[int], bytes] = 
 
 
 def read(airflow_home: Path) -> Credentials:
-    """Return the credentials that lie below `airflow_home`; raises EmbeddedAirflowError where they do not."""
+    """Return the credentials that lie below `airflow_home`; raises EmbeddedAirflowError if they do not."""
     shared, login = secrets_path(airflow_home), passwords_path(airflow_home)
     return Credentials(
         jwt_secret=_value(shared, "jwt_secret"),

@@ -43,7 +43,7 @@ FOREIGN_VARIABLES = frozenset(
 class EmbeddedAirflow:
     """One embedded Airflow: where its state lies, what it runs, and the port on loopback that it answers on.
 
-    `config` is the file of Remote Log's settings, None where the tasks have to find it as the command line does;
+    `config` is the file of Remote Log's settings, None if the tasks have to find it as the command line does;
     `airflow_settings` is the file of connections, pools and variables.
     """
 

@@ -57,21 +57,21 @@ class ServiceProcess:
     started: str
 
     def holds_its_id(self) -> bool:
-        """Whether the process of this id is this very one; it may have ended, and wait to be waited for."""
+        """Return whether the process of this id is this very one; it may have ended, and wait to be waited for."""
         try:
             return start_of(self.pid) == self.started
         except psutil.NoSuchProcess:
             return False
 
     def is_running(self) -> bool:
-        """Whether this very process still runs."""
+        """Return whether this very process still runs."""
         try:
             return self.holds_its_id() and is_running(psutil.Process(self.pid))
         except psutil.NoSuchProcess:
             return False
 
     def may_have_left_orphans(self) -> bool:
-        """Whether its session can still be there without it: it is gone, its id is free, and the machine still up."""
+        """Return whether processes of its session can still run although it is gone: its id is free, and no reboot."""
         return self.started.startswith(_boot()) and not psutil.pid_exists(self.pid)
 
 
@@ -151,7 +151,7 @@ def _belongs(process: psutil.Process, sessions: set[int], orphaned: set[int], ma
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether this very process still runs (one that ended and was not waited for does not)."""
+    """Return whether this very process still runs (one that ended and was not waited for does not)."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

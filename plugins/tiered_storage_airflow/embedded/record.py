@@ -60,7 +60,7 @@ class RunningAirflow:
         return replace(self, services=(*self.services, service))
 
     def is_whole(self) -> bool:
-        """Whether all of the services still run."""
+        """Return whether all of the services still run."""
         return len(self.services) == len(SERVICE_NAMES) and all(service.is_running() for service in self.services)
 
 
@@ -70,7 +70,7 @@ def record_path(home: Path) -> Path:
 
 
 def write_record(running: RunningAirflow) -> None:
-    """Write the record anew, whole or not at all."""
+    """Write the record again, whole or not at all."""
     path = record_path(running.home)
     unfinished = path.with_suffix(".tmp")
     with open_private(unfinished) as file:
@@ -79,7 +79,7 @@ def write_record(running: RunningAirflow) -> None:
 
 
 def read_record(home: Path) -> RunningAirflow | None:
-    """Return what was started last, or None where it was stopped since; raises EmbeddedAirflowError where damaged."""
+    """Return what was started last, or None if it was stopped since; raises EmbeddedAirflowError if damaged."""
     path = record_path(home)
     if not path.exists():
         return None

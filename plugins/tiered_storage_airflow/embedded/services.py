@@ -79,7 +79,7 @@ def down(state: Path, *, say: Say) -> bool:
 
 
 def running_airflow(state: Path) -> RunningAirflow | None:
-    """Return the embedded Airflow of a state directory as it was started last, or None where it was stopped."""
+    """Return the embedded Airflow of a state directory as it was started last, or None if it was stopped."""
     return read_record(EmbeddedAirflow(state).home)
 
 

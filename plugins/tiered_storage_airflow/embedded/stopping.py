@@ -40,7 +40,7 @@ _LAST_LOOKS = 3
 def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
     """End every process of `running` and forget it. Tasks that run get `task_grace` seconds to end by themselves.
 
-    Raises EmbeddedAirflowError where a process survives even SIGKILL.
+    Raises EmbeddedAirflowError if a process survives even SIGKILL.
     """
     everything = members(running.services, running.mark)
     api_server = _processes(running, API_SERVER)

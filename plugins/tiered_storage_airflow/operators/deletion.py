@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
-    """Plan the deletion of everything remote of one life of a topic; what is local stays.
+    """Plan the deletion of everything remote of one incarnation of a topic; what is local stays.
 
     Returns the plan's path; a dry run skips everything behind it.
 
     :param topic: the topic's exact name
-    :param topic_id: which life of the topic, where it had several
+    :param topic_id: which incarnation of the topic, where it had several
     :param dry_run: only show the plan
     """
 
@@ -110,7 +110,7 @@ class UndeleteOperator(RemoteLogOperator):
 
     :param topic: the topic's exact name
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param topic_id: which life of the topic; empty: all
+    :param topic_id: which incarnation of the topic; empty: all
     :param dry_run: only show what would come back
     """
 

@@ -58,7 +58,7 @@ def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
 
 
 def is_retriable(error: TieredStorageError | AirflowException) -> bool:
-    """Whether another try may succeed."""
+    """Return whether another try may succeed."""
     if isinstance(error, AirflowException):
         return not isinstance(error, AirflowFailException)
     return error.retriable
@@ -119,9 +119,9 @@ def show_dead_letters(broken: Sequence[BrokenBytes], log: Any) -> None:
 
 
 def fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
-    """Fail where a block could not be exported: for good where no further try can mend that.
+    """Fail where a block could not be exported: for good where no further try can repair that.
 
-    What is not there may have expired since it was planned; the next try plans anew.
+    What is not there may have expired since it was planned; the next try plans again.
     """
     from tiered_storage.errors import RemoteObjectNotFoundError
 

@@ -184,7 +184,7 @@ def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
 
 
 def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
-    """Return the now (ms) and the partitions of an event. Raises AirflowFailException where it has none."""
+    """Return the now (ms) and the partitions of an event. Raises AirflowFailException if it has none."""
     now, partitions = extra["now"], extra["partitions"]
     is_list = isinstance(partitions, list) and all(isinstance(partition, str) for partition in partitions)
     if type(now) is not int or not is_list:

@@ -107,7 +107,7 @@ class CommitMetadataOperator(RemoteLogOperator):
     """Make the copies of one batch of partitions visible to readers, and name those that failed.
 
     Healthy partitions are committed though others fail; then the task is red. It is tried again only where the local
-    log could not be looked at: a copy that failed stays one, and the next run plans it anew. Returns the path of what
+    log could not be looked at: a copy that failed stays one, and the next run plans it again. Returns the path of what
     was committed.
 
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its paths

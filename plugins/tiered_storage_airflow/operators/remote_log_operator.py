@@ -90,7 +90,7 @@ def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
 
 
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
-    """Return why the run deletes nothing: nobody asked for it, and scheduled deletion is off; None where it does."""
+    """Return why the run deletes nothing: nobody asked for it, and scheduled deletion is off; None if it does."""
     if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
         return None
     return (

@@ -23,7 +23,7 @@ COPY_JOB = SPARK_JOBS / "copy_segments.py"
 class CopySegmentsOperator(SparkGroupsOperator):
     """Move a plan's segments with one Spark job, wherever the Spark connection points.
 
-    Every try takes the leases anew, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
+    Every try takes the leases again, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
     to commit, each with a name, the path of its results, and the path where its commit is kept. Where Spark fails or
     hangs on the way, what has results goes on and the commit names the rest; without any, the try fails. The XCom

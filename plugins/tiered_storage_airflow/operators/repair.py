@@ -1,4 +1,4 @@
-"""Operators that mend what an audit found, as far as nothing has to be guessed."""
+"""Operators that repair what an audit found, as far as nothing has to be guessed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PlanRepairOperator(RemoteLogOperator, SkipMixin):
-    """Audit, and plan what of the anomalies can be mended: by copying anew, and by removing what copies left over.
+    """Audit, and plan what of the anomalies can be repaired: by copying again, and by removing what copies left over.
 
     Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
     FinishRepairOperator. A dry run, and a plan with nothing in it, skips everything behind; where all that is wrong is

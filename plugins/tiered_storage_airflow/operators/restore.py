@@ -168,7 +168,7 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     """Show what of a topic the store would give back; a dry run skips everything behind it.
 
     :param topic: the topic's name
-    :param topic_id: which life of it, where the store has several
+    :param topic_id: which incarnation of it, where the store has several
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param from_offset: the first offset (inclusive); `to_offset` the end (exclusive)
     :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)

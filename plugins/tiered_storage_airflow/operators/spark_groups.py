@@ -58,7 +58,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
     def __init__(self, **kwargs: Any) -> None:
-        # A second try begins anew, under new segment ids: it must not join the first one's job.
+        # A second try begins again, under new segment ids: it must not join the first one's job.
         super().__init__(durable=False, **kwargs)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
@@ -103,10 +103,10 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         watch: JobWatch,
         has_results: Callable[[], bool],
     ) -> CopyFailure | None:
-        """Let Spark run `application` for the job's groups; return why that was given up, None where it was not.
+        """Let Spark run `application` for the job's groups; return why that was given up, None if it was not.
 
         Where Spark fails on the way, or the time is up, what has results goes on: a backlog of hours gets smaller.
-        Raises what Spark's operator raises, and CopyStuckError, where there is none.
+        Raises what Spark's operator raises, and CopyStuckError, if there is none.
         """
         from tiered_storage.errors import CopyStuckError
         from tiered_storage.remote_log.jobs.library_archive import build_library_archive, submit_folder
@@ -122,7 +122,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
             self.application_args = [
                 "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
             ]  # fmt: skip
-            # A lost worker's segments are planned anew, under new ids: two attempts must never write the same object.
+            # A lost worker's segments are planned again, under new ids: two attempts must never write the same object.
             self.conf = {**QUIET, **(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # A hook keeps the arguments of the job that it was made for, and a task may submit several.
             self._hook = None

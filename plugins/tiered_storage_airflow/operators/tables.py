@@ -131,7 +131,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
     """Show what of a topic an export would read; a dry run, or no topic, skips everything behind it.
 
     :param topic: the topic's name
-    :param topic_id: which life of it, where it had several
+    :param topic_id: which incarnation of it, where it had several
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param from_time: the earliest time of records (ISO 8601, or ms); empty: the run's data interval
     :param to_time: the end (exclusive)

@@ -83,7 +83,7 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
 
 
 async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec | int) -> int | None:
-    """Return a record's time (ms); None where there is none, or where what is lost or damaged hides it."""
+    """Return a record's time (ms); None if there is none, or where what is lost or damaged hides it."""
     try:
         found = await tiers.offset(partition, spec, Isolation.READ_UNCOMMITTED, of_what_is_seen=True)
     except TieredStorageError:

@@ -20,7 +20,7 @@ from tiered_storage_airflow.rendering import number, size
 class Rights:
     """Where rights come from, and whether `user`, who has `roles`, has any: what to tell who sees no topic.
 
-    `file` is None where the settings name none; it `is_broken` where nobody has a right because it cannot be read.
+    `file` is None if the settings name none; it `is_broken` where nobody has a right because it cannot be read.
     """
 
     file: Path | None

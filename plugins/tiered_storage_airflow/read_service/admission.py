@@ -28,7 +28,7 @@ class Admission:
         self._strangers = FairQueue(1, short, SECONDS_BETWEEN)
 
     async def wait(self, request: Request) -> None:
-        """Return when it is the turn of `request`. Raises ProblemError (429) where too many strangers wait already."""
+        """Return when it is the turn of `request`. Raises ProblemError (429) if too many strangers wait already."""
         credentials = _credentials(request)
         if credentials is None:
             return  # refused by whoever judges logins, at no cost

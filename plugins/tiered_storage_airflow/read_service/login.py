@@ -34,7 +34,7 @@ class Visitor:
 async def visitor_of(
     request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
 ) -> Visitor:
-    """Return who asks. Raises ProblemError (401) where nobody is logged in, or the token is expired or none of ours."""
+    """Return who asks. Raises ProblemError (401) if nobody is logged in, or the token is expired or none of ours."""
     visitor = await _judged(get_user(request, None, bearer), _token(request, bearer))
     access_of(request).user = visitor.name
     return visitor

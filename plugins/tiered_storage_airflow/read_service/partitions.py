@@ -104,9 +104,10 @@ def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
 async def lives_of(
     service: OpenService, topic: str, start: int, limit: int
 ) -> tuple[list[TopicIdPartition], int | None]:
-    """Return about `limit` partitions of a topic from number `start` on, in every life, and the number that is next.
+    """Return about `limit` partitions of a topic from number `start` on, in every incarnation, and the number that is
+    next.
 
-    The lives of a number stay together. Raises ProblemError (404) where the topic has no partition at all.
+    The lives of a number stay together. Raises ProblemError (404) if the topic has no partition at all.
     """
     found = [each for each in await known_partitions(service) if each.topic == topic]
     if not found:
@@ -121,10 +122,10 @@ async def lives_of(
 def find_partition(
     log: RemoteLogManager, remote: Sequence[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
 ) -> TopicIdPartition:
-    """Return the partition of that name, of the life of the topic that is local, or else of the only one.
+    """Return the partition of that name, of the incarnation of the topic that is local, or else of the only one.
 
-    `remote` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 where there is
-    none, 409 where several lives are remote only and `topic_id` names none.
+    `remote` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 if there is
+    none, 409 if several incarnations are remote only and `topic_id` names none.
     """
     try:
         topic_name(topic)
@@ -172,7 +173,7 @@ SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A
 
 
 async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
-    """Return a segment in any state. Raises ProblemError: 404 where there never was one, 410 where it was deleted."""
+    """Return a segment in any state. Raises ProblemError: 404 if there never was one, 410 if it was deleted."""
     return await asked.service.asking.run(lambda: _find(asked, segment_id))
 
 

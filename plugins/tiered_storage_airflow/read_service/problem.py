@@ -3,7 +3,7 @@
     {"title": "OffsetOutOfRange", "status": 416, "detail": "orders-0: offset 90 is …", "retriable": false, …}
 
 as application/problem+json (RFC 9457). 416 is for an offset outside of what a partition has, and for nothing else but
-byte ranges: a client that begins anew because of it must not do so because an object is lost.
+byte ranges: a client that begins again because of it must not do so because an object is lost.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 
 
 class SingleFlight(Generic[_T]):
-    """Looks at most once at a time, and anew only after `seconds`; what fails is not kept. For one event loop."""
+    """Looks at most once at a time, and again only after `seconds`; what fails is not kept. For one event loop."""
 
     def __init__(self, seconds: float) -> None:
         """Keep what is seen for so long."""
@@ -168,7 +168,7 @@ class OpenService:
         return await self.seen_rights.get(lambda: self.reading_rights.run(self.rights.current))
 
     def take_place(self) -> None:
-        """Take a place for an answer with bytes or records. Raises ProblemError (429) where none is free."""
+        """Take a place for an answer with bytes or records. Raises ProblemError (429) if none is free."""
         if self.streams >= self.most_streams:
             self.figures.refused.labels("stream").inc()
             raise busy(f"{self.most_streams} answers with bytes or records are going on, as many as are allowed")
@@ -182,7 +182,7 @@ class OpenService:
 
     @asynccontextmanager
     async def room_for_a_large_batch(self) -> AsyncIterator[None]:
-        """Wait for one of few places for such a batch. Raises ProblemError (429) where none becomes free in time."""
+        """Wait for one of few places for such a batch. Raises ProblemError (429) if none becomes free in time."""
         try:
             async with asyncio.timeout(SECONDS_FOR_ROOM):
                 await self.large.acquire()

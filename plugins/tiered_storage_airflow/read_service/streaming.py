@@ -67,7 +67,7 @@ class PiecesResponse(Response):
         self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Send it, until it ends or the client has left. Raises ProblemError where no place is free."""
+        """Send it, until it ends or the client has left. Raises ProblemError if no place is free."""
         self._service.take_place()
         self._looked = asyncio.get_running_loop().time()
         try:

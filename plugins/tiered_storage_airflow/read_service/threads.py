@@ -27,7 +27,7 @@ class BoundedThreads:
         return self._under_way
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns, called in a thread. Raises ProblemError (429) where too many wait already.
+        """Return what `work` returns, called in a thread. Raises ProblemError (429) if too many wait already.
 
         Who is cancelled leaves its place taken until a thread has ended the work, or passed over what had not begun: so
         the queue stays bounded while the threads hang.

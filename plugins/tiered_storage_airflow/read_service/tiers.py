@@ -63,8 +63,8 @@ class Tiers:
     ) -> ReadableRange:
         """Return what there is to read from an offset, a time (ms) or, without either, the log start.
 
-        Raises OffsetOutOfRangeError where the offset lies outside, LeaderEpochError for `epochs` of other logs, and
-        what hides the local tier where only that might have the first record.
+        Raises OffsetOutOfRangeError if the offset lies outside, LeaderEpochError for `epochs` of other logs, and
+        what hides the local tier if only that might have the first record.
         """
         view = await self.reader.view(partition, offset, epochs)
         start = view.log_start_offset if offset is None else offset
@@ -93,9 +93,9 @@ class Tiers:
         *,
         of_what_is_seen: bool = False,
     ) -> FoundOffset | None:
-        """Return an offset by its name or by a timestamp (ms); None where there is none.
+        """Return an offset by its name or by a timestamp (ms); None if there is none.
 
-        Raises InvalidLogDirectoryError where what hides the local tier might change the answer, unless asked only
+        Raises InvalidLogDirectoryError if what hides the local tier might change the answer, unless asked only
         `of_what_is_seen`.
         """
         return await self.reader.offsets(partition, spec, isolation, of_what_is_seen=of_what_is_seen)

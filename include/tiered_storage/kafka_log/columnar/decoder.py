@@ -188,7 +188,7 @@ class ColumnDecoder:
     def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> PlacedBatches:
         """Return the batches of `table` in `rows`, by their addresses in `data`.
 
-        Raises CorruptRecordError where the table says of one that it lies elsewhere.
+        Raises CorruptRecordError if the table says of one that it lies elsewhere.
         """
         places = np.empty((3, rows.size), np.int64)
         totals = np.empty(4, np.int64)

@@ -71,7 +71,7 @@ class OpenBatches:
     viewed: Sequence[pa.Buffer | memoryview]
     """What views of values look into: all of one window, or the records of each batch."""
     view_base: int
-    """Where the window begins; 0 where each batch has its own."""
+    """Where the window begins; 0 if each batch has its own."""
     data_end: int
     """Up to where may be read ahead."""
 

@@ -101,7 +101,7 @@ def select_columns(names: Sequence[str] | None, *, value_views: bool = False) ->
     """Return the schema of the columns `names`, in their order; of all where it is None.
 
     With `value_views` values are `binary_view`. Raises ConfigurationError for a name that is none of them or comes
-    twice, and where there are no names.
+    twice, and if there are no names.
     """
     names = SCHEMA.names if names is None else names
     wrong = [name for name in names if name not in _PARTS or names.count(name) > 1]

@@ -68,7 +68,7 @@ def _decode(kind: ControlRecordType, value: bytes) -> Fields | None:
 
 
 class _Reader:
-    """Reads a message from its start on. Raises struct.error, IndexError or ValueError where it is broken."""
+    """Reads a message from its start on. Raises struct.error, IndexError or ValueError if it is broken."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

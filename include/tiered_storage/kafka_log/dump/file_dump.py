@@ -41,7 +41,7 @@ _STATE_DUMPS: dict[FileKind, Callable[[Path], Iterator[DumpEvent]]] = {
 def find_files(paths: list[Path]) -> list[KafkaFile]:
     """Return the files to show: of each directory in `paths` Kafka's files in it and in the directories in it.
 
-    Raises ConfigurationError for a file that is not named as Kafka names its files, and where there is none at all.
+    Raises ConfigurationError for a file that is not named as Kafka names its files, and if there is none at all.
     """
     found: list[KafkaFile] = []
     for path in paths:

@@ -70,7 +70,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaFile:
-    """A file by its name: its `kind`, and the offset that it is named by, 0 where its name has none.
+    """A file by its name: its `kind`, and the offset that it is named by, 0 if its name has none.
 
     `log_path` is where the log of an index has to be.
     """
@@ -86,7 +86,7 @@ class KafkaFile:
 
 
 def recognize(path: Path) -> KafkaFile | None:
-    """Return what `path` is by its name alone, None where Kafka has no file of that name."""
+    """Return what `path` is by its name alone, None if Kafka has no file of that name."""
     if (kind := _NAMES.get(path.name)) is not None:
         return KafkaFile(path, kind)
     if _METADATA_SNAPSHOT.fullmatch(path.name):

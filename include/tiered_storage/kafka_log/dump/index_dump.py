@@ -156,7 +156,7 @@ class _MarkerCheck:
             self._checked += 1
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError where entries point past them."""
+        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
         if self._checked < len(self._transactions):
             self._refuse("the entry points past the end of the log")
 

@@ -76,7 +76,7 @@ def end_of_log(path: Path, size: int, error: CorruptRecordError, next_offset: in
 
 
 def _is_sound_now(path: Path, position: int, next_offset: int) -> bool:
-    """Whether a batch begins at `position` by now, of `next_offset` or a later one, with the checksum that it says."""
+    """Return whether a batch at `position`, of `next_offset` or later, now has the checksum in its header."""
     try:
         for _ in iterate_segment(path, next_offset, start_position=position, window_bytes=_WINDOW_BYTES):
             return True

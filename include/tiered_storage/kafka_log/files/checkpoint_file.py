@@ -42,7 +42,7 @@ class CheckpointEntry:
 def read_checkpoint(path: Path, fields: int) -> list[CheckpointEntry]:
     """Read the entries of the checkpoint file `path`, each of so many `fields`.
 
-    Raises CorruptIndexError where the version is unknown, the count is not that of the lines, or a line has another
+    Raises CorruptIndexError if the version is unknown, the count is not that of the lines, or a line has another
     number of fields.
     """
     return parse_checkpoint(read_small_file(path, MAX_CHECKPOINT_BYTES), path, fields)

@@ -46,7 +46,7 @@ class DirectoryLock:
 
         Either way no broker can start in it meanwhile. Creates `.lock` where it is missing.
 
-        Raises LogDirectoryLockedError where it is held, InvalidLogDirectoryError where `.lock` cannot be opened or is
+        Raises LogDirectoryLockedError if it is held, InvalidLogDirectoryError if `.lock` cannot be opened or is
         no regular file.
         """
         path = directory / LOCK_FILE
@@ -85,7 +85,7 @@ def ensure_unlocked(directory: Path) -> None:
     """Raise LogDirectoryLockedError where someone holds `directory`'s lock; take nothing and create nothing.
 
     It speaks of this moment only: whoever changes the directory has to hold the lock. Raises InvalidLogDirectoryError
-    where `.lock` is no regular file, and OSError.
+    if `.lock` is no regular file, and OSError.
     """
     try:
         descriptor = _opened(directory / LOCK_FILE, os.O_RDONLY)
@@ -155,7 +155,7 @@ def _whole_file(kind: int) -> bytes:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the pid of whoever holds a lock on the file (-1 where it belongs to an open file), None where nobody."""
+    """Return the pid of whoever holds a lock on the file (-1 where it belongs to an open file), None if nobody."""
     found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
     kind, _, _, _, pid = _FLOCK.unpack(found)
     return None if kind == fcntl.F_UNLCK else pid

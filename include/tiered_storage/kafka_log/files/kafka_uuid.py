@@ -24,7 +24,7 @@ RESERVED_UUIDS = frozenset({bytes(UUID_BYTES), bytes(UUID_BYTES - 1) + b"\x01"})
 def encode_uuid(raw: bytes) -> str:
     """Return Kafka's text for the 16 bytes `raw`.
 
-    Raises ConfigurationError where there are not 16 bytes or Kafka reserves the value.
+    Raises ConfigurationError if there are not 16 bytes or Kafka reserves the value.
     """
     if len(raw) != UUID_BYTES:
         raise ConfigurationError(f"a UUID has {UUID_BYTES} bytes, not {len(raw)}")
@@ -36,7 +36,7 @@ def encode_uuid(raw: bytes) -> str:
 def decode_uuid(text: str) -> bytes:
     """Return the 16 bytes that `text` stands for.
 
-    Raises ConfigurationError where it is not exactly what `encode_uuid` would write.
+    Raises ConfigurationError if it is not exactly what `encode_uuid` would write.
     """
     not_a_uuid = f"{text[: TEXT_LENGTH + 2]!r} is no UUID as Kafka writes it: {TEXT_LENGTH} characters of base64url"
     if len(text) != TEXT_LENGTH or not text.isascii():

@@ -43,7 +43,7 @@ class EpochEntry:
 def read_leader_epochs(path: Path) -> tuple[EpochEntry, ...]:
     """Read the epochs of a partition, earliest first.
 
-    Raises CorruptIndexError where the file is broken, an epoch does not rise or a start offset falls.
+    Raises CorruptIndexError if the file is broken, an epoch does not rise or a start offset falls.
     """
     return _epochs(path, read_checkpoint(path, fields=2))
 
@@ -82,7 +82,7 @@ _START = attrgetter("start_offset")
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None where that is unknown.
+    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None if that is unknown.
 
     The latest of `entries` ends with the log. An epoch before all of them ends where the first one begins.
     """
@@ -106,7 +106,7 @@ class LeaderEpochCache:
     def read(cls, path: Path) -> Self:
         """Read the checkpoint `path`; one that is missing has no entries, and is made.
 
-        Raises CorruptIndexError where it is broken.
+        Raises CorruptIndexError if it is broken.
         """
         if not path.is_file():
             write_leader_epochs(path, [])
@@ -119,7 +119,7 @@ class LeaderEpochCache:
 
     @property
     def latest(self) -> int | None:
-        """The latest epoch, None where none has begun."""
+        """The latest epoch, None if none has begun."""
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
@@ -141,7 +141,7 @@ class LeaderEpochCache:
         self._replace(found)
 
     def epoch_for(self, offset: int) -> int | None:
-        """Return the epoch that `offset` belongs to, None where it lies before the first one."""
+        """Return the epoch that `offset` belongs to, None if it lies before the first one."""
         i = bisect_right(self._entries, offset, key=_START) - 1
         return self._entries[i].epoch if i >= 0 else None
 

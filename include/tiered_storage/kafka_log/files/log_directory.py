@@ -48,7 +48,7 @@ _INDEX_CACHE = "remote-log-index-cache"
 
 @dataclass(frozen=True, slots=True)
 class PartitionDirectory:
-    """One partition in a log directory; `topic_id` is in Kafka's text form, None where the broker kept none."""
+    """One partition in a log directory; `topic_id` is in Kafka's text form, None if the broker kept none."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class LogDirectory:
 
     `partitions` are in order of topic and partition. `skipped` has a reason for each directory that is left out on
     purpose, `damaged` the error for each partition whose own files cannot be read. `high_watermarks` and
-    `log_start_offsets` go by (topic, partition), None where there is no such file. `warnings` says which of the
+    `log_start_offsets` go by (topic, partition), None if there is no such file. `warnings` says which of the
     directory's files are missing, and what that means.
     """
 
@@ -85,7 +85,7 @@ class LogDirectory:
 def read_log_directory(root: Path) -> LogDirectory:
     """Read what is in the log directory `root`, changing nothing in it.
 
-    Raises InvalidLogDirectoryError where `root` is not a Kafka log directory, CorruptIndexError where meta.properties
+    Raises InvalidLogDirectoryError if `root` is not a Kafka log directory, CorruptIndexError if meta.properties
     or a checkpoint is broken. A broken file of one partition costs only that partition: see `LogDirectory.damaged`.
     """
     return _read(root, sorted(entry for entry in _entries(root) if entry.is_dir()))
@@ -166,7 +166,7 @@ def _meta(root: Path) -> MetaProperties | None:
 
 
 def _no_partition(name: str) -> str:
-    """Say why a directory whose name is not `topic-partition` is left out."""
+    """Return why a directory whose name is not `topic-partition` is left out."""
     for suffix, reason in _SUFFIX_REASONS.items():
         if name.endswith(suffix):
             return reason

@@ -61,11 +61,11 @@ class LogSegment:
         return self.log_path.stat().st_size
 
     def has_indexes(self) -> bool:
-        """Say whether both the offset index and the time index exist."""
+        """Return whether both the offset index and the time index exist."""
         return self.offset_index_path.is_file() and self.time_index_path.is_file()
 
     def has_transaction_index(self) -> bool:
-        """Say whether there is a transaction index: a transaction was aborted in this segment."""
+        """Return whether there is a transaction index: a transaction was aborted in this segment."""
         return self.transaction_index_path.is_file()
 
     def _path(self, suffix: str) -> Path:
@@ -89,7 +89,7 @@ def list_segments(partition_directory: Path) -> list[LogSegment]:
 def segment_sizes(partition_directory: Path) -> list[tuple[LogSegment, int]]:
     """Return what `list_segments` does, each with the bytes of its `.log` file.
 
-    Raises FileNotFoundError where one goes meanwhile.
+    Raises FileNotFoundError if one goes meanwhile.
     """
     with os.scandir(partition_directory) as entries:
         sizes = {int(entry.name[:20]): entry.stat().st_size for entry in entries if _is_file(entry, _LOG_FILE)}
@@ -97,13 +97,13 @@ def segment_sizes(partition_directory: Path) -> list[tuple[LogSegment, int]]:
 
 
 def has_segment(partition_directory: Path) -> bool:
-    """Say whether there is any segment at all."""
+    """Return whether there is any segment at all."""
     with os.scandir(partition_directory) as entries:
         return any(_is_file(entry, _LOG_FILE) and int(entry.name[:20]) <= _MAX_OFFSET for entry in entries)
 
 
 def awaits_swap(partition_directory: Path) -> bool:
-    """Say whether a segment is about to be swapped in there, whatever else there is."""
+    """Return whether a segment is about to be swapped in there, whatever else there is."""
     return bool(_files(partition_directory, _SWAPPED_LOG_FILE))
 
 

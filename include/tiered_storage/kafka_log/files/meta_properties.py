@@ -47,7 +47,7 @@ class MetaProperties:
     def read(cls, path: Path) -> Self:
         """Read `path`; keys that are not ours are ignored, as a broker does.
 
-        Raises CorruptIndexError where the version is unknown, a key that it needs is absent, or a value is malformed.
+        Raises CorruptIndexError if the version is unknown, a key that it needs is absent, or a value is malformed.
         """
         content = read_small_file(path, MAX_BYTES)
         values = _parse(path, content)
@@ -76,7 +76,7 @@ class MetaProperties:
     def write(self, path: Path) -> None:
         """Replace `path` by these properties, durably and all or nothing.
 
-        Raises ConfigurationError where a value is not printable ASCII, or the node's id no number of 32 bits.
+        Raises ConfigurationError if a value is not printable ASCII, or the node's id no number of 32 bits.
         """
         if self.node_id is not None and not _LEAST <= self.node_id <= INT32_MAX:
             raise ConfigurationError(f"node id {self.node_id}: take {_LEAST} to {INT32_MAX}")

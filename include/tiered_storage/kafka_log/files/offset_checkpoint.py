@@ -36,7 +36,7 @@ _MOST_KEPT_BYTES = 4 << 20
 def read_offset_checkpoint(path: Path) -> Mapping[tuple[str, int], int]:
     """Read offsets by (topic, partition).
 
-    Raises CorruptIndexError where the file is broken or names a partition twice.
+    Raises CorruptIndexError if the file is broken or names a partition twice.
     """
     content = read_small_file(path, MAX_CHECKPOINT_BYTES)
     return _kept(path, content) if len(content) <= _MOST_KEPT_BYTES else _parsed(path, content)

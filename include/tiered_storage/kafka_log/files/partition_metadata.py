@@ -22,9 +22,9 @@ _CONTENT = re.compile(rb"version: (?P<version>[0-9]+)\r?\ntopic_id: (?P<topic_id
 
 
 def read_topic_id(path: Path) -> str | None:
-    """Return the topic id, in Kafka's text form, that `path` holds, or None where it is missing (before Kafka 2.8).
+    """Return the topic id, in Kafka's text form, that `path` holds, or None if it is missing (before Kafka 2.8).
 
-    Raises CorruptIndexError where the file is anything else, of another version, or its id is a reserved one.
+    Raises CorruptIndexError if the file is anything else, of another version, or its id is a reserved one.
     """
     if not path.is_file():
         return None
@@ -45,7 +45,7 @@ def read_topic_id(path: Path) -> str | None:
 def write_topic_id(path: Path, topic_id: str) -> None:
     """Replace `path` by one that holds `topic_id`, durably and all or nothing.
 
-    Raises ConfigurationError where `topic_id` is no UUID in Kafka's text form.
+    Raises ConfigurationError if `topic_id` is no UUID in Kafka's text form.
     """
     decode_uuid(topic_id)
     replace_file(path, f"version: 0\ntopic_id: {topic_id}".encode())

@@ -1,4 +1,4 @@
-"""What a log that is open for writing says of the files that it had to mend, so that nobody has to guess it."""
+"""What a log that is open for writing says of the files that it had to repair, so that nobody has to guess it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TEMPORARY_SUFFIX = ".tmp"
 def read_small_file(path: Path, max_bytes: int) -> bytes:
     """Return all of `path`.
 
-    Raises CorruptIndexError where it holds more than `max_bytes`, as no such file of Kafka's does, or is no regular
+    Raises CorruptIndexError if it holds more than `max_bytes`, as no such file of Kafka's does, or is no regular
     file; and OSError.
     """
     with open_small_file(path) as file:
@@ -33,7 +33,7 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
 
 
 def open_small_file(path: Path) -> BufferedReader:
-    """Open `path` to read it. Raises CorruptIndexError where it is no regular file, and OSError."""
+    """Open `path` to read it. Raises CorruptIndexError if it is no regular file, and OSError."""
     try:
         return open_regular(path)
     except (IsADirectoryError, NotRegularFileError) as error:
@@ -41,7 +41,7 @@ def open_small_file(path: Path) -> BufferedReader:
 
 
 def holds(path: Path, content: bytes) -> bool:
-    """Say whether `path` is a file of that content."""
+    """Return whether `path` is a file of that content."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
@@ -88,7 +88,7 @@ _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 
 
 def is_zero(file: IO[bytes], begin: int, end: int) -> bool:
-    """Whether there are bytes from `begin` up to `end` (exclusive) of `file`, all of them zeros.
+    """Return whether there are bytes from `begin` up to `end` (exclusive) of `file`, all of them zeros.
 
     Where the file is read next is another place then.
     """

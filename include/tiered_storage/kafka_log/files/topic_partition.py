@@ -30,12 +30,12 @@ _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9
 
 
 def is_topic_name(name: str) -> bool:
-    """Say whether Kafka takes `name` as that of a topic."""
+    """Return whether Kafka takes `name` as that of a topic."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
-    """Return (topic, partition) of the directory name `name`, None where it is not of the form `topic-partition`."""
+    """Return (topic, partition) of the directory name `name`, None if it is not of the form `topic-partition`."""
     parts = _PARTITION_DIRECTORY.fullmatch(name)
     if parts is None or not is_topic_name(parts["topic"]) or int(parts["partition"]) > MAX_PARTITION:
         return None
@@ -45,7 +45,7 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 def partition_directory_name(topic: str, partition: int) -> str:
     """Return the name of a partition's directory.
 
-    Raises ConfigurationError where `topic` is no topic's name or `partition` no partition's number.
+    Raises ConfigurationError if `topic` is no topic's name or `partition` no partition's number.
     """
     if not is_topic_name(topic):
         raise ConfigurationError(

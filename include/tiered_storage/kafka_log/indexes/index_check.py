@@ -57,7 +57,7 @@ class OffsetIndexCheck:
         self._ended = ended
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError where entries point past them."""
+        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
         known = min(self._begun, self._ended)
         self._refuse(known, np.ones(self._offsets.size - known, bool), "the entry points past the end of the log")
 
@@ -94,7 +94,7 @@ class TimeIndexCheck:
         self._latest = int(latest[-1])
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError where entries point past them."""
+        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
         self._refuse(np.ones(self._offsets.size - self._checked, bool), "the entry points past the end of the log")
 
     def _refuse(self, false: NDArray[np.bool_], reason: str) -> None:

@@ -24,7 +24,7 @@ def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
 
     An entry of zeros only counts with another one behind it, or where it is the whole file: preallocated ones have room
     for more. A time index has such an entry for the first record, if it is of 1970.
-    Raises CorruptIndexError where the file is no regular one, no whole number of entries, or more than zeros lies
+    Raises CorruptIndexError if the file is no regular one, no whole number of entries, or more than zeros lies
     behind 128 MiB.
     """
     most = MAX_INDEX_BYTES - MAX_INDEX_BYTES % entry.itemsize

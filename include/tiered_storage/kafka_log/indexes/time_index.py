@@ -46,7 +46,7 @@ class TimeIndex:
     def read(cls, path: Path, base_offset: int) -> Self:
         """Read the entries of `path`, leaving out the zeros of a preallocated file.
 
-        Raises CorruptIndexError where an entry is torn, negative, or falls behind the one before it.
+        Raises CorruptIndexError if an entry is torn, negative, or falls behind the one before it.
         """
         return cls._of(read_entries(path, ENTRY), path, base_offset)
 

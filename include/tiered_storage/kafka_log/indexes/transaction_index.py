@@ -73,7 +73,7 @@ class TransactionIndex:
     def read(cls, path: Path, base_offset: int) -> Self:
         """Read the entries of `path`; a file that is missing has none.
 
-        Raises CorruptIndexError where an entry is torn or of an unknown version, ends before it begins or before the
+        Raises CorruptIndexError if an entry is torn or of an unknown version, ends before it begins or before the
         segment, does not end after the one before it, or has a last stable offset below 0.
         """
         if not path.is_file():

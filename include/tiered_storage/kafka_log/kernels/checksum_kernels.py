@@ -100,7 +100,8 @@ def crc32c_of(at: int, size: int, data_end: int) -> int:
 def are_crc32c_of_three(
     first: int, first_end: int, second: int, second_end: int, third: int, third_end: int, data_end: int
 ) -> bool:
-    """Whether the bytes before each of three stretches are its CRC-32C, big-endian; fetch what is behind the third.
+    """Return whether the bytes before each of three stretches are its CRC-32C, big-endian; fetch what is behind the
+    third.
 
     They are shorter than IN_THREES, and computed at once for the same reason as the three stretches of a long one.
     """

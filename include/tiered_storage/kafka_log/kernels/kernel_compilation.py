@@ -31,7 +31,7 @@ _LIBRARY = {"memcpy", "memmove", "memset"}
 def compile_kernels() -> bytes:
     """Return an object file for this CPU that defines each kernel under its own name, as C would call it.
 
-    Raises RuntimeError where a kernel would need Python to run, or could raise an exception.
+    Raises RuntimeError if a kernel would need Python to run, or could raise an exception.
     """
     whole = binding.parse_assembly("")
     for name, function in _SOURCES.items():

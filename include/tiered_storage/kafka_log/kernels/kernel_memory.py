@@ -115,10 +115,10 @@ checksum_half = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm
 checksum_byte = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.32.8", 8)))
 """The state of a CRC-32C, which `before` was, after another word, half of one, or byte.
 
-0 where the CPU has no instruction for it.
+0 if the CPU has no instruction for it.
 """
 carryless_product = cast("Callable[[int, int], int]", intrinsic(_carryless_code))
-"""The low 64 bits of the product of two polynomials over bits, or 0 where the CPU has no instruction for it."""
+"""The low 64 bits of the product of two polynomials over bits, or 0 if the CPU has no instruction for it."""
 prefetch = cast("Callable[[int], None]", intrinsic(_prefetch_code))
 load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8, of_kafka=False)))
 load_half = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=False)))

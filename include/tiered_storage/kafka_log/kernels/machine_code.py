@@ -123,7 +123,7 @@ _loader = _Loader()
 def load_kernels() -> Kernels:
     """Return the kernels, compiled now if no process before this one has. While they work, other threads run.
 
-    Raises ConfigurationError where they cannot be compiled.
+    Raises ConfigurationError if they cannot be compiled.
     """
     return _loader.kernels()[0]
 
@@ -138,13 +138,13 @@ def load_brief_kernels() -> Kernels:
 
 @functools.cache
 def has_checksum_instructions() -> bool:
-    """Whether the CPU has what checksum_kernels.py computes CRC-32C with; kernels without it must not be asked to."""
+    """Return whether the CPU has the instructions with which checksum_kernels.py computes CRC-32C."""
     return platform.machine() in _X86 and _has_features(_CHECKSUM_FEATURES)
 
 
 @functools.cache
 def has_wide_products() -> bool:
-    """Whether the CPU has what wide_checksum.py computes the same with, faster."""
+    """Return whether the CPU has what wide_checksum.py computes the same with, faster."""
     return has_checksum_instructions() and _has_features(_WIDE_FEATURES)
 
 
@@ -176,7 +176,7 @@ def code_of_kernels() -> bytes:
 
 
 def kept_kernels() -> Path | None:
-    """Return where code that this machine can run is kept; None where none is yet."""
+    """Return where code that this machine can run is kept; None if none is yet."""
     name = f"kernels-{name_of_code()}.o"
     return next((folder / name for folder in _folders() if _kept_code(folder / name)), None)
 
@@ -184,7 +184,7 @@ def kept_kernels() -> Path | None:
 def compiled_code() -> bytes:
     """Return what kernel_compilation.py makes, in a process of its own; settings of numba's do not reach it.
 
-    Raises ConfigurationError where that fails.
+    Raises ConfigurationError if that fails.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
@@ -222,7 +222,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _kept_code(path: Path) -> bytes | None:
-    """Return the code that `path` keeps, or None where it does not, is broken, or others may have put it there."""
+    """Return the code that `path` keeps, or None if it does not, is broken, or others may have put it there."""
     try:
         with path.open("rb") as file:
             state = os.fstat(file.fileno())
@@ -237,7 +237,7 @@ def _kept_code(path: Path) -> bytes | None:
 
 
 def _keep(code: bytes, path: Path) -> None:
-    """Write `code` to `path` all at once: other processes may do the same now. Raises OSError where it cannot be.
+    """Write `code` to `path` all at once: other processes may do the same now. Raises OSError if it cannot be.
 
     What another user has there stays: two would replace one another's for ever.
     """

@@ -99,7 +99,7 @@ def read_fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, 
 
 @compiled
 def _is_utf8(at: int, end: int, readable: int) -> bool:
-    """Whether the bytes are UTF-8: the shortest form of each character, none of them half of a surrogate pair.
+    """Return whether the bytes are UTF-8: the shortest form of each character, none of them half of a surrogate pair.
 
     Bytes up to `readable` may be looked at: short ASCII, which most of it is, then takes one look.
     """

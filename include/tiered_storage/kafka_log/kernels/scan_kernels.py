@@ -125,7 +125,7 @@ def read_headers(
 
 @compiled
 def is_sound(batch: int, end: int, data_end: int) -> bool:
-    """Whether the batch from `batch` to `end` has the checksum that its header says; fetch what is behind it."""
+    """Return whether the batch from `batch` to `end` has the checksum that its header says; fetch what is behind it."""
     checked = batch + CRC_END
     return crc32c_of(checked, end - checked, data_end) == load_int32(checked - 4) & 0xFFFFFFFF
 

@@ -128,5 +128,5 @@ def _loop(builder: Any, places: tuple[Any, Any, int], vectors: list[Any], step: 
 state_behind = cast("Callable[[int, int, int, int], int]", intrinsic(_state_code))
 """What the state of a CRC-32C, `state` before the address `begin`, is behind what lies up to `end`.
 
-That is whole strides up to `strides_end`, one at least, and whole vectors from there. 0 where not HAS_WIDE_PRODUCTS.
+That is whole strides up to `strides_end`, one at least, and whole vectors from there. 0 if not HAS_WIDE_PRODUCTS.
 """

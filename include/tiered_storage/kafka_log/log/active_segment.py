@@ -2,7 +2,7 @@
 
 A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`, and as
 those of a closed segment from the beginning on: until something is flushed, the log is as whole as it was. After a
-crash they are built anew from the batches, as a broker does it too.
+crash they are rebuilt from the batches, as a broker does it too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WRITE_BYTES = 1 << 20
 class ActiveSegment:
     """Appends to one segment until it is full.
 
-    Not for two threads at once. After an OSError nothing that was acknowledged by `flush` is lost; open the log anew.
+    Not for two threads at once. After an OSError nothing that was acknowledged by `flush` is lost; open the log again.
     """
 
     def __init__(self, segment: LogSegment, recovered: RecoveredSegment, config: LogConfig, now: int) -> None:
@@ -66,7 +66,7 @@ class ActiveSegment:
         return self._indexes.latest.timestamp
 
     def has_room_for(self, batch: RecordBatch, now: int) -> bool:
-        """Say whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
+        """Return whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
 
         `now` (ms since the epoch) decides in place of record time where the first batch has no timestamp.
         """
@@ -108,7 +108,7 @@ class ActiveSegment:
     def before(self, end_offset: int) -> RecoveredSegment:
         """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
 
-        Batches are read from the last index entry before it on. Raises CorruptRecordError where one is damaged.
+        Batches are read from the last index entry before it on. Raises CorruptRecordError if one is damaged.
         """
         self.write_out()
         path, base_offset = self.segment.log_path, self.segment.base_offset
@@ -130,7 +130,7 @@ class ActiveSegment:
         )
 
     def has_producers_from(self, position: int) -> bool:
-        """Say whether a batch from `position` (bytes) on is of a producer, or cannot be read."""
+        """Return whether a batch from `position` (bytes) on is of a producer, or cannot be read."""
         rest = iterate_segment(
             self.segment.log_path, self.segment.base_offset, start_position=position, verify_crc=False
         )
@@ -182,7 +182,7 @@ class ActiveSegment:
         return now - self._opened_at
 
     def _indexes_have_room(self) -> bool:
-        """Say whether both indexes can take an entry for one more batch, and the time index its last one then."""
+        """Return whether both indexes can take an entry for one more batch, and the time index its last one then."""
         if self._free_entries() > self._gathered_batches:
             return True
         self.write_out()

@@ -70,7 +70,7 @@ class RecordTimes:
 def read_produced_batch(batch: bytes) -> RecordBatch:
     """Return the header of one encoded batch that a producer may send, as far as the header tells.
 
-    Raises CorruptRecordError where it is not whole, and as `check_produced_header` does.
+    Raises CorruptRecordError if it is not whole, and as `check_produced_header` does.
     """
     header = read_batch_header(batch, source=SOURCE)
     if header.size != len(batch):
@@ -111,7 +111,7 @@ def read_record_times(batch: bytes, header: RecordBatch, *, few_records: int = F
     """Decode every record of `batch`, which has as many as offsets, and return what their timestamps come to.
 
     Up to `few_records` of them are decoded without the kernels, with the same outcome. Its checksum is not verified
-    again. Raises CorruptRecordError where a record cannot be read or an offset delta is not the next one.
+    again. Raises CorruptRecordError if a record cannot be read or an offset delta is not the next one.
     """
     if header.record_count > few_records:
         return RecordTimes.of(_decoded_times(batch, header))

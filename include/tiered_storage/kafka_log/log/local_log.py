@@ -10,7 +10,7 @@
 
 A log is its only replica unless `update_high_watermark` says otherwise: the high watermark is its end. Here is how it
 is opened and what is appended; batch_validation.py, log_append.py and producer_entry.py say what may be, unified_log.py
-what else a log does, recovery/log_leftovers.py and recovery/log_loader.py what opening it mends.
+what else a log does, recovery/log_leftovers.py and recovery/log_loader.py what opening it repairs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LocalLog(UnifiedLog):
         """Create the partition's directory in `log_directory` and an empty log in it that begins at `base_offset`.
 
         `lock` as for `open`. Raises ConfigurationError for a topic, partition or topic id that Kafka does not take,
-        InvalidLogDirectoryError where the directory exists, LogDirectoryLockedError where `log_directory` is in use.
+        InvalidLogDirectoryError if the directory exists, LogDirectoryLockedError if `log_directory` is in use.
         """
         directory = log_directory / partition_directory_name(topic, partition)
         decode_uuid(topic_id)  # before anything is made
@@ -119,15 +119,15 @@ class LocalLog(UnifiedLog):
         """Open the log in the partition's `directory`.
 
         What a crash left behind the last whole batch is cut off (`truncated_bytes`), indexes and the state of producers
-        are built anew, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point`
+        are rebuilt, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point`
         are what the log directory's checkpoints say: without the latter only the last segment is taken for unfinished.
         A log that was closed in order ended at the recovery point: that is `closed_at` then, and `recovery_point` None.
         A damaged batch that was on the disk by either of them is not cut off.
         Unless `lock` says that the caller holds that of the log directory, it is taken here until `close`.
 
-        Raises InvalidLogDirectoryError where `directory` holds no log or is a symbolic link, LogDirectoryLockedError
-        where it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
-        format that must be read, CorruptRecordError for a closed segment that is broken where it must be read, and for
+        Raises InvalidLogDirectoryError if `directory` holds no log or is a symbolic link, LogDirectoryLockedError
+        if it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
+        format that must be read, CorruptRecordError for a closed segment that is broken if it must be read, and for
         a damaged batch that was on the disk.
         """
         if not directory.is_dir():
@@ -162,7 +162,7 @@ class LocalLog(UnifiedLog):
         times of the records stay in it, though no reader shows them. With a producer id all is as for
         `append_encoded_batch`.
 
-        Raises ConfigurationError where the batch is empty, larger than `max_message_bytes` or a segment, or of a
+        Raises ConfigurationError if the batch is empty, larger than `max_message_bytes` or a segment, or of a
         leader epoch that is over; InvalidTimestampError for a record too far from the clock, unless that stamps the
         batch; and as `append_encoded_batch` for one that is not its producer's turn.
         """
@@ -254,8 +254,8 @@ class LocalLog(UnifiedLog):
         A last batch that is cut is left out, and so is all from the first batch of an epoch above `leader_epoch` on.
         Nothing is checked of producers: their leader did. Offsets may have gaps, as compaction leaves them.
 
-        Raises UnexpectedAppendOffsetError where they begin below the log's end, CorruptRecordError where one is broken,
-        ConfigurationError where one is larger than a segment or its leader epoch falls; nothing is appended then.
+        Raises UnexpectedAppendOffsetError if they begin below the log's end, CorruptRecordError if one is broken,
+        ConfigurationError if one is larger than a segment or its leader epoch falls; nothing is appended then.
         """
         name = self.directory.name
         placed = split_batches(batches, self.log_end_offset, leader_epoch, name)

@@ -56,7 +56,7 @@ def place_batch(
 ) -> PlacedBatch:
     """Return the encoded `batch` of a producer with its place in the log, and its largest timestamp (ms) set right.
 
-    With LOG_APPEND_TIME that is the log's own time, and stamps the batch. Raises CorruptRecordError where its offsets
+    With LOG_APPEND_TIME that is the log's own time, and stamps the batch. Raises CorruptRecordError if its offsets
     would exceed the highest one that there is.
     """
     placed = bytearray(batch)
@@ -73,8 +73,8 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
     """Return the batches in `content`, as a leader sent them for a log that ends before `next_offset`.
 
     A last batch that is cut is left out, and so is all from the first batch on whose leader epoch is above
-    `leader_epoch`. Raises CorruptRecordError where one is broken, and UnexpectedAppendOffsetError, naming `partition`,
-    where one begins below the end of what comes before it.
+    `leader_epoch`. Raises CorruptRecordError if one is broken, and UnexpectedAppendOffsetError, naming `partition`,
+    if one begins below the end of what comes before it.
     """
     batches: list[PlacedBatch] = []
     at = 0
@@ -100,7 +100,7 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
 def read_markers(batches: Sequence[PlacedBatch]) -> list[EndTransactionMarker | None]:
     """Return the end marker of each of `batches`, which a leader sent one behind the other; None: it is none.
 
-    Raises CorruptRecordError, naming the place in what was sent, where a control record cannot be read.
+    Raises CorruptRecordError, naming the place in what was sent, if a control record cannot be read.
     """
     markers: list[EndTransactionMarker | None] = []
     at = 0

@@ -87,7 +87,7 @@ class LogDirectoryWriter:
     ) -> Self:
         """Make `root` the log directory of a broker of that cluster; `directory_id` is random unless given.
 
-        Raises InvalidLogDirectoryError where `root` is one already, LogDirectoryLockedError where it is in use.
+        Raises InvalidLogDirectoryError if `root` is one already, LogDirectoryLockedError if it is in use.
         """
         root.mkdir(parents=True, exist_ok=True)
         lock = DirectoryLock.acquire(root)
@@ -106,7 +106,7 @@ class LogDirectoryWriter:
     def open(cls, root: Path, config: LogConfig | None = None, *, clock: Clock = wall_clock) -> Self:
         """Go on with the log directory `root` and open all its logs.
 
-        Raises InvalidLogDirectoryError where it is none, LogDirectoryLockedError where it is in use, and whatever
+        Raises InvalidLogDirectoryError if it is none, LogDirectoryLockedError if it is in use, and whatever
         LocalLog.open raises.
         """
         writer = cls(root, DirectoryLock.acquire(root), clock)
@@ -131,14 +131,14 @@ class LogDirectoryWriter:
         )
 
     def log(self, topic: str, partition: int) -> LocalLog:
-        """Return the log of a partition. Raises InvalidLogDirectoryError where it is not here."""
+        """Return the log of a partition. Raises InvalidLogDirectoryError if it is not here."""
         if (topic, partition) not in self._logs:
             raise InvalidLogDirectoryError(f"{self.root} has no {partition_directory_name(topic, partition)}")
         return self._logs[topic, partition]
 
     @property
     def mended(self) -> tuple[RecoveryEvent, ...]:
-        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.mended."""
+        """What was found missing, broken or half done in all logs, and what became of it: see LocalLog.repaired."""
         return tuple(event for log in self._logs.values() for event in log.mended)
 
     def write_checkpoints(self) -> None:

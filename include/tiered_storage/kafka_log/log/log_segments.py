@@ -41,7 +41,7 @@ class LogSegments:
     ) -> None:
         """Go on with `segments`, by rising base offset, of which the last is the active one as it was recovered.
 
-        Each index that is found missing or broken later, and is built anew, is told to `report`.
+        Each index that is found missing or broken later, and is rebuilt, is told to `report`.
         """
         self.directory = segments[-1].directory
         self._segments = list(segments)
@@ -73,7 +73,7 @@ class LogSegments:
     def latest_timestamp(self, segment: LogSegment, *, confirmed: bool = False) -> int:
         """Return the largest timestamp (ms) of a segment: its records', or where they have none, its `.log` file's.
 
-        It is as its time index tells it, or, `confirmed`, as its batches do. Raises CorruptRecordError where the index
+        It is as its time index tells it, or, `confirmed`, as its batches do. Raises CorruptRecordError if the index
         is missing or broken, and so is the log from which to build it.
         """
         latest = self._latest_record_timestamp(segment, confirmed=confirmed)
@@ -88,7 +88,7 @@ class LogSegments:
             self._active.add_aborted(aborted)
 
     def has_room_for(self, header: RecordBatch) -> bool:
-        """Say whether the active segment takes such a batch, or has to be rolled before."""
+        """Return whether the active segment takes such a batch, or has to be rolled before."""
         return self._active.has_room_for(header, self._clock())
 
     def roll(self, base_offset: int) -> None:
@@ -105,7 +105,7 @@ class LogSegments:
         """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
 
         They end with their segment, and below `end_offset` (exclusive), at the latest. None stands for no batch.
-        Raises CorruptRecordError where a batch cannot be read, or reaches into the next segment.
+        Raises CorruptRecordError if a batch cannot be read, or reaches into the next segment.
         """
         self._active.write_out()
         segments = self._from(offset)
@@ -134,7 +134,7 @@ class LogSegments:
     def cut(self, end_offset: int) -> None:
         """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
 
-        The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError where a
+        The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError if a
         batch of what stays in it is damaged; nothing is cut then.
         """
         last = self._from(end_offset)[0]

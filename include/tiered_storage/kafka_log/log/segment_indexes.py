@@ -1,6 +1,6 @@
 """The indexes of the closed segments of an open log, read when they are asked for and kept for a while.
 
-An index that is missing, cannot be read, or points past what it promises is built anew from the log and takes its place
+An index that is missing, cannot be read, or points past what it promises is rebuilt from the log and takes its place
 on the disk: neither readers nor retention stop at it. `RecoveryEvent` says so to whoever has opened the log.
 
 What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
@@ -34,11 +34,11 @@ from tiered_storage.regular_files import open_regular, open_unbuffered
 
 _OFFSET_INDEXES_KEPT = 4
 _INTERVALS_BEHIND = 16
-"""So many intervals behind an index's last entry are looked through faster than the index is built anew."""
+"""So many intervals behind an index's last entry are looked through faster than the index is rebuilt."""
 
 
 class SegmentIndexes:
-    """Reads the indexes of closed segments, and mends them. Not for two threads at once."""
+    """Reads the indexes of closed segments, and repairs them. Not for two threads at once."""
 
     def __init__(self, index_interval_bytes: int, report: Report) -> None:
         """Build indexes with that interval where they are missing or broken, and `report` each one."""
@@ -53,7 +53,7 @@ class SegmentIndexes:
     def position(self, segment: LogSegment, offset: int) -> int:
         """Return where in the `.log` file looking for `offset` has to begin, bytes from its start.
 
-        Raises CorruptRecordError where the index does not tell it, and the log is broken before `offset`.
+        Raises CorruptRecordError if the index does not tell it, and the log is broken before `offset`.
         """
         try:
             entry = self._offset_index(segment).lookup(offset)
@@ -72,7 +72,7 @@ class SegmentIndexes:
     def transaction_index(self, segment: LogSegment) -> TransactionIndex:
         """Return the transaction index; without a file it is empty.
 
-        Raises CorruptRecordError where it is broken, and so is the log from which to build it.
+        Raises CorruptRecordError if it is broken, and so is the log from which to build it.
         """
         path = segment.transaction_index_path
         try:
@@ -107,7 +107,7 @@ class SegmentIndexes:
     def confirmed_latest_timestamp(self, segment: LogSegment) -> int:
         """Return the largest timestamp (ms) after a look at the batches, the first time it is asked for.
 
-        An index that ends too early is built anew. Of a segment that is broken both what is sound and the time index
+        An index that ends too early is rebuilt. Of a segment that is broken both what is sound and the time index
         count. Raises as `transaction_index` does.
         """
         told = self.latest_timestamp(segment)
@@ -135,7 +135,7 @@ class SegmentIndexes:
         return self._offset_indexes[segment]
 
     def _mend_offset_index(self, segment: LogSegment, fault: str) -> _Built:
-        """Build the index anew; where the log is broken it stays as it is, on the disk and as it is kept."""
+        """Build the index again; where the log is broken it stays as it is, on the disk and as it is kept."""
         built = self._build(segment)
         if built.error is None:
             index = built.indexes.offset_index()
@@ -203,7 +203,7 @@ class _Built:
 
 
 def _ends_too_early(segment: LogSegment, index: OffsetIndex, index_interval_bytes: int) -> bool:
-    """Say whether a batch begins too many intervals behind the last entry: ours, or those at which it has entries."""
+    """Return whether a batch begins too many intervals after the last entry."""
     positions = np.concatenate(([0], index.positions))
     interval = int(np.diff(positions).max(initial=index_interval_bytes))
     position = int(positions[-1])
@@ -221,7 +221,7 @@ def _ends_too_early(segment: LogSegment, index: OffsetIndex, index_interval_byte
 
 
 def _leads_to_a_batch(segment: LogSegment, entry: OffsetPosition) -> bool:
-    """Say whether the batch at the entry's position begins at or before the entry's offset."""
+    """Return whether the batch at the entry's position begins at or before the entry's offset."""
     if not entry.position:
         return True
     with open_unbuffered(segment.log_path) as file:

@@ -188,7 +188,8 @@ class UnifiedLog:
         """Set the high watermark, within the log; from now on it moves by this call only, or back with the log's end.
 
         Transactions that ended below it no longer hold the last stable offset back, not even if it falls back later.
-        While it was never set, the log's end stands for it. As in Kafka, a log that is opened anew knows of them again.
+        While it was never set, the log's end stands for it. As in Kafka, a log that is opened again knows of them
+        again.
         """
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self._producers.on_high_watermark(self._high_watermark)
@@ -211,7 +212,7 @@ class UnifiedLog:
     def delete_old_segments(self) -> tuple[LogSegment, ...]:
         """Take the segments out of the log that are over by its settings, or below its start, and return them.
 
-        Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened anew.
+        Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened again.
         """
         limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
         over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
@@ -227,9 +228,9 @@ class UnifiedLog:
     def truncate_to(self, end_offset: int) -> None:
         """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
 
-        Raises ConfigurationError for a negative offset, CorruptRecordError where a batch before it is damaged, as far
+        Raises ConfigurationError for a negative offset, CorruptRecordError if a batch before it is damaged, as far
         as those have to be read: near the offset, or, of a segment that is closed, all of them; nothing is cut then.
-        After an OSError in the midst of it the log takes nothing more, and has to be opened anew.
+        After an OSError in the midst of it the log takes nothing more, and has to be opened again.
         """
         self._segments.ensure_open()
         if end_offset < 0:
@@ -282,7 +283,7 @@ class UnifiedLog:
     def close(self) -> None:
         """Bring everything to the disk, the active segment's indexes as those of a closed one, and let go of it.
 
-        Doing it twice is harmless. Raises InvalidLogDirectoryError where that cannot be done any more, since something
+        Doing it twice is harmless. Raises InvalidLogDirectoryError if that cannot be done any more, since something
         failed halfway or the log was abandoned; only the lock is given back then.
         """
         if self._is_closed_in_order:

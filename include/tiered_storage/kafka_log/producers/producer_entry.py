@@ -106,7 +106,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def is_expired(self, now: int, expiration_ms: int) -> bool:
-        """Say whether the producer has no open transaction and was silent for `expiration_ms` before `now` (ms)."""
+        """Return whether the producer has no open transaction and was silent for `expiration_ms` before `now` (ms)."""
         return self.transaction_first_offset is None and now - self.last_timestamp >= expiration_ms
 
     def find_duplicate(self, batch: RecordBatch) -> AppendedBatch | None:

@@ -118,7 +118,7 @@ def follow(state: ProducerState, path: Path, window: memoryview, batches: BatchT
     """Let `state` take the next batches of the log `path`, whose bytes are `window` and are not going to be cut off.
 
     Returns the transactions that they abort. Keeps no more of the producers than is said at the top of this module.
-    Raises CorruptRecordError where an end marker cannot be read.
+    Raises CorruptRecordError if an end marker cannot be read.
     """
     aborted = state.feed(path, window, batches)
     state.on_high_watermark(state.end_offset)

@@ -60,7 +60,7 @@ class ProducerSnapshotEntry:
 def read_producer_snapshot(path: Path) -> tuple[ProducerSnapshotEntry, ...]:
     """Read the producers of a snapshot.
 
-    Raises CorruptIndexError where the version is unknown, the checksum is wrong, or the size is not that of its count.
+    Raises CorruptIndexError if the version is unknown, the checksum is wrong, or the size is not that of its count.
     """
     return parse_producer_snapshot(read_small_file(path, MAX_BYTES), path)
 

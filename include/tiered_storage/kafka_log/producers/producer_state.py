@@ -146,7 +146,7 @@ class ProducerState:
     def feed(self, path: Path, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
         """Take the next batches of the log `path`, whose bytes are `window`; those below `end_offset` are known.
 
-        Returns the transactions that they abort. Raises CorruptRecordError where an end marker cannot be read.
+        Returns the transactions that they abort. Raises CorruptRecordError if an end marker cannot be read.
         """
         if not len(batches):
             return []

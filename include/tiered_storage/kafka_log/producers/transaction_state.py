@@ -56,7 +56,7 @@ class OpenTransactions:
     def feed(self, path: Path, window: memoryview, batches: BatchTable, end_offset: int) -> None:
         """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
 
-        Raises CorruptRecordError where an end marker is not to be read.
+        Raises CorruptRecordError if an end marker is not to be read.
         """
         known = batches.base_offset < end_offset
         is_opening = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT

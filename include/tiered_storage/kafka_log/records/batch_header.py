@@ -192,7 +192,7 @@ def read_batch_header(
 def check_crc(batch: Buffer, *, source: str = "<memory>", source_position: int = 0) -> None:
     """Compare the checksum in the header of `batch`, which is exactly one whole batch, with that of its bytes.
 
-    Raises CorruptRecordError, naming `source`, `source_position` and both checksums, where they differ.
+    Raises CorruptRecordError, naming `source`, `source_position` and both checksums, if they differ.
     """
     (stored,) = _CRC.unpack_from(batch)
     computed = crc32c(memoryview(batch)[CRC_END:])

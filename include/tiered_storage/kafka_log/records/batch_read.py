@@ -28,7 +28,7 @@ def read_batches(log_path: Path, position: int, offset: int, max_bytes: int) -> 
     returned, however large it is; none where the file ends before `offset`. A batch reaches from its own base offset,
     so records below `offset` may come first.
 
-    Raises CorruptRecordError where there is no batch at `position`, or the file ends inside the first one.
+    Raises CorruptRecordError if there is no batch at `position`, or the file ends inside the first one.
     """
     found = read_batch_range(log_path, position, offset, max_bytes)
     return found.content if found else b""
@@ -45,7 +45,7 @@ def read_batch_range(
 ) -> BatchRange | None:
     """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive) or further.
 
-    None stands for no batch at all. Raises as read_batches does, and where the first batch reaches beyond
+    None stands for no batch at all. Raises as read_batches does, and if the first batch reaches beyond
     `segment_end` (exclusive): whoever believed its offsets would pass over the segments that follow.
     """
     source = str(log_path)
@@ -65,7 +65,7 @@ def read_batch_range(
 
 
 def batch_position(log_path: Path, position: int, offset: int) -> int | None:
-    """Return where in `log_path` the first batch with `offset` or a later one begins, None where there is none.
+    """Return where in `log_path` the first batch with `offset` or a later one begins, None if there is none.
 
     The search begins at `position`, as that of read_batches does, and raises as it does.
     """

@@ -41,7 +41,7 @@ _TOO_FEW = 18
 
 
 def begins_member(data: bytes, position: int) -> bool:
-    """Whether a whole gzip header begins at `position`, with bytes enough behind its start to be a member."""
+    """Return whether a whole gzip header begins at `position`, with bytes enough behind its start to be a member."""
     if len(data) - position <= _TOO_FEW or data[position : position + 3] != _MAGIC_AND_METHOD:
         return False
     flags, at = data[position + 3], position + _FIXED_BYTES
@@ -105,7 +105,7 @@ WHOLE: Mapping[int, Callable[[memoryview, int], bytes | None]] = {
     Compression.LZ4: unlz4_whole,
     Compression.ZSTD: unzstd_whole,
 }
-"""What takes the contents of a batch, and the most that they may be, all at once; None where that cannot be certain."""
+"""What takes the contents of a batch, and the most that they may be, all at once; None if that cannot be certain."""
 
 
 class _ThreadCodecs(threading.local):
@@ -162,7 +162,7 @@ class _TooLargeError(Exception):
 
 
 def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
-    """Return all of the contents at once, or None where they have to be taken piece by piece."""
+    """Return all of the contents at once, or None if they have to be taken piece by piece."""
     decompress_whole = WHOLE.get(compression)
     return decompress_whole(data, max_bytes) if decompress_whole else None
 

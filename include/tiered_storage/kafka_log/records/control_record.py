@@ -85,7 +85,7 @@ class EndTransactionMarker:
 def read_control_type(key: bytes | None, *, source: str = "<memory>", source_position: int = 0) -> ControlRecordType:
     """Return what a control record with this `key` says.
 
-    Raises CorruptRecordError, naming `source` and `source_position`, where the key is too short or of no version.
+    Raises CorruptRecordError, naming `source` and `source_position`, if the key is too short or of no version.
     """
     if key is None or len(key) < _KEY.size:
         raise CorruptRecordError(source, source_position, "the key of a control record is cut")
@@ -98,7 +98,7 @@ def read_control_type(key: bytes | None, *, source: str = "<memory>", source_pos
 def read_end_marker(
     batch: Buffer, *, source: str = "<memory>", source_position: int = 0
 ) -> EndTransactionMarker | None:
-    """Return the end marker in the control batch `batch`; None where it has another control record, or none left.
+    """Return the end marker in the control batch `batch`; None if it has another control record, or none left.
 
     Its checksum is not verified again. Raises CorruptRecordError, naming `source` and `source_position`, for a batch
     whose record cannot be read.
@@ -168,7 +168,7 @@ def marker_rows(batches: BatchTable) -> NDArray[np.int64]:
 def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> EndTransactionMarker | None:
     """Return the end marker in one of `batches` of the log `path`, whose bytes are `window`; None: it has another one.
 
-    Raises CorruptRecordError where its control record cannot be read.
+    Raises CorruptRecordError if its control record cannot be read.
     """
     position = int(batches.position[row])
     start = position - int(batches.position[0])
@@ -179,7 +179,7 @@ def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> 
 def abort_markers(path: Path, window: memoryview, batches: BatchTable) -> list[tuple[int, int]]:
     """Return producer id and offset of each abort marker in `batches` of the log `path`, whose bytes are `window`.
 
-    Raises CorruptRecordError where a control record cannot be read.
+    Raises CorruptRecordError if a control record cannot be read.
     """
     return [
         (int(batches.producer_id[row]), int(batches.base_offset[row]))

@@ -38,7 +38,7 @@ def append_varint(out: bytearray, value: int) -> None:
 def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES) -> tuple[int, int]:
     """Return the value of the varint at `position`, an int32, and the position after it.
 
-    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 5 bytes: a caller names the place.
+    Raises IndexError if the buffer ends inside it, ValueError if it exceeds 5 bytes: a caller names the place.
     """
     byte = buffer[position]
     if byte <= 0x7F:
@@ -53,7 +53,7 @@ def read_varint(buffer: bytes, position: int, max_bytes: int = MAX_VARINT_BYTES)
 def read_varlong(buffer: bytes, position: int) -> tuple[int, int]:
     """Return the value of the varlong at `position`, an int64, and the position after it.
 
-    Raises IndexError where the buffer ends inside it, ValueError where it exceeds 10 bytes: a caller names the place.
+    Raises IndexError if the buffer ends inside it, ValueError if it exceeds 10 bytes: a caller names the place.
     """
     return read_varint(buffer, position, MAX_VARLONG_BYTES)
 
@@ -140,7 +140,7 @@ def decode_header_key(key: bytes) -> str:
 def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:
     """Yield the records that `data`, decompressed, holds from its first to its last byte.
 
-    Raises CorruptRecordError, naming `source` and `source_position` (of the batch), where they are not what `header`
+    Raises CorruptRecordError, naming `source` and `source_position` (of the batch), if they are not what `header`
     promises.
     """
     append_time = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None

@@ -84,7 +84,7 @@ def encode_batch(
 
     With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record. With a
     `delete_horizon` (ms) that stands in the place of the base timestamp, as compaction writes it.
-    Raises ConfigurationError where there are no records, or some that one batch cannot hold.
+    Raises ConfigurationError if there are no records, or some that one batch cannot hold.
     """
     _check_records(records)
     first, last = records[0], records[-1]
@@ -140,7 +140,7 @@ def encode_empty_batch(batch: Buffer) -> bytes:
 def restamp_batch(batch: bytearray, append_time: int) -> None:
     """Stamp the encoded `batch` in place as a broker does that appends with its own time, `append_time` in ms.
 
-    The records keep the producer's times in their deltas, though no reader shows them. Its checksum is made anew.
+    The records keep the producer's times in their deltas, though no reader shows them. Its checksum is rebuilt.
     """
     attributes = int.from_bytes(batch[CRC_END : CRC_END + 2], "big") | APPEND_TIME_BIT
     batch[CRC_END : CRC_END + 2] = attributes.to_bytes(2, "big")
@@ -148,7 +148,7 @@ def restamp_batch(batch: bytearray, append_time: int) -> None:
 
 
 def correct_max_timestamp(batch: bytearray, max_timestamp: int) -> None:
-    """Set what the header of the encoded `batch` says of its largest timestamp (ms), and make its checksum anew."""
+    """Set what the header of the encoded `batch` says of its largest timestamp (ms), and make its checksum again."""
     _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
     batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
 

@@ -90,7 +90,7 @@ class SegmentScanner:
         """Scan the whole batches that `window` begins with; return their table and how many bytes they take.
 
         What is left, less than a batch, has to begin the next window. Nothing of `window` is copied or kept.
-        Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken: its `position` is where
+        Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken: its `position` is if
         the sound part of the segment ends.
         """
         data = as_array(window)
@@ -118,7 +118,7 @@ class SegmentScanner:
     def finish(self, left: int) -> None:
         """End the scan with `left` bytes of the segment not consumed.
 
-        Raises CorruptRecordError where there are any: the segment ends inside a batch.
+        Raises CorruptRecordError if there are any: the segment ends inside a batch.
         """
         if left:
             reason = f"truncated: the last {left} bytes are the beginning of a batch"
@@ -191,7 +191,7 @@ def iterate_segment(
     The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
     is used again, and grows only for a batch that is larger. With `keep_windows` each window has a buffer of its own,
     and stays valid for as long as somebody keeps it. Raises as SegmentScanner.feed does, behind the last batch
-    that is sound, and CorruptRecordError where the file ends inside a batch, or in zeros that are not asked for.
+    that is sound, and CorruptRecordError if the file ends inside a batch, or in zeros that are not asked for.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with open_unbuffered(path) as file:
@@ -326,7 +326,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 
 def is_whole_batch(path: Path, position: int) -> bool:
-    """Whether a batch of any magic begins at `position` of the file, ends in it, and has the checksum that it says."""
+    """Return whether a batch of any magic begins at `position`, ends in the file, and has the checksum in its header."""
     with open_regular(path) as file:
         file.seek(position)
         head = file.read(CRC_END)

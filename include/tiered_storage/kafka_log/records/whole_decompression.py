@@ -1,6 +1,6 @@
 """Decompresses a batch's records in one call, where the bytes themselves say that this is safe.
 
-Each function returns the contents, or None where only decompressing piece by piece can tell: what the data claims is
+Each function returns the contents, or None if only decompressing piece by piece can tell: what the data claims is
 out of all proportion or beyond the cap, something follows its end, it is broken, or the codec could not say so. One
 call writes its output once; pieces are joined at the end, which costs up to half of the speed.
 
@@ -44,7 +44,7 @@ def zstd_decompressor() -> zstandard.ZstdDecompressor:
 
 
 def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:
-    """Return the contents of the one LZ4 frame that `data` is, or None where that is not certain."""
+    """Return the contents of the one LZ4 frame that `data` is, or None if that is not certain."""
     most = _LZ4_MAX_RATIO * len(data)
     if most > max_bytes or len(data) < _LZ4_CONTENT_SIZE_END:
         return None
@@ -58,7 +58,7 @@ def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:
 
 
 def unzstd_whole(data: memoryview, max_bytes: int) -> bytes | None:
-    """Return the contents of the one Zstandard frame that `data` is, or None where that is not certain."""
+    """Return the contents of the one Zstandard frame that `data` is, or None if that is not certain."""
     if data[:4] != _ZSTD_MAGIC:
         return None
     try:

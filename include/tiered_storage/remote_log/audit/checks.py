@@ -37,8 +37,8 @@ class RemoteLogChecks:
 
         Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
 
-        Raises ConfigurationError where nothing that is known is selected, and for a store that cannot be listed;
-        StoreMismatchError where store and metadata are no pair.
+        Raises ConfigurationError if nothing that is known is selected, and for a store that cannot be listed;
+        StoreMismatchError if store and metadata are no pair.
         """
         if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)

@@ -32,7 +32,7 @@ from tiered_storage.remote_log.storage.object_names import segment_object_names
 def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> tuple[Anomaly, ...]:
     """Read a finished segment back, within `limit`, and return what is wrong with it.
 
-    Raises RemoteStorageError where the store itself fails.
+    Raises RemoteStorageError if the store itself fails.
     """
     audit = _SegmentAudit(segment, storage, limit)
     return tuple(Anomaly.of_segment(kind, segment, message) for kind, message in audit.findings())

@@ -69,7 +69,7 @@ class LocalLogs:
             self.unseen.append(f"local logs were not looked at, nor what is missing between the tiers: {error}")
 
     def range_of(self, partition: TopicIdPartition) -> LocalRange | None:
-        """Return the partition's local log as it was; None where it is not there or not being copied."""
+        """Return the partition's local log as it was; None if it is not there or not being copied."""
         return self._ranges.get(partition)
 
     def range_now(self, partition: TopicIdPartition) -> LocalRange | None:

@@ -76,7 +76,7 @@ class Batches:
         )
 
     def first_not_in(self, other: Self) -> int | None:
-        """Return the row of the first batch that `other` does not have just so; None where it has them all."""
+        """Return the row of the first batch that `other` does not have just so; None if it has them all."""
         if not len(other):
             return 0 if len(self) else None
         at = np.minimum(np.searchsorted(other.base, self.base), len(other) - 1)

@@ -60,7 +60,7 @@ def commit_copy(
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
-    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them anew. While the
+    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them again. While the
     local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
     was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
     one partition is in the report.
@@ -227,7 +227,7 @@ def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> in
     """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
 
     The local log may have lost its start since the copy began: what was copied of it stays. So does what readers could
-    see before, where metadata that were made anew know of no log start: a broker's own, which trimming moves, ends
+    see before, where metadata that were rebuilt know of no log start: a broker's own, which trimming moves, ends
     nothing of it.
     """
     if _is_visible(first):
@@ -247,7 +247,7 @@ def _is_visible(segment: RemoteLogSegmentMetadata) -> bool:
 
 
 def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
-    """Whether an earlier commit made it visible; it may have expired since. Whatever holds now, it stays committed."""
+    """Return whether an earlier commit made the segment visible; True even if it has expired since."""
     return segment is not None and (_is_visible(segment) or segment.custom_metadata is not None)
 
 

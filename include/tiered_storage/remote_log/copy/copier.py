@@ -129,7 +129,7 @@ class _SegmentStream:
     def chunks(self) -> Iterator[memoryview]:
         """Yield the segment window by window.
 
-        Raises CorruptRecordError for whatever is not as a broker wrote it, and InvalidLogDirectoryError where nobody
+        Raises CorruptRecordError for whatever is not as a broker wrote it, and InvalidLogDirectoryError if nobody
         can know what is aborted.
         """
         checks = self._local_index_checks()

@@ -91,7 +91,7 @@ def ensure_same_below(
     lineage: Sequence[EpochEntry],
     storage: RemoteStorageManager,
 ) -> None:
-    """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it ends its life.
+    """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it expires.
 
     Nobody can compare it afterwards. Of segments with the same checksum the remote one is not read. Raises as
     ensure_same_batches.
@@ -236,7 +236,7 @@ def _ensure_replaceable(
 
     The checksum that was sent proves it, whatever the boundaries. Where that is not known, or `due` have only a part
     of the segment, every batch that can still be read must be the same, with the last one. Raises ForkedLogError, and
-    RemoteObjectCorruptError where nothing proves it.
+    RemoteObjectCorruptError if nothing proves it.
     """
     local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]
     if not local:
@@ -269,7 +269,7 @@ def _ensure_replaceable(
 
 
 def _reach(windows: Iterable[Batches], offset: int) -> bool:
-    """Whether the last batch of `windows` holds `offset` or more: a fork differs in its last batch."""
+    """Return whether the last batch of `windows` holds `offset` or more: a fork differs in its last batch."""
     return any(len(window) and window.last[-1] >= offset for window in windows)
 
 

@@ -56,7 +56,7 @@ class LostIdentities:
         return self._why_topic_id_lost(log) or self._why_both_lost(log)
 
     def is_remote(self, partition: TopicIdPartition) -> bool:
-        """Whether anything finished is remote of the topic of `partition`, under its very ids."""
+        """Return whether anything finished is remote of the topic of `partition`, under its very ids."""
         return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
 
     def _why_topic_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:

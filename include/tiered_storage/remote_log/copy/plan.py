@@ -99,7 +99,7 @@ class CopyPlan:
 
     `lineages` are to be kept, also of partitions where nothing is due: a broker that is trimmed forgets. `refused` are
     partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
-    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied anew,
+    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied again,
     for a repair: they count as if they were not there.
     """
 
@@ -168,7 +168,7 @@ def plan_copy(
 ) -> CopyPlan:
     """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
 
-    `why_no_name` says why the store can never hold a partition, None where it can. Raises whatever `source` and
+    `why_no_name` says why the store can never hold a partition, None if it can. Raises whatever `source` and
     `metadata` raise as a whole; what concerns one partition is in the plan.
     """
     if not settings.remote_log_storage_system_enable:

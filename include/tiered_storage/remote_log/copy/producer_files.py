@@ -84,14 +84,14 @@ class ProducerFiles:
     def feed(self, window: memoryview, batches: BatchTable) -> None:
         """Take the segment's next batches, whose bytes are `window`.
 
-        Raises CorruptRecordError where an end marker cannot be read.
+        Raises CorruptRecordError if an end marker cannot be read.
         """
         if self._seen_from is not None:
             self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
         self._aborted += follow(self._state, self._segment.log_path, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
-        """Begin anew where the snapshot that this began with is found to be of another log or of another time.
+        """Begin again where the snapshot that this began with is found to be of another log or of another time.
 
         `logged` is what the log says of the producers before the segment. Where that is not all, only both files
         together, each sound in itself, stand against the snapshot's checksum. None stands for no such finding.
@@ -118,7 +118,7 @@ class ProducerFiles:
     def contents(self) -> dict[IndexKind, bytes]:
         """Return those of the two files that there have to be.
 
-        Raises InvalidLogDirectoryError, which says what to do, where nobody can know what is aborted.
+        Raises InvalidLogDirectoryError, which says what to do, if nobody can know what is aborted.
         """
         found = {
             IndexKind.TRANSACTION: self._transaction_index(),
@@ -146,7 +146,7 @@ class ProducerFiles:
         return encode_aborted_transactions(entries)
 
     def _producer_snapshot(self) -> bytes | None:
-        """Return the snapshot at the offset behind the segment; None where it is lost and cannot be known."""
+        """Return the snapshot at the offset behind the segment; None if it is lost and cannot be known."""
         path = producer_snapshot_path(self._segment.directory, self._state.end_offset)
         instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
         try:
@@ -208,7 +208,7 @@ class ProducerFiles:
             )
 
     def _is_true(self, entry: AbortedTransaction, of_log: AbortedTransaction | None) -> bool:
-        """Say whether `entry` is what the log says, `of_log`, or what it can say of a time that is not known here."""
+        """Return whether `entry` equals the log's, `of_log`, or can describe a time that the log no longer shows."""
         began_before = entry.first_offset < (self._seen_from or 0)
         if of_log is None:
             return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers

@@ -49,7 +49,7 @@ _FILE_READ_BYTES = 1 << 20
 def sent_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
     """Return the checksum of the data of `segment` as it was sent: by its metadata, else by its manifest.
 
-    None where neither has it. Raises what reading the manifest raises.
+    None if neither has it. Raises what reading the manifest raises.
     """
     known = known_crc32c(segment)
     if known is not None:
@@ -58,7 +58,7 @@ def sent_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager
 
 
 def known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
-    """Return the checksum of the data of `segment` as it was sent; None where its metadata do not have it."""
+    """Return the checksum of the data of `segment` as it was sent; None if its metadata do not have it."""
     if segment.custom_metadata is None:
         return None
     with suppress(RemoteObjectCorruptError, LaterVersionError):
@@ -69,7 +69,8 @@ def known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
 def is_same_file(
     local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
 ) -> bool:
-    """Whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by now.
+    """Return whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by
+    now.
 
     Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
     """
@@ -93,7 +94,7 @@ def _file_crc32c(path: Path) -> int:
 def are_sent_bytes(
     segment: RemoteLogSegmentMetadata, sent: int | None, windows: Iterable[tuple[memoryview, BatchTable]]
 ) -> bool:
-    """Whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
+    """Return whether the batches of `windows` at the offsets of `segment`, each once, are the bytes that were sent."""
     if sent is None:
         return False
     found = _Found(segment)
@@ -160,7 +161,7 @@ def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMa
 
 
 def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
-    """Return the last offset of the batches of `segment` that can still be read; None where there is none."""
+    """Return the last offset of the batches of `segment` that can still be read; None if there is none."""
     return max((int(window.last[-1]) for window in readable_batches(segment, storage) if len(window)), default=None)
 
 
@@ -174,7 +175,7 @@ def why_other_records(
     """Return why readers get other records from `others` than from `segment`, where both hold offsets; None: the same.
 
     Looks from `log_start` (inclusive) on. Of a damaged `segment` each batch counts whose CRC holds. Segments that were
-    sent with the same checksum are not read. Raises what the store raises where it cannot be asked.
+    sent with the same checksum are not read. Raises what the store raises if it cannot be asked.
     """
     end = valid_end(segment, whole_lineage([segment, *(covered.segment for covered in others.ranges)], lineage))
     for run in others.runs(max(segment.start_offset, log_start), end):
@@ -214,7 +215,8 @@ def is_held_elsewhere(
     lineage: Sequence[EpochEntry],
     storage: ListableStorage,
 ) -> bool:
-    """Whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in `log`.
+    """Return whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in
+    `log`.
 
     Of a copy whose leader epochs nobody knows every batch counts, up to its end.
     A local file of the same offsets is recognised by its checksum (None: not known); else every byte of `held_by` is

@@ -191,7 +191,7 @@ def _begin(
 
 
 def _is_of(segment: PlannedSegment, lineage: Sequence[EpochEntry]) -> bool:
-    """Whether `segment` was planned under the leaders that are known now."""
+    """Return whether `segment` was planned under the leaders that are known now."""
     planned = epochs_within(segment.lineage, segment.base_offset, segment.end_offset)
     return planned == epochs_within(lineage, segment.base_offset, segment.end_offset)
 

@@ -50,7 +50,7 @@ class RemoteIndexBuilder:
     def __init__(self, metadata: RemoteLogSegmentMetadata, chunk_bytes: int = CHUNK_BYTES) -> None:
         """Build for the segment of `metadata`, whose chunks are parts of its data object.
 
-        Raises ConfigurationError where `chunk_bytes` is not between 1 and 64 MiB, or the ids make no object's name.
+        Raises ConfigurationError if `chunk_bytes` is not between 1 and 64 MiB, or the ids make no object's name.
         """
         if not 1 <= chunk_bytes <= MAX_CHUNK_BYTES:
             raise ConfigurationError(f"chunks of {chunk_bytes} bytes: choose from 1 to {MAX_CHUNK_BYTES}")
@@ -65,7 +65,7 @@ class RemoteIndexBuilder:
     def append(self, batches: BatchTable) -> None:
         """Take the next batches; `position` counts from the start of the segment's `.log` file.
 
-        Raises CorruptIndexError where they do not begin where the last ones ended.
+        Raises CorruptIndexError if they do not begin if the last ones ended.
         """
         if not len(batches):
             return

@@ -18,12 +18,12 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 class RemoteIndexCheck:
-    """Makes the trio anew from the batches, cut where the remoteLogIndex cuts them, and compares."""
+    """Makes the trio again from the batches, cut where the remoteLogIndex cuts them, and compares."""
 
     def __init__(self, source: str, segment: RemoteLogSegmentMetadata, contents: Mapping[IndexKind, bytes]) -> None:
         """Check the trio among `contents`, the bundle `source` of `segment`.
 
-        Raises CorruptIndexError where an entry of the remoteLogIndex cannot be read.
+        Raises CorruptIndexError if an entry of the remoteLogIndex cannot be read.
         """
         self._source = source
         self._base_offset = segment.start_offset
@@ -52,7 +52,7 @@ class RemoteIndexCheck:
             self._open = number
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError where the trio is not theirs."""
+        """Say that there are no more batches. Raises CorruptIndexError if the trio is not theirs."""
         for (position, entry), made in zip(self._entries, self._made, strict=False):
             if entry != made:
                 raise self._disagreement("remoteLogIndex", position, f"it says {entry}, the log {made}")

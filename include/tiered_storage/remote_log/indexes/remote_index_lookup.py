@@ -45,7 +45,7 @@ class RemoteIndexes:
     def parse(cls, source: str, base_offset: int, log_index: bytes, offset_index: bytes, time_index: bytes) -> Self:
         """Read the three indexes of the segment that begins at `base_offset`; errors name `source`.
 
-        Raises CorruptIndexError where an entry is torn, negative, does not rise, or points past the remoteLogIndex.
+        Raises CorruptIndexError if an entry is torn, negative, does not rise, or points past the remoteLogIndex.
         """
         by_offset = _entries(
             offset_index, OFFSET_ENTRY, "relative_offset", len(log_index), f"{source}: remoteOffsetIndex"
@@ -66,7 +66,7 @@ class RemoteIndexes:
     def chunk_for_offset(self, offset: int) -> RemoteLogIndexEntry | None:
         """Return the chunk that holds `offset`, or else the first one behind it; None past the last.
 
-        Raises CorruptIndexError where the indexes do not agree.
+        Raises CorruptIndexError if the indexes do not agree.
         """
         i = max(0, int(np.searchsorted(self.first_offsets, offset, side="right")) - 1)
         while i < self.first_offsets.size:
@@ -85,7 +85,7 @@ class RemoteIndexes:
     def chunk_for_timestamp(self, timestamp: int) -> RemoteLogIndexEntry | None:
         """Return the first chunk with a record at or after `timestamp` (ms), or None.
 
-        Raises CorruptIndexError where the indexes do not agree.
+        Raises CorruptIndexError if the indexes do not agree.
         """
         i = int(np.searchsorted(self.timestamps, timestamp, side="left"))
         if i == self.timestamps.size:

@@ -51,7 +51,7 @@ class RemoteLogIndexEntry:
     length: int
 
     def to_bytes(self) -> bytes:
-        """Return the entry's bytes. Raises ConfigurationError where the object's name is too long for one."""
+        """Return the entry's bytes. Raises ConfigurationError if the object's name is too long for one."""
         rdi = _POSITION.pack(self.position) + self.object_name.encode()
         length = _HEAD.size + _FIXED.size + len(rdi)
         if length > MAX_ENTRY_BYTES:
@@ -65,7 +65,7 @@ class RemoteLogIndexEntry:
 def read_entry(raw: bytes, position: int, source: str) -> tuple[RemoteLogIndexEntry, int]:
     """Return the entry at `position` of the remote log index `raw`, and where the next one begins.
 
-    Raises CorruptIndexError, naming `source`, where no whole and sensible entry with the right checksum begins there.
+    Raises CorruptIndexError, naming `source`, if no whole and sensible entry with the right checksum begins there.
     """
     end = _entry_end(raw, position, source)
     fixed_position = position + _HEAD.size

@@ -5,7 +5,7 @@ In the work area, under a folder of its own for every try of a run:
     job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
     tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
     begun-{group}-{id}    empty: a worker has begun the group, where no second one may
-    result-{group}.jsonl  a line for each piece that ended, written anew now and then while the group is worked on
+    result-{group}.jsonl  a line for each piece that ended, written again now and then while the group is worked on
 
 and how far each group is (progress.py).
 
@@ -81,7 +81,7 @@ class JobFolder:
         self.work.write(self.path("result", number), results, kind)
 
     def results(self, number: int, kind: type[Message]) -> list[Message]:
-        """Read what came of group `number` so far; nothing where its worker has written nothing yet."""
+        """Read what came of group `number` so far; nothing if its worker has written nothing yet."""
         return self.work.read_if_there(self.path("result", number), kind)
 
     def path(self, kind: str, number: int) -> str:

@@ -58,7 +58,7 @@ def submit_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path, how: int) -> int | None:
-    """Return what holds the lock until it is closed; None where the folder is gone, locked, or somebody else's."""
+    """Return what holds the lock until it is closed; None if the folder is gone, locked, or somebody else's."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

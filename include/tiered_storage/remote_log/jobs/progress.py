@@ -2,7 +2,7 @@
 
 Beside the tasks of its group (groups.py) every worker leaves
 
-    progress-{group}.jsonl   GroupProgress: one line, written anew every PROGRESS_SECONDS and at the group's end
+    progress-{group}.jsonl   GroupProgress: one line, written again every PROGRESS_SECONDS and at the group's end
 
 A byte has moved once it was read, checked, and asked for no more: where the disk or the store hangs, none does.
 """
@@ -99,7 +99,7 @@ class JobWatch:
 
     `say` gets the progress every `say_seconds`, `on_stuck` is called once when no byte has moved and nothing has ended
     for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. Behind the block, `progress`
-    is how far the job came, and `stuck` why it was given up, None where it was not.
+    is how far the job came, and `stuck` why it was given up, None if it was not.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class JobWatch:
             self._give_up()
 
     def is_moving(self) -> bool:
-        """Whether the job has not been given up."""
+        """Return whether the job has not been given up."""
         return self.stuck is None
 
     def __enter__(self) -> Self:

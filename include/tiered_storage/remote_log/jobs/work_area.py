@@ -77,7 +77,7 @@ class WorkArea:
     def read_report(self, path: str, kind: type[Message]) -> list[Message]:
         """Read the report at `path`, only to show it: whoever may write to the work area may have written it.
 
-        None where it does not exist. Raises ConfigurationError for a broken one and for more than MOST_REPORT_BYTES.
+        None if it does not exist. Raises ConfigurationError for a broken one and for more than MOST_REPORT_BYTES.
         """
         try:
             return from_lines(self._raw(path, MOST_REPORT_BYTES), kind, f"{self.url}/{path}")
@@ -115,7 +115,7 @@ class WorkArea:
         self._client.close()
 
     def _raw(self, path: str, most: int) -> bytes:
-        """Return all bytes at `path`. Raises ConfigurationError where there are more than `most`."""
+        """Return all bytes at `path`. Raises ConfigurationError if there are more than `most`."""
         size = self._client.size(path)
         if size > most:
             raise ConfigurationError(

@@ -105,7 +105,7 @@ def opened_job(
 ) -> Iterator[OpenedJob[Description]]:
     """Open a job described by a `kind`, and its store, for a `with`.
 
-    Raises RemoteObjectNotFoundError where there is no such job, UntrustedMessageError, and ConfigurationError where it
+    Raises RemoteObjectNotFoundError if there is no such job, UntrustedMessageError, and ConfigurationError if it
     is of another kind.
     """
     with access.files(environ) as job:

@@ -165,7 +165,7 @@ class GenerationGuard:
     ) -> tuple[Generation, StoredGeneration | None]:
         """Return what metadata and store know of the generation.
 
-        Raises OutdatedMetadataError where they differ, by more than a next token, in what `is_refused`.
+        Raises OutdatedMetadataError if they differ, by more than a next token, in what `is_refused`.
         """
         why = ""
         for _ in range(LOOKS):
@@ -206,14 +206,14 @@ class GenerationGuard:
 
 
 def is_carried(known: Generation, stored: StoredGeneration | None) -> bool:
-    """Whether a store at `stored` carries the generation that metadata know, or the next one already."""
+    """Return whether a store at `stored` carries the generation that metadata know, or the next one already."""
     if stored is None:
         return known.number == 0
     return (stored.number, stored.token) in {(known.number, known.token), (known.number + 1, known.next_token)}
 
 
 def is_older(known: Generation, stored: StoredGeneration | None) -> bool:
-    """Whether metadata at `known` may lack what a store at `stored` has: they are older, or a part of them is."""
+    """Return whether metadata at `known` are older than a store at `stored`, wholly or in part."""
     if not known.has_own_decisions:
         return True
     return stored is not None and stored.number >= known.number and not is_carried(known, stored)
@@ -298,7 +298,7 @@ class GuardedSafety:
     guard: GenerationGuard
 
     def stop(self, reason: str, said_by: str) -> None:
-        """As Safety.stop. Raises OutdatedMetadataError, after the stop, where other metadata are the store's."""
+        """As Safety.stop. Raises OutdatedMetadataError, after the stop, if other metadata are the store's."""
         self.safety.stop(reason, said_by)
         try:
             self.guard.publish_pending("all deletions are stopped")

@@ -86,7 +86,7 @@ class StoredState:
 
 
 def goes_as_a_whole(state: PartitionState) -> bool:
-    """Whether the deletion of the whole partition has begun, so that every segment of it is marked."""
+    """Return whether the deletion of the whole partition has begun, so that every segment of it is marked."""
     return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
 
 
@@ -100,8 +100,8 @@ def write_partition_state(
     """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
 
     To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
-    anew: the metadata have all of it. Raises what the store raises, and where a later lease wrote, LeaseLostError,
-    or OutdatedMetadataError where `leases` never gave that one.
+    again: the metadata have all of it. Raises what the store raises, and if a later lease wrote, LeaseLostError,
+    or OutdatedMetadataError if `leases` never gave that one.
     """
     manifests = manifests_of(storage)
     if manifests is None:

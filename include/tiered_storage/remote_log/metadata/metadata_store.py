@@ -26,13 +26,13 @@ class MetadataIdentity(Protocol):
         ...
 
     def bound_store_uuid(self) -> str | None:
-        """Return the UUID of the object store that this metadata describes; None where none was bound yet."""
+        """Return the UUID of the object store that this metadata describes; None if none was bound yet."""
         ...
 
     def bind_store(self, uuid: str) -> None:
         """Belong to the object store `uuid` from now on; binding the same again does nothing.
 
-        Raises StoreMismatchError where another one is bound.
+        Raises StoreMismatchError if another one is bound.
         """
         ...
 
@@ -72,7 +72,7 @@ class MetadataGeneration(Protocol):
         ...
 
     def confirm(self, published: Generation) -> None:
-        """Record that the store carries `published` by now; does nothing where another process recorded it first."""
+        """Record that the store carries `published` by now; does nothing if another process recorded it first."""
         ...
 
     def claim(self, newest_number: int) -> None:
@@ -83,7 +83,7 @@ class MetadataGeneration(Protocol):
         ...
 
     def backed_up_at(self) -> int | None:
-        """Return when the last backup was made (ms); None where none was."""
+        """Return when the last backup was made (ms); None if none was."""
         ...
 
     def record_backup(self, now: int) -> None:
@@ -180,7 +180,7 @@ class MetadataStore(Protocol):
         ...
 
     def check_integrity(self) -> None:
-        """Read the whole store; raises MetadataCorruptError where its structure is broken."""
+        """Read the whole store; raises MetadataCorruptError if its structure is broken."""
         ...
 
     def spend_reserve(self) -> None:

@@ -79,8 +79,8 @@ class RemoteLogMetadataManager(Protocol):
     def add_remote_log_segment_metadata(self, metadata: RemoteLogSegmentMetadata, lease: Lease) -> None:
         """Record a copy that starts (COPY_SEGMENT_STARTED, under `lease`).
 
-        Adding the very same again does nothing. Raises LeaseLostError where a newer holder exists, and
-        InvalidTransitionError for another state, for an id that is known with other content, or where the partition is
+        Adding the very same again does nothing. Raises LeaseLostError if a newer holder exists, and
+        InvalidTransitionError for another state, for an id that is known with other content, or if the partition is
         to go, or gone, as a whole.
         """
         ...
@@ -90,8 +90,8 @@ class RemoteLogMetadataManager(Protocol):
     ) -> RemoteLogSegmentMetadata:
         """Take one step in a segment's life, atomically with the check of `lease`; returns what it now is.
 
-        A repeated step does nothing. Raises InvalidTransitionError (also for an unknown id), and LeaseLostError where
-        a newer holder exists, or where a copy would be finished under another lease than it began under.
+        A repeated step does nothing. Raises InvalidTransitionError (also for an unknown id), and LeaseLostError if
+        a newer holder exists, or if a copy would be finished under another lease than it began under.
         """
         ...
 
@@ -147,7 +147,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """Return OUR log start offset (inclusive); None where nothing was ever decided."""
+        """Return OUR log start offset (inclusive); None if nothing was ever decided."""
         ...
 
     def advance_log_start_offset(
@@ -200,7 +200,7 @@ class RemoteLogMetadataManager(Protocol):
         """Keep what `lineage` tells, together with what is known already (lineage.merged): a later leader's
         word is not lost by it.
 
-        Raises LeaseLostError, and ConfigurationError where an epoch does not rise or a start offset falls.
+        Raises LeaseLostError, and ConfigurationError if an epoch does not rise or a start offset falls.
         """
         ...
 
@@ -238,7 +238,7 @@ class Leases(Protocol):
         ...
 
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
-        """Prolong it. Raises LeaseLostError where another holder exists, or where it was given back.
+        """Prolong it. Raises LeaseLostError if another holder exists, or if it was given back.
 
         Another holder has a higher number; or the same one under another name, in metadata from a backup.
         """
@@ -253,7 +253,7 @@ class Leases(Protocol):
         ...
 
     def fencing_number(self, partition: TopicIdPartition) -> int:
-        """Return the number of the newest lease of `partition`, held or not; 0 where there never was one."""
+        """Return the number of the newest lease of `partition`, held or not; 0 if there never was one."""
         ...
 
     def release(self, lease: Lease) -> None:
@@ -306,7 +306,7 @@ class Topics(Protocol):
         ...
 
     def named(self, name: str) -> Sequence[Topic]:
-        """Return the decisions for every life of a topic's name, by cluster."""
+        """Return the decisions for every incarnation of a topic's name, by cluster."""
         ...
 
     def list(self) -> Sequence[Topic]:

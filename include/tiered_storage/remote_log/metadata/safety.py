@@ -60,7 +60,7 @@ class Safety(Protocol):
         ...
 
     def stopped(self) -> Stop | None:
-        """Return why nothing may be deleted; None where it may."""
+        """Return why nothing may be deleted; None if it may."""
         ...
 
     def put_verdict(self, verdict: AuditVerdict) -> None:

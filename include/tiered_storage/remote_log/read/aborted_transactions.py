@@ -121,7 +121,7 @@ class AbortedTransactionSearch:
 
 
 def _read_local(segment: LocalSegment) -> SegmentTransactions | None:
-    """Return what a local segment tells; None where it is gone."""
+    """Return what a local segment tells; None if it is gone."""
     files = LogSegment(segment.base_offset, segment.log_path.parent)
     index = TransactionIndex.read(files.transaction_index_path, segment.base_offset)
     undecided_from = None

@@ -88,7 +88,7 @@ _WINDOW_BYTES = 1 << 20
 def first_at_or_after(segment: LocalSegment, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
     """Return the first record of [`first_offset`, `end_offset`) in `segment` whose timestamp is at least `timestamp`.
 
-    Raises FileNotFoundError where the segment is gone, CorruptRecordError.
+    Raises FileNotFoundError if the segment is gone, CorruptRecordError.
     """
     begin = max(_position_of(segment, _last_offset_before(segment, timestamp)), _position_of(segment, first_offset))
     for batches in _batches(segment, begin, end_offset):
@@ -194,7 +194,7 @@ def _entries_before(segment: LocalSegment, end_offset: int) -> Iterator[tuple[in
 
 
 def _position_of(segment: LocalSegment, offset: int) -> int:
-    """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 where that tells nothing."""
+    """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 if that tells nothing."""
     files = LogSegment(segment.base_offset, segment.log_path.parent)
     try:
         return OffsetIndex.read(files.offset_index_path, segment.base_offset).lookup(offset).position

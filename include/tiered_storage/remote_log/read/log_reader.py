@@ -160,7 +160,7 @@ class RemoteLogReader:
         """Return what there is of a partition, or was when it was looked at last.
 
         That is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as looking took, if that is
-        more. Where `offset` lies outside of what was seen before, or `epochs` do not fit it, it looks anew. Raises
+        more. Where `offset` lies outside of what was seen before, or `epochs` do not fit it, it looks again. Raises
         ReadTimedOutError.
         """
         deadline = self._deadline(None)
@@ -183,7 +183,7 @@ class RemoteLogReader:
     ) -> FoundOffset | None:
         """Return an offset by its name, or the first whose record has at least the timestamp `spec` (ms).
 
-        None where there is no such record below the end that `isolation` lets a reader see, or nothing tiered. Raises
+        None if there is no such record below the end that `isolation` lets a reader see, or nothing tiered. Raises
         RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp; and what
         hides the local tier where that might change the answer, unless asked only `of_what_is_seen`.
         """
@@ -221,7 +221,7 @@ class RemoteLogReader:
         `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. What is on its
         way is bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you
         leave early. `epochs` are compared before the first batch. Raises OffsetOutOfRangeError (with the range there
-        is), LeaderEpochError, RecordsDeletedError where the log start moved past what is being read,
+        is), LeaderEpochError, RecordsDeletedError if the log start moved past what is being read,
         RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost, RemoteStorageError, ReadRefusedError.
         """
         stream = LogStream(

@@ -82,7 +82,7 @@ class LogStream:
         """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
 
         Raises OffsetOutOfRangeError, LeaderEpochError, RecordsDeletedError, RemoteStorageError, ReadRefusedError,
-        CorruptLogError; and where the local tier is hidden and might have what was asked for, once all the rest was
+        CorruptLogError; and if the local tier is hidden and might have what was asked for, once all the rest was
         given, what hides it.
         """
         view = await self._first_view(self._new_deadline())
@@ -120,7 +120,8 @@ class LogStream:
         try:
             return await self._fetch_from(view, deadline)
         except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            # Deleted, copied anew, or in sight again since it was looked at; what is lost is so after another look too.
+            # Deleted, copied again, or in sight again since it was looked at; what is lost is so after another look
+            # too.
             self._forget_plan()
             return await self._fetch_from(await self._views.anew(self._partition, deadline), deadline)
 
@@ -161,7 +162,7 @@ class LogStream:
         return await outcome_of(self._local_pool.submit(lambda: self._read_local(view, segment, offset)))
 
     def _read_local(self, view: PartitionView, segment: LocalSegment, offset: int) -> FetchedBatches | None:
-        """Return about 1 MiB of a local segment; None where it is gone."""
+        """Return about 1 MiB of a local segment; None if it is gone."""
         local = view.local
         try:
             found = self._local_reader.scan(LogSegment(segment.base_offset, segment.log_path.parent), offset)

@@ -56,7 +56,7 @@ class OffsetSearch:
     ) -> FoundOffset | None:
         """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: no such.
 
-        Raises FileNotFoundError and RemoteObjectNotFoundError where the partition is not any more as `view` shows it;
+        Raises FileNotFoundError and RemoteObjectNotFoundError if the partition is not any more as `view` shows it;
         ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
         end = view.end_offset(isolation)
@@ -172,7 +172,7 @@ def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset |
 def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
     """Return what holds the offsets up to `end` (exclusive), each once: what is local locally, all else remotely.
 
-    Of remote segments only those that have a record of at least `timestamp`. Raises RemoteObjectNotFoundError where
+    Of remote segments only those that have a record of at least `timestamp`. Raises RemoteObjectNotFoundError if
     offsets are missing.
     """
     pieces = []

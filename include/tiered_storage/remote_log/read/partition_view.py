@@ -66,7 +66,7 @@ class PartitionView:
 
     @property
     def remote_end(self) -> int:
-        """The offset behind the last one that is remote; 0 where nothing is."""
+        """The offset behind the last one that is remote; 0 if nothing is."""
         return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
 
     @property
@@ -91,7 +91,7 @@ class PartitionView:
         """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside.
 
         So is what is not committed yet, whoever asks, as with a broker: there is only nothing to give. Raises what
-        hides the local tier where that might have the offset.
+        hides the local tier if that might have the offset.
         """
         start, end = self.log_start_offset, self.end_offset(Isolation.READ_UNCOMMITTED)
         if not start <= offset <= end:
@@ -139,9 +139,9 @@ class PartitionView:
         return found if found.start_offset <= offset else None
 
     def existing_remote_range(self, offset: int) -> CoveredRange:
-        """Return the same. Raises RemoteObjectNotFoundError where there is none: an offset is never passed over.
+        """Return the same. Raises RemoteObjectNotFoundError if there is none: an offset is never passed over.
 
-        Raises what hides the local tier where that might have the offset.
+        Raises what hides the local tier if that might have the offset.
         """
         found = self.remote_range(offset)
         if found is None:

@@ -1,10 +1,10 @@
-"""Makes the metadata anew from the store alone, into a metadata store that knows nothing yet.
+"""Makes the metadata again from the store alone, into a metadata store that knows nothing yet.
 
 Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
 tell them. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
 others hold. Where no document tells our log start, none is made up: what nobody decided ends nothing. Fencing
 numbers go on so far above all that were ever given that no run of before can pass for a holder, and whoever deletes has
-to be allowed to anew. Only at the very end the store is bound to the new metadata: until then, and for good if this
+to be allowed to again. Only at the very end the store is bound to the new metadata: until then, and for good if this
 ends early, it belongs to the old ones.
 """
 
@@ -270,7 +270,7 @@ def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store
 def rebuild_metadata(
     settings: Settings, options: ObjectStoreOptions, clock: Clock, into: Path | None = None, *, dry_run: bool = False
 ) -> RebuildReport:
-    """Make the metadata anew from the store, into the file `into`, or else where the settings have them.
+    """Make the metadata again from the store, into the file `into`, or else where the settings have them.
 
     Where it ends early there is no such file, and it may be done again. A dry run only reads the store. Raises
     ConfigurationError where that file is there, also when all is read; where the store holds nothing of ours; and for a
@@ -301,7 +301,7 @@ def rebuild_metadata(
 def _built_aside(path: Path) -> Iterator[Path]:
     """Yield where to build the file, whose name `path` it gets at the end of the block, if that ends well.
 
-    Raises ConfigurationError where nothing can be written there, or a file of that name came meanwhile.
+    Raises ConfigurationError if nothing can be written there, or a file of that name came meanwhile.
     """
     with ExitStack() as ending:
         try:
@@ -323,7 +323,7 @@ def _built_aside(path: Path) -> Iterator[Path]:
 def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
     """Return the file that a rebuild would make.
 
-    Raises ConfigurationError where it is there, or a log of it, and for one inside a log directory.
+    Raises ConfigurationError if it is there, or a log of it, and for one inside a log directory.
     """
     path = into.expanduser().absolute() if into else sqlite_path(settings.rlmm_config_url.get_secret_value())
     for log_dir in settings.log_dirs:
@@ -380,7 +380,7 @@ def _ensure_something_is_there(storage: ListableStorage, settings: Settings, clo
 
 
 def _is_any_copied(settings: Settings, clock: Clock) -> bool:
-    """Whether the metadata of the settings, beside which others are made, know of a finished segment."""
+    """Return whether the metadata of the settings, beside which others are made, know of a finished segment."""
     with suppress(RemoteMetadataError), open_metadata(settings, clock) as store:
         return any(
             segment.state is SegmentState.COPY_SEGMENT_FINISHED

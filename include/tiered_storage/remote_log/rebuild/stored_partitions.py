@@ -43,9 +43,9 @@ class StoredPartition:
     """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
 
     `marked` are whole too, and were to go before. `hidden_start` is the first offset of what is whole, or may be, and
-    yet is known as neither: its commit marker is missing, or it is unreadable; None where there is no such thing.
+    yet is known as neither: its commit marker is missing, or it is unreadable; None if there is no such thing.
     `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
-    `document` is what the store keeps beside the segments: the newest that can be read, None where there is none.
+    `document` is what the store keeps beside the segments: the newest that can be read, None if there is none.
     `newest_number` is the highest lease that wrote one, readable or not. `notices` tell what nobody knows any more.
     """
 
@@ -85,7 +85,7 @@ class StoredPartition:
 def stored_partitions(storage: ListableStorage) -> Iterator[StoredPartition]:
     """Yield every partition that has a folder in the store, holding one at a time in memory.
 
-    Raises ConfigurationError where a topic id goes by two names: then nobody can say which of them is meant.
+    Raises ConfigurationError if a topic id goes by two names: then nobody can say which of them is meant.
     """
     names: dict[tuple[str, str], str] = {}
     with ThreadPoolExecutor(READERS) as readers:
@@ -259,7 +259,7 @@ def _damaged_twins(
 ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
     """Read back what is there twice; return the damaged ones that nobody needs, and what to tell of all damaged ones.
 
-    Raises what the store raises where it cannot be asked.
+    Raises what the store raises if it cannot be asked.
     """
     checks = WholeChecks(storage)
     log_start = state.log_start_offset or 0

@@ -50,9 +50,10 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 
 def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage) -> bool:
-    """Whether bundle or marker of a finished segment are lost or broken, and its `.log` is there in its full size.
+    """Return whether bundle or marker of a finished segment are lost or broken, and its `.log` is there in its full
+    size.
 
-    False where a later release wrote them. Raises RemoteStorageError where the store cannot be asked.
+    False if a later release wrote them. Raises RemoteStorageError if the store cannot be asked.
     """
     try:
         if storage.object_size(segment_object_names(segment.segment_id, segment.start_offset).data) != segment.size:

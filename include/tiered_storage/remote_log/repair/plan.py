@@ -1,6 +1,6 @@
 """What a repair would do about what an audit found, and what it leaves to a person and why.
 
-Nothing is guessed: a damaged segment is copied anew only where the local log, or sound remote segments beside it, hold
+Nothing is guessed: a damaged segment is copied again only where the local log, or sound remote segments beside it, hold
 every offset of it; what nothing refers to goes only where the metadata know that it was deleted. Planning changes
 nothing: the plan IS the dry run.
 """
@@ -35,13 +35,13 @@ class Leftovers:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What to copy anew, which damaged segments that replaces, which leftovers go, and what a person has to decide.
+    """What to copy again, which damaged segments that replaces, which leftovers go, and what a person has to decide.
 
     `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
     `without_indexes` are damaged segments whose bytes are there and whose indexes are not: those are made from them.
     `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
     of all that the audit named, also of those that stay: none of them can stand in for another. `documents` are the
-    partitions of which the store is to know anew what the metadata know beside the segments.
+    partitions of which the store is to know again what the metadata know beside the segments.
     """
 
     copies: CopyPlan
@@ -77,7 +77,7 @@ def plan_repair(
     """Return what to do about `report`.
 
     `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
-    count (see plan_copy, replacing); of it only what mends something is taken. `unfinished` can be finished (see
+    count (see plan_copy, replacing); of it only what repairs something is taken. `unfinished` can be finished (see
     UncommittedSegments). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes;
     `why_other_records` says why sound remote segments are none to read in place of a damaged one (see sent_records.py).
     """
@@ -187,7 +187,7 @@ class _Mending:
 
 
 def is_held(start: int, end: int, log_start: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Whether `ranges` (ends inclusive, in any order) together hold `start` to `end`, from `log_start` on."""
+    """Return whether `ranges` (ends inclusive, in any order) together hold `start` to `end`, from `log_start` on."""
     reached = max(start, log_start)
     for first, last in sorted(ranges):
         if first > reached:
@@ -205,7 +205,7 @@ def _why_none_ends(report: AuditReport, count: int) -> Finding:
 
 
 def _is_of(segment: RemoteLogSegmentMetadata, overlap: Anomaly) -> bool:
-    """Whether `overlap` is, or may be, of `segment` with what is to be read in its place."""
+    """Return whether `overlap` is, or may be, of `segment` with what is to be read in its place."""
     if overlap.offsets is None or overlap.partition != segment.topic_id_partition:
         return False
     return segment.start_offset <= overlap.offsets[1] and overlap.offsets[0] <= segment.end_offset

@@ -30,9 +30,9 @@ class WholeChecks:
     _known: dict[str, str | None] = field(default_factory=dict)
 
     def why_not_whole(self, segment: RemoteLogSegmentMetadata) -> str | None:
-        """Return what is wrong with the objects of `segment`, None where nothing is.
+        """Return what is wrong with the objects of `segment`, None if nothing is.
 
-        Raises what the store raises where it cannot be asked: then nobody knows.
+        Raises what the store raises if it cannot be asked: then nobody knows.
         """
         segment_id = segment.segment_id.id
         if segment_id not in self._known:
@@ -55,9 +55,9 @@ def why_needed(
     lineage: Sequence[EpochEntry],
     checks: WholeChecks,
 ) -> str | None:
-    """Return why `segment` cannot go; None where `coverage` of others holds all of it from `log_start` on, whole.
+    """Return why `segment` cannot go; None if `coverage` of others holds all of it from `log_start` on, whole.
 
-    Each batch of it that can still be read must be in them. Raises what the store raises where it cannot be asked.
+    Each batch of it that can still be read must be in them. Raises what the store raises if it cannot be asked.
     """
     if segment.end_offset < log_start:
         return None

@@ -43,7 +43,7 @@ _NO_ROOM = (
 class Repair:
     """Ends damaged segments and removes leftovers as `owner`; what was changed after `young_from` (ms) stays.
 
-    `ensure_removable` raises DeletionRefusedError where no leftover of a partition may be removed; `why_stopped` says
+    `ensure_removable` raises DeletionRefusedError if no leftover of a partition may be removed; `why_stopped` says
     why nothing at all may end now. Whole reads spend their bytes of `limit`.
     """
 
@@ -81,7 +81,7 @@ class Repair:
         return retired, failures
 
     def write_documents(self, partitions: Iterable[TopicIdPartition]) -> tuple[list[TopicIdPartition], list[Finding]]:
-        """Let the store know anew what the metadata know of `partitions`; return of which it does, and what failed."""
+        """Let the store know again what the metadata know of `partitions`; return of which it does, and what failed."""
         written: list[TopicIdPartition] = []
         failures: list[Finding] = []
         for partition in partitions:

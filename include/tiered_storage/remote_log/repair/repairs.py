@@ -1,4 +1,4 @@
-"""What mends a remote log: the plan of a repair, and the repair."""
+"""What repairs a remote log: the plan of a repair, and the repair."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tiered_storage.remote_log.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was copied anew, which damaged segments ended, which objects went, and what could not be done.
+    """What was copied again, which damaged segments ended, which objects went, and what could not be done.
 
     `finished` are copies that nobody had finished, under the ids by which readers see them now. `documents` are the
-    partitions of which the store knows anew what the metadata know beside the segments. `rebuilt` had lost their
+    partitions of which the store knows again what the metadata know beside the segments. `rebuilt` had lost their
     indexes: new segments have their offsets, with all that the `.log` gave. `notices` tell what it could not give, and
     what waits for a right: what was ended keeps its objects without it.
     """
@@ -103,8 +103,8 @@ class RemoteLogRepairs:
         return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.context.storage)
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
-        """Write documents anew; let `copy` begin, make and commit the copies; then finish what nobody finished, rebuild
-        lost indexes, end what copies replace, and remove leftovers.
+        """Write documents again; let `copy` begin, make and commit the copies; then finish what nobody finished,
+        rebuild lost indexes, end what copies replace, and remove leftovers.
 
         Raises StoreMismatchError, OutdatedMetadataError and, by a clock that is not believed,
         DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.

@@ -1,8 +1,8 @@
 """Finishes copies that the store has whole, that nobody finished, and whose offsets nothing else holds any more.
 
 So it is where a run was killed before its commit and the local log went, or where the metadata are from a backup of
-that moment, or were made anew without a commit marker. There is no way back for what was marked for deletion, and no
-attempt finishes what another began: the bytes are copied anew, from the store into the store, under an id of our own.
+that moment, or were rebuilt without a commit marker. There is no way back for what was marked for deletion, and no
+attempt finishes what another began: the bytes are copied again, from the store into the store, under an id of our own.
 Each of them is proven on the way: the data by the checksum that the manifest has of what was sent, and by every batch's
 own; indexes and manifest by the batches, as a deep audit does. The former objects go as any second copy.
 
@@ -186,7 +186,7 @@ class UncommittedSegments:
     def _state(self, partition: TopicIdPartition) -> PartitionState:
         """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
 
-        A broken document leads nowhere; a repair has written it anew before anything is finished.
+        A broken document leads nowhere; a repair has written it again before anything is finished.
         """
         known = self.copies.metadata.partition_state(partition)
         documents = manifests_of(self.copies.storage)
@@ -207,7 +207,7 @@ class UncommittedSegments:
     def _leaders(self, partition: TopicIdPartition, known: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
         """Return the leaders that are known, with what a local log tells, where one is in sight.
 
-        Raises what the source raises where it cannot be looked at, and LineageContradictedError.
+        Raises what the source raises if it cannot be looked at, and LineageContradictedError.
         """
         try:
             log = self.check.local(partition)

@@ -151,8 +151,8 @@ def restore_to_cluster(
     With Validation.RECORDS every byte in the store is checked before the first record is sent, and every record is read
     back at the end. Memory is bounded: a batch from the store, and 64 MiB that wait for acknowledgement.
 
-    Raises ConfigurationError where the topic does not exist, has too few partitions, holds records already (unless
-    `append`), or somebody else writes into it; TargetClusterError where it refuses or does not answer: run it again;
+    Raises ConfigurationError if the topic does not exist, has too few partitions, holds records already (unless
+    `append`), or somebody else writes into it; TargetClusterError if it refuses or does not answer: run it again;
     as RestorePlan.ensure_possible; and what reading the store raises.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)

@@ -107,7 +107,7 @@ class OpenTransactions:
         return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
 
     def _is_told(self, number: int) -> bool:
-        """Whether it is known, or a snapshot of that segment's end tells it."""
+        """Return whether it is known, or a snapshot of that segment's end tells it."""
         if number in self._known:
             return True
         segment = self._segments[number]
@@ -157,7 +157,7 @@ def _transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) 
 
 
 def index_of(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
-    """Return what the store has of that kind with `segment`, None where it has none."""
+    """Return what the store has of that kind with `segment`, None if it has none."""
     try:
         return storage.fetch_index(segment.metadata, kind)
     except RemoteObjectNotFoundError:
@@ -259,7 +259,7 @@ class _Aborted:
         return cls(by_producer)
 
     def holds(self, batch: RecordBatch) -> bool:
-        """Whether `batch` belongs to one of them."""
+        """Return whether `batch` belongs to one of them."""
         if not batch.is_transactional or batch.producer_id not in self.by_producer:
             return False
         firsts, lasts = self.by_producer[batch.producer_id]

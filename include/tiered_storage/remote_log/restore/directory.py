@@ -87,11 +87,11 @@ def restore_to_directory(
     """Put all that `plan` names in place, or nothing: whatever goes wrong before all is whole leaves no partition.
 
     The store's bytes are kept as they are where the topic keeps its id; see partition_files.py for one that was created
-    anew, which ends before the first transaction that nothing in the store decides. After a crash a second call goes
+    again, which ends before the first transaction that nothing in the store decides. After a crash a second call goes
     on.
 
-    Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError where it has such a
-    partition already or is a folder of something else, ConfigurationError where there is nothing to restore, no room
+    Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError if it has such a
+    partition already or is a folder of something else, ConfigurationError if there is nothing to restore, no room
     for it, topic ids that do not agree, or a transaction that may have been aborted in a gap; as
     RestorePlan.ensure_possible; and what reading the store and checking the result raise.
     """
@@ -214,7 +214,7 @@ def _check_transactions(plan: RestorePlan, storage: RemoteStorageManager) -> Non
 
 
 def _unfinished(directory: TargetDirectory, topic: str, logs: Iterable[RestoredLog]) -> UnfinishedRestore | None:
-    """Return the earlier run that this one finishes. Raises InvalidLogDirectoryError where it was another restore."""
+    """Return the earlier run that this one finishes. Raises InvalidLogDirectoryError if it was another restore."""
     unfinished = directory.unfinished()
     if unfinished is None:
         return None

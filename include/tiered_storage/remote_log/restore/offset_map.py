@@ -94,7 +94,7 @@ class OffsetMapWriter:
         `ensure_new` is called before a map begins, and may raise: then nothing is created or changed. An existing file
         is taken only if it is empty or begins with this head; no other byte of it is ever changed, and none is removed.
 
-        Raises ConfigurationError where the file is none of ours, that of another restore, broken, or a link, or where
+        Raises ConfigurationError if the file is none of ours, that of another restore, broken, or a link, or if
         another process writes it.
         """
         file = _opened(path, ensure_new)
@@ -158,7 +158,7 @@ class OffsetMap:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `path`. Raises ConfigurationError where it is no map, or broken."""
+        """Read `path`. Raises ConfigurationError if it is no map, or broken."""
         with open_regular(path) as file:
             reading = _Reading(path, file)
             head = reading.head()
@@ -195,7 +195,7 @@ class _Reading:
         """Of each partition the old and the new offset that come next at the earliest."""
 
     def head(self) -> MapHead | None:
-        """Read the first line; None where there is not even that. Raises ConfigurationError."""
+        """Read the first line; None if there is not even that. Raises ConfigurationError."""
         for line in self._lines:
             head = _parsed(_HEAD, line)
             if head is None or any(start < 0 for start in head.starts.values()):

@@ -1,15 +1,16 @@
 """Writes what is restored of one partition as the files of a log that a broker takes over.
 
     {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; what is taken of a
-                                   segment in part has its indexes built anew
+                                   segment in part has its indexes rebuilt
     {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
                                    log's end is the restored one even where compaction took the last records
     leader-epoch-checkpoint, partition.metadata
 
-A topic that was created anew (its id is another one) leads another life: its cluster counts leaders and producers from
-0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is given the id of
-an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum covers, and no
-producer is known. What is to be written there holds no transaction without its marker: it would pass for committed.
+A topic that was created again (its id is another one) leads another incarnation: its cluster counts leaders and
+producers from 0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is
+given the id of an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum
+covers, and no producer is known. What is to be written there holds no transaction without its marker: it would pass for
+committed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _INDEX_SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes partitions as of the topic `topic_id`, in another life than the store's where `is_new_life`."""
+    """Writes partitions as of the topic `topic_id`, in another incarnation than the store's where `is_new_life`."""
 
     storage: RemoteStorageManager
     topic_id: str

@@ -49,7 +49,7 @@ def plan_restore(
 ) -> RestorePlan:
     """Return what restoring `request` would take from the store.
 
-    Raises ConfigurationError where the store has no such topic or partition, or several lives of the topic.
+    Raises ConfigurationError if the store has no such topic or partition, or several incarnations of the topic.
     """
     # Before the metadata: a copy that ends meanwhile is under way in both.
     held = {(lease.topic_id_partition, lease.fencing_number) for lease in leases.held()}
@@ -121,7 +121,7 @@ def _restored(
     behind: Sequence[RestoredSegment],
     request: RestoreRequest,
 ) -> RestoredPartition | None:
-    """Return what is brought back of a partition: the `chosen` of its `segments`; None where that is nothing."""
+    """Return what is brought back of a partition: the `chosen` of its `segments`; None if that is nothing."""
     our_start = state.log_start_offset or 0
     if not chosen:
         if not request.is_whole or state.log_start_offset is None:
@@ -181,7 +181,7 @@ def _end_by_time(
 
 
 def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
-    """Return the smallest timestamp (ms) that the segment's manifest tells, None where it tells none."""
+    """Return the smallest timestamp (ms) that the segment's manifest tells, None if it tells none."""
     raw = index_of(segment, IndexKind.MANIFEST, storage)
     return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
 
@@ -351,7 +351,7 @@ def _after_the_end(
 
 
 def _reaches(unfinished: RemoteLogSegmentMetadata | None, end: int, storage: ListableStorage) -> bool:
-    """Whether a segment that begins before `end`, and was never finished, has offsets from there on."""
+    """Return whether a segment that begins before `end`, and was never finished, has offsets from there on."""
     if unfinished is None:
         return False
     if unfinished.size:
@@ -362,7 +362,7 @@ def _reaches(unfinished: RemoteLogSegmentMetadata | None, end: int, storage: Lis
 
 
 def _is_whole(found: ListedObject) -> bool:
-    """Whether it is a segment's object or a document, and none that a killed writer left half-written."""
+    """Return whether it is a segment's object or a document, and none that a killed writer left half-written."""
     name = found.segment or found.document
     return name is not None and not name.temporary
 

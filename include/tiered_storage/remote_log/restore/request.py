@@ -18,7 +18,7 @@ from tiered_storage.settings.properties.types import topic_name
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """One topic, or part of it: of one life where it had several, of some partitions, of a range.
+    """One topic, or part of it: of one incarnation where it had several, of some partitions, of a range.
 
     A range begins with `from_offset` or `from_timestamp` (ms), both inclusive, and ends before `to_offset` or
     `to_timestamp`. Raises ConfigurationError for one that holds nothing.
@@ -67,7 +67,7 @@ class RestoreRequest:
         return chosen
 
     def wants(self, partition: TopicIdPartition) -> bool:
-        """Whether `partition` is one of those that are asked for."""
+        """Return whether `partition` is one of those that are asked for."""
         if partition.topic != self.topic or self.topic_id not in {None, partition.topic_id}:
             return False
         return self.partitions is None or partition.partition in self.partitions
@@ -118,7 +118,7 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a restore brings back. It is the dry run: carrying it out looks nothing up anew.
+    """What a restore brings back. It is the dry run: carrying it out looks nothing up again.
 
     `gaps` are offsets that the store should have and has not; `refused` are partitions that nothing is taken of.
     """

@@ -35,7 +35,7 @@ class Sender:
     def send(self, partition: int, records: Iterable[Record]) -> int:
         """Send `records` to `partition` and return how many they were; they are acknowledged after `finish`.
 
-        Raises TargetClusterError where the cluster refuses one, or does not answer in time; ConfigurationError where
+        Raises TargetClusterError if the cluster refuses one, or does not answer in time; ConfigurationError if
         somebody else writes into the partition too.
         """
         count = 0

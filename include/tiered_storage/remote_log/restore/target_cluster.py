@@ -65,7 +65,7 @@ class TargetCluster:
         checked_properties(self.properties, self.bootstrap_servers)
 
     def topic(self, name: str) -> TargetTopic:
-        """Look a topic up; it is not created. Raises ConfigurationError where it does not exist."""
+        """Look a topic up; it is not created. Raises ConfigurationError if it does not exist."""
         with self._asked(f"topic {name}"), self._admin() as admin:
             cluster_id = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(2 * ANSWER_SECONDS).cluster_id
             try:

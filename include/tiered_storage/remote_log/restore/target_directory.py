@@ -64,7 +64,7 @@ class UnfinishedRestore:
 
 
 def _is_of_a_new_log(path: Path) -> bool:
-    """Whether `path` is a file that a broker has in a log that never held a record: none of a later offset than 0."""
+    """Return whether `path` is a file of a log that never held a record."""
     kafkas = recognize(path)
     if kafkas is None or kafkas.offset or path.is_symlink() or not path.is_file():
         return False
@@ -103,7 +103,7 @@ class TargetDirectory:
         return parse_partition_directory(name) is not None and path.is_dir() and bool(list_segments(path))
 
     def _is_kafkas_file(self, name: str) -> bool:
-        """Whether a file is one of Kafka's or ours by its content: anything may have the name."""
+        """Return whether a file is one of Kafka's or ours by its content: anything may have the name."""
         path = self.root / name
         try:
             if name == META_PROPERTIES:
@@ -116,7 +116,7 @@ class TargetDirectory:
             return False
 
     def is_new(self) -> bool:
-        """Whether no broker ever had it: it belongs to no cluster, and holds no partition but unfinished ones."""
+        """Return whether no broker has used it: it has no cluster id, and only unfinished partitions."""
         directories = {entry.name for entry in self.root.iterdir() if entry.is_dir()}
         unfinished = self.unfinished()
         ours = {log.directory for log in unfinished.logs} if unfinished else set()
@@ -146,14 +146,15 @@ class TargetDirectory:
         sync_directory(self.root)
 
     def is_in_place(self, log: RestoredLog) -> bool:
-        """Whether an earlier run has put `log` in place."""
+        """Return whether an earlier run has put `log` in place."""
         directory = self.root / log.directory
         if not directory.is_dir() or not (segments := list_segments(directory)):
             return False
         return segments[0].base_offset == log.first_offset and LogSegment(log.end_offset, directory) in segments
 
     def is_free(self, name: str, unfinished: UnfinishedRestore | None) -> bool:
-        """Whether a partition of that `name` can be put in place: there is none, or one that never held a record.
+        """Return whether a partition of that `name` can be put in place: there is none, or one that never held a
+        record.
 
         A broker makes such an empty one when the topic is created. A log that begins after offset 0, or that a
         checkpoint knows to, held records before. So did a folder with any other file in it, for all we know. The

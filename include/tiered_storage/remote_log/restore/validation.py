@@ -82,7 +82,7 @@ def check_written(
 ) -> int | None:
     """Look at what was written of `partition`; return how many records it has where they were all decoded.
 
-    Raises RemoteObjectCorruptError where there are other bytes or records than were sent, CorruptRecordError and
+    Raises RemoteObjectCorruptError if there are other bytes or records than were sent, CorruptRecordError and
     CorruptIndexError for what cannot be read.
     """
     records = 0

@@ -70,7 +70,7 @@ class DeletionGate:
             raise DeletionRefusedError(stopped)
 
     def why_stopped(self) -> str | None:
-        """Return who stopped all deletions, when and why; None where nobody did."""
+        """Return who stopped all deletions, when and why; None if nobody did."""
         stop = self.safety.stopped()
         if stop is None:
             return None
@@ -89,7 +89,7 @@ class DeletionGate:
     ) -> dict[TopicIdPartition, DeletionRefusedError]:
         """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
 
-        Raises what holds for all: DeletionRefusedError where a person stopped all deletions, and what `bind_store`
+        Raises what holds for all: DeletionRefusedError if a person stopped all deletions, and what `bind_store`
         raises.
         """
         self.ensure_running()
@@ -118,11 +118,11 @@ class DeletionGate:
                     yield each, why
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
-        """Whether a person gave the right; where none did, there is nothing to tell anybody."""
+        """Return whether a person gave the right; where none did, there is nothing to tell anybody."""
         return _why_no_right(partition, kind, self.decided_topic(partition)) is None
 
     def why_doubtful(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
-        """Return what the last audits hold against a deletion; None where they do not."""
+        """Return what the last audits hold against a deletion; None if they do not."""
         return _why_doubtful(partition, self._verdicts(partition, kind))
 
     def _verdicts(self, partition: TopicIdPartition, kind: DeletionKind) -> tuple[AuditVerdict, ...]:
@@ -134,7 +134,7 @@ class DeletionGate:
 def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool) -> AuditVerdict:
     """Return the verdict on a store where nothing refers to so many of all its objects.
 
-    Its `anomalies` are more than 0 where that stops deletions: more than `max_percent` of all, and more than a few.
+    Its `anomalies` are more than 0 if that stops deletions: more than `max_percent` of all, and more than a few.
     """
     is_too_much = unreferenced > FEW_OBJECTS and unreferenced * 100 > objects * max_percent
     message = (
@@ -369,7 +369,7 @@ _NAMES_ENDPOINT = re.compile("ENDPOINT|BASE_URL|EMULATOR|SERVICE_ACCOUNT")
 def has_own_clock(
     storage: RemoteStorageManager, options: ObjectStoreOptions, environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Whether the store's clock is surely not this machine's: it is the one of AWS, Google or Azure.
+    """Return whether the store's clock is surely not this machine's: it is the one of AWS, Google or Azure.
 
     A directory has this machine's clock. Which machine an endpoint that is named in `options` or `environ` means, and
     whose clock a store that cannot be listed has, nobody knows.

@@ -127,8 +127,8 @@ class RemoteLogDeletions:
         """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
 
         A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
-        Raises DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything
-        goes, where the metadata of any of the partitions are older than the store.
+        Raises DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything
+        goes, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         enforcement = LocalRetentionEnforcement(
@@ -147,7 +147,7 @@ class RemoteLogDeletions:
     def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
         """Plan again what `plan` is for, while its log directory is held.
 
-        Raises DeletionRefusedError for what may be the last copy, where remote deletion is not allowed any more.
+        Raises DeletionRefusedError for what may be the last copy, if remote deletion is not allowed any more.
         """
         self._refuse_if_last_copy(plan)
         held = plan.segments[0].log_path.parent.parent
@@ -207,7 +207,7 @@ class RemoteLogDeletions:
     def plan_expiry(
         self, selection: Selection, now: int, max_segments: int | None = None
     ) -> tuple[list[ExpiryPlan], list[Finding]]:
-        """Return what ends its life at `now` (ms), and the partitions that must be left alone, and why.
+        """Return what expires at `now` (ms), and the partitions that must be left alone, and why.
 
         Only topics where remote deletion is allowed, and no more than `max_segments`; see ExpiryPlanner.
         """
@@ -216,7 +216,7 @@ class RemoteLogDeletions:
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
         """Return the end of the partition's records before an offset; see plan_record_deletion.
 
-        Raises DeletionRefusedError where nothing remote of it may be deleted now.
+        Raises DeletionRefusedError if nothing remote of it may be deleted now.
         """
         self.gate.ensure_allowed(partition, DeletionKind.REMOTE)
         return plan_record_deletion(partition, before, self.context, self.context.clock())
@@ -332,8 +332,8 @@ class RemoteLogDeletions:
     ) -> DeletionReport:
         """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
 
-        `on_moved` is told of each segment that is gone. Raises DeletionRefusedError where a person stopped all
-        deletions, and OutdatedMetadataError, before anything goes, where the metadata of any partition with something
+        `on_moved` is told of each segment that is gone. Raises DeletionRefusedError if a person stopped all
+        deletions, and OutdatedMetadataError, before anything goes, if the metadata of any partition with something
         to delete are older than the store.
         """
         states = self.context.segments.partition_states()
@@ -371,7 +371,7 @@ class RemoteLogDeletions:
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted.
 
-        Raises OutdatedMetadataError, before anything is marked, where any of them is newer in the store.
+        Raises OutdatedMetadataError, before anything is marked, if any of them is newer in the store.
         """
         self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
         return mark_topic_deleted(

@@ -45,19 +45,19 @@ class TotalRetention:
         return cls(_start_by_size(log, settings.retention_bytes, offset), before)
 
     def ends_no_more_than(self, other: TotalRetention) -> bool:
-        """Whether `other` ends all that this does."""
+        """Return whether `other` ends all that this does."""
         if self.start > other.start:
             return False
         return self.before is None or (other.before is not None and self.before <= other.before)
 
     def may_end(self, segment: LocalSegment, below: int) -> bool:
-        """Whether this ends what `segment` has below the offset `below`, as far as its time index tells."""
+        """Return whether this ends what `segment` has below the offset `below`, as far as its time index tells."""
         if below <= self.start:
             return True
         return self.before is not None and not is_indexed_since(_file(segment), self.before, below)
 
     def ends(self, segment: LocalSegment, below: int) -> bool:
-        """Whether this ends what `segment` has below the offset `below`; reads it if it must.
+        """Return whether this ends what `segment` has below the offset `below`; reads it if it must.
 
         What cannot be read does not end, since nobody can tell how old it is.
         """
@@ -109,7 +109,7 @@ class ExpiredSegments:
     _sent: list[RemoteLogSegmentMetadata] | None = None
 
     def why_kept(self, segment: LocalSegment, end_offset: int) -> str | None:
-        """Return why `segment`, up to `end_offset`, stays; None where it may go."""
+        """Return why `segment`, up to `end_offset`, stays; None if it may go."""
         below = min(self.held_from, end_offset + 1)
         if segment.base_offset >= below or self.total.may_end(segment, below):
             return None
@@ -157,7 +157,7 @@ def _sent_segments(
 
 
 def _are_within(segments: Sequence[RemoteLogSegmentMetadata], offsets: Offsets) -> bool:
-    """Whether `segments`, by start offset, together have all `offsets`."""
+    """Return whether `segments`, by start offset, together have all `offsets`."""
     reached, end_offset = offsets
     for one in segments:
         if one.start_offset > reached:
@@ -174,8 +174,8 @@ def ensure_sent(
 ) -> None:
     """Ensure that `going`, the oldest local segments, have at each of the offsets `needed` the bytes that were sent.
 
-    Reads them once; asks the store nothing, whose objects may be gone. Raises ForkedLogError where they have others,
-    DeletionRefusedError where no checksum tells, and CorruptLogError and OSError.
+    Reads them once; asks the store nothing, whose objects may be gone. Raises ForkedLogError if they have others,
+    DeletionRefusedError if no checksum tells, and CorruptLogError and OSError.
     """
     within = _sent_segments(metadata, partition, going[0].base_offset, _end(going[-1]))
     sent = [one for one in within if one.end_offset >= needed[0][0] and one.start_offset <= needed[-1][1]]

@@ -3,7 +3,7 @@
 KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
 goes; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes what is marked.
 
-What was never copied, because the store was away for longer than total retention, ends its life too: our log start
+What was never copied, because the store was away for longer than total retention, expires too: our log start
 moves past it, it is not copied any more, and local retention removes it. Of what is remote twice the copy that nobody
 reads goes.
 """
@@ -29,7 +29,7 @@ from tiered_storage.settings.topics import TopicSettings
 
 
 class Reason(StrEnum):
-    """Why something ends its life."""
+    """Why something expires."""
 
     RETENTION = "retention"
     RECORDS = "records"
@@ -43,7 +43,7 @@ class ExpiryPlan:
     """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it.
 
     `superseded` are segments whose every offset is read from others, `read_instead`: they go wherever our log start is.
-    What was never copied ends its life too: local retention removes it from then on.
+    What was never copied expires too: local retention removes it from then on.
     """
 
     topic_id_partition: TopicIdPartition
@@ -101,17 +101,17 @@ def plan_expiry(
     max_segments: int | None = None,
     is_older: Callable[[LogSegment, int], bool] = is_older_than,
 ) -> ExpiryPlan | None:
-    """Return what of `partition` is past total retention at `now` (ms), oldest first; None where nothing is.
+    """Return what of `partition` is past total retention at `now` (ms), oldest first; None if nothing is.
 
     No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones. What
     lies below it and has no room in the plan, as copies of leaders that were deposed, goes with the next one.
 
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
-    local ends its life in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
-    older than `grace_ms`, but not where nobody knows that both copies are of one life of the topic: without the local
-    log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment. Raises
-    LineageContradictedError, CorruptRecordError and OSError.
+    local expires in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
+    older than `grace_ms`, but not where nobody knows that both copies are of one incarnation of the topic: without the
+    local log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment.
+    Raises LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
@@ -254,7 +254,7 @@ def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
 
 
 def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
-    """Whether what was never copied may end its life: it is stable, and of a topic that is tiered."""
+    """Return whether what was never copied may expire: it is stable, and of a topic that is tiered."""
     if local is None or segment.end_offset is None:
         return False
     return segment.end_offset < local.stable_offset and settings.remote_storage_enable

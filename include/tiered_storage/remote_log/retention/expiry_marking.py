@@ -40,8 +40,8 @@ class ExpiryMarking:
     """Carries plans out under the leases of `owner`.
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
-    reason and time: None where nothing is due any more. `ensure_whole` raises unless the store still has every byte of
-    a segment; `is_read_from` says whether some have every readable batch of another one. `ensure_no_fork` raises where
+    reason and time: None if nothing is due any more. `ensure_whole` raises unless the store still has every byte of
+    a segment; `is_read_from` says whether some have every readable batch of another one. `ensure_no_fork` raises if
     the local log differs from the remote one in what falls below our log start: local retention would remove it as
     expired. The store knows of every change before the metadata do.
     """
@@ -63,7 +63,7 @@ class ExpiryMarking:
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark; return the partitions done, and those left with the reason.
 
-        A partition can be both, where only some of its segments could be marked. Raises DeletionRefusedError where a
+        A partition can be both, where only some of its segments could be marked. Raises DeletionRefusedError if a
         person stopped all deletions before the first of them.
         """
         self.gate.ensure_running()

@@ -26,7 +26,7 @@ TO_THE_END = -1
 def plan_record_deletion(
     partition: TopicIdPartition, before: int, context: RemoteLogContext, now: int
 ) -> ExpiryPlan | None:
-    """Return the end of all records of `partition` before the offset `before`; None where there are none.
+    """Return the end of all records of `partition` before the offset `before`; None if there are none.
 
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
@@ -83,7 +83,7 @@ class ExpiryPlanner:
         return plans, left
 
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
-        """Plan the partition of an older `plan` anew, for the same reason and time; None: nothing is due any more.
+        """Plan the partition of an older `plan` again, for the same reason and time; None: nothing is due any more.
 
         What is due only later than by our clock is not due: the clock that `plan` was made by may have run ahead.
         Raises what makes a partition be left alone.

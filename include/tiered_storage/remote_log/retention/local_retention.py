@@ -167,7 +167,7 @@ def plan_local_retention(
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
     not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
     undelete what fell below it until its `grace` time is over, and it counts as if it had not. Nothing goes where all
-    that is remote of the partition is to go. Raises LineageContradictedError, and InvalidLogDirectoryError where the
+    that is remote of the partition is to go. Raises LineageContradictedError, and InvalidLogDirectoryError if the
     partition's folder is a symbolic link.
     """
     partition = log.topic_id_partition
@@ -266,7 +266,7 @@ class LocalRetentionEnforcement:
         """Remove what `plans` name, as far as it is still due.
 
         One partition's failure stops no other, unless its metadata turn out older than the store; the report names it.
-        Running it twice changes nothing. Raises DeletionRefusedError where a person stopped all deletions before the
+        Running it twice changes nothing. Raises DeletionRefusedError if a person stopped all deletions before the
         first; later that ends the run, as told.
         """
         self.gate.ensure_running()
@@ -403,6 +403,6 @@ def _excess(log: PartitionLog, limit: int) -> int:
 
 
 def _past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
-    """Whether the largest record timestamp is over `limit_ms` old; without timestamps nothing is old."""
+    """Return whether the largest record timestamp is over `limit_ms` old; without timestamps nothing is old."""
     largest = max(holder.max_timestamp for holder in holders)
     return limit_ms >= 0 and largest >= 0 and largest + limit_ms < now

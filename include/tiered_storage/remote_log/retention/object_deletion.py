@@ -1,6 +1,6 @@
 """The deletion of what was marked: objects go in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches it is asked anew whether anything may be deleted, and leases are prolonged. Partitions of which
+Between two batches it is asked again whether anything may be deleted, and leases are prolonged. Partitions of which
 there is little to delete, and nothing to find out, share a batch. A deletion that fails stays in
 DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried again by the next run.
 """
@@ -74,7 +74,7 @@ class ObjectDeletion:
     going: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to go as a whole."""
     local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
-    """Returns the local log of a partition; None where it is not in sight."""
+    """Returns the local log of a partition; None if it is not in sight."""
     on_moved: OnMoved = untold
     """Is told of each segment whose objects are gone."""
 
@@ -82,7 +82,7 @@ class ObjectDeletion:
         """Delete what is marked in `partitions`, also what earlier runs could not.
 
         Of those that are to go as a whole, all goes that is allowed to.
-        Raises DeletionRefusedError where a person stopped all deletions before the first of them. Where that happens
+        Raises DeletionRefusedError if a person stopped all deletions before the first of them. Where that happens
         later, the report tells what was done until then; the leases are given back.
         """
         found = Found()
@@ -103,7 +103,7 @@ class ObjectDeletion:
         return found.report()
 
     def has_work(self, partition: TopicIdPartition) -> bool:
-        """Whether anything of `partition` is to go, is marked, or was begun and may have to be."""
+        """Return whether anything of `partition` is to go, is marked, or was begun and may have to be."""
         return partition in self.going or self._waiting(partition, Found()) is not None
 
     def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
@@ -295,12 +295,12 @@ class ObjectDeletion:
         return unfinished, finished
 
     def _is_over(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether the grace time of a marked segment is over; also where it was marked later than now."""
+        """Return whether the grace time of a marked segment is over; also where it was marked later than now."""
         now, marked_at = self.clocks.clock(), segment.event_timestamp
         return self.grace.over_at(marked_at) <= now or marked_at > now + self.clocks.max_skew_ms
 
     def _due_and_believed(self, partition: TopicIdPartition, found: Found) -> list[RemoteLogSegmentMetadata]:
-        """Return what is due of those that readers could see once; nothing where one was marked later than now."""
+        """Return what is due of those that readers could see once; nothing if one was marked later than now."""
         finished = self._due(partition)[1]
         try:
             self.clocks.ensure_not_ahead(partition, finished)

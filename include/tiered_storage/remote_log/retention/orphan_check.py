@@ -1,10 +1,10 @@
 """Whether what the metadata call a copy that never finished may be the last copy of its offsets.
 
 Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
-local was trimmed. Metadata made anew know a segment that lost its commit marker as never finished. So what the store
+local was trimmed. Metadata rebuilt know a segment that lost its commit marker as never finished. So what the store
 has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
 (repair/uncommitted_segments.py). What holds its offsets may be a fork, with other records. If the metadata did not see
-it begin, a `.log` that lost its indexes stays in the same way, for a person to mend.
+it begin, a `.log` that lost its indexes stays in the same way, for a person to repair.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class OrphanCheck:
         return None if leftover.leader_epochs else self._data_of(leftover, sizes[names.data])
 
     def _data_of(self, leftover: RemoteLogSegmentMetadata, size: int) -> _Whole | None:
-        """Return what the `size` bytes of a `.log` hold by themselves; None where not one batch of it is sound."""
+        """Return what the `size` bytes of a `.log` hold by themselves; None if not one batch of it is sound."""
         end_offset = last_sound_offset(replace(leftover, size=size, end_offset=_HIGHEST_OFFSET), self.storage)
         if end_offset is None:
             return None
@@ -137,7 +137,7 @@ class OrphanCheck:
     ) -> tuple[PartitionLog | None, tuple[EpochEntry, ...]]:
         """Return the local log, and the leaders that it and the metadata tell.
 
-        None where it may be another life's or an older replica's, or cannot be read: it proves nothing then.
+        None if it may be another incarnation's or an older replica's, or cannot be read: it proves nothing then.
         """
         try:
             log = self.local(partition)

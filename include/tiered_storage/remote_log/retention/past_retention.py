@@ -28,7 +28,7 @@ PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetenti
 
 @dataclass(frozen=True, slots=True)
 class PastRetention:
-    """What of one life of a topic is past its limits, and whether it may be deleted.
+    """What of one incarnation of a topic is past its limits, and whether it may be deleted.
 
     `local` are closed local segments past local retention, remote or not; `local_waiting` of them stay for now, as the
     grace time of what was marked before them is not over. `remote` and `never_copied` are past total retention.

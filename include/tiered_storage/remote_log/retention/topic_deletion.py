@@ -1,4 +1,4 @@
-"""The deletion of everything remote of one life of a topic, by its topic id.
+"""The deletion of everything remote of one incarnation of a topic, by its topic id.
 
 A person marks it: from then on no copy of its partitions begins. What runs in the background (delete_marked) then takes
 each partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once nothing but the
@@ -39,7 +39,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionPlan:
-    """The partitions of one life of a topic whose remote data go, and what there is of them."""
+    """The partitions of one incarnation of a topic whose remote data go, and what there is of them."""
 
     topic: str
     topic_id: str
@@ -59,11 +59,11 @@ class PlannedPartitionDeletion:
 def plan_topic_deletion(
     topic: str, topic_id: str | None, context: RemoteLogContext, gate: DeletionGate
 ) -> TopicDeletionPlan:
-    """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several lives.
+    """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several incarnations.
 
-    Raises ConfigurationError for a name or an id that is not known, where several lives have the name, or one is in
-    several clusters, and for a life that is tiered and still in log.dirs; DeletionRefusedError where remote deletion is
-    not allowed.
+    Raises ConfigurationError for a name or an id that is not known, if several incarnations have the name, or one is in
+    several clusters, and for an incarnation that is tiered and still in log.dirs; DeletionRefusedError if remote
+    deletion is not allowed.
     """
     local = [log.topic_id_partition for log in _local_logs(context)]
     states = context.segments.partition_states()
@@ -101,7 +101,7 @@ def mark_topic_deleted(
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
     """Mark the partitions of `plan`; return those marked by now, and those that could not be, with the reason.
 
-    One that is marked already stays as it is. Raises DeletionRefusedError where a person stopped all deletions.
+    One that is marked already stays as it is. Raises DeletionRefusedError if a person stopped all deletions.
     """
     gate.ensure_running()
     marked: list[TopicIdPartition] = []
@@ -214,7 +214,7 @@ def _local_logs(context: RemoteLogContext) -> Iterable[PartitionLog]:
 
 
 def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
-    """Whether a partition of that name is in log.dirs of which nobody can say which life it is."""
+    """Return whether a partition of that name is in log.dirs of which nobody can say which incarnation it is."""
     logs = context.source.partitions() if context.settings.log_dirs else ()
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 

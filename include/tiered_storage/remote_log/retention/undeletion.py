@@ -51,7 +51,7 @@ class Undeletion:
         return sum(segment.size for segment in self.segments)
 
     def changes(self, state: PartitionState) -> bool:
-        """Whether anything is to be taken back of a partition in `state`."""
+        """Return whether anything is to be taken back of a partition in `state`."""
         is_moved = self.log_start_offset < (state.log_start_offset or 0)
         return bool(self.segments) or is_moved or state.delete_state is not None
 
@@ -65,10 +65,11 @@ def undelete(
     topic_id: str | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Undeletion], list[Finding]]:
-    """Take back what is marked of a topic, by its exact name, in `partitions` (None: all), of all its lives or of one.
+    """Take back what is marked of a topic, by its exact name, in `partitions` (None: all), of all its incarnations or
+    of one.
 
     Returns what was taken back, and what could not be, with the reason; one partition's failure stops no other. A dry
-    run only looks. Raises ConfigurationError where nothing of the topic is marked, StoreMismatchError and
+    run only looks. Raises ConfigurationError if nothing of the topic is marked, StoreMismatchError and
     OutdatedMetadataError.
     """
     if dry_run:

@@ -34,7 +34,7 @@ class LocalSegmentReader:
     def read(self, segment: LogSegment, offset: int) -> tuple[bytes, int] | None:
         """Return whole batches, about 1 MiB, and the position (bytes) of the first, which `offset` is in or before.
 
-        None where the segment has nothing at or behind `offset`. Raises FileNotFoundError where it is gone, and
+        None if the segment has nothing at or behind `offset`. Raises FileNotFoundError if it is gone, and
         CorruptRecordError.
         """
         position = self._position_of(segment, offset)
@@ -45,7 +45,7 @@ class LocalSegmentReader:
     def scan(self, segment: LogSegment, offset: int) -> tuple[bytes, BatchTable, int] | None:
         """Return what `read` does, up to the first batch that is broken, checksums compared, with the batches' headers.
 
-        So what a crash tore behind the end that readers see hinders nobody. Raises as `read` where the first is broken.
+        So what a crash tore behind the end that readers see hinders nobody. Raises as `read` if the first is broken.
         """
         position = self._position_of(segment, offset)
         if position is None:
@@ -64,7 +64,7 @@ class LocalSegmentReader:
         return content[:consumed], table, position
 
     def _position_of(self, segment: LogSegment, offset: int) -> int | None:
-        """Return where (bytes) the first batch begins that ends at or behind `offset`; None where there is none."""
+        """Return where (bytes) the first batch begins that ends at or behind `offset`; None if there is none."""
         begin = self._position_before(segment, offset)
         found = _found_by_index(segment.log_path, begin, offset) or _seek(segment.log_path, 0, offset)
         return None if found is None else found[0]
@@ -101,7 +101,7 @@ def _scan_sound(scanner: SegmentScanner, content: bytes, position: int) -> tuple
 
 
 def _found_by_index(log_path: Path, begin: int, offset: int) -> tuple[int, int] | None:
-    """Seek from where the index says; None where that is no batch, or one that is already behind `offset`."""
+    """Seek from where the index says; None if that is no batch, or one that is already behind `offset`."""
     try:
         found = _seek(log_path, begin, offset)
     except CorruptRecordError:
@@ -125,7 +125,8 @@ def _seek(log_path: Path, position: int, offset: int) -> tuple[int, int] | None:
 
 
 def is_older_than(segment: LogSegment, moment: int, below: int | None = None) -> bool:
-    """Whether every record of a closed segment that has a timestamp was made before `moment` (ms), and one at least.
+    """Return whether every record of a closed segment that has a timestamp was made before `moment` (ms), and one at
+    least.
 
     Only batches that begin below the offset `below` count, where that is given. Where the time index tells of a later
     one the segment is not even read. Raises CorruptRecordError and OSError.
@@ -134,13 +135,13 @@ def is_older_than(segment: LogSegment, moment: int, below: int | None = None) ->
 
 
 def is_indexed_since(segment: LogSegment, moment: int, below: int | None = None) -> bool:
-    """Whether the time index has a timestamp of `moment` (ms) or later, of an offset below `below` (None: any)."""
+    """Return whether the time index has an entry of `moment` (ms) or later with an offset below `below` (None: any)."""
     indexed = _last_indexed(segment, below)
     return indexed is not None and indexed >= moment
 
 
 def is_indexed_before(segment: LogSegment, moment: int) -> bool:
-    """Whether the time index tells of timestamps, all before `moment` (ms): an estimate that reads no batch."""
+    """Return whether the time index tells of timestamps, all before `moment` (ms): an estimate that reads no batch."""
     indexed = _last_indexed(segment)
     return indexed is not None and 0 <= indexed < moment
 

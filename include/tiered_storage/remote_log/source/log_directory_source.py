@@ -294,7 +294,7 @@ def _read_unlocked(
 
 
 def _first_timestamp(log_path: Path) -> int | None:
-    """Return the first record's timestamp (ms) as its batch's header tells it; None where it tells none."""
+    """Return the first record's timestamp (ms) as its batch's header tells it; None if it tells none."""
     from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
 
     with open_regular(log_path) as file:

@@ -24,7 +24,7 @@ class LogDirectoryTrim:
 
     The log start goes into log-start-offset-checkpoint first: a broker that starts here after a crash between two
     files finds the log beginning where it should, and removes the rest itself. Where the disk has no room for that,
-    index files of what is removed anyway go first, for a broker builds them anew; and then the oldest segments.
+    index files of what is removed anyway go first, for a broker builds them again; and then the oldest segments.
     """
 
     def trim(
@@ -80,7 +80,7 @@ def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_st
 
 
 def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start: int) -> bool:
-    """Write the checkpoint where it is lower; return False where the disk has no room for it."""
+    """Write the checkpoint where it is lower; return False if the disk has no room for it."""
     path = root / LOG_START_OFFSET_CHECKPOINT
     starts = read_offset_checkpoint(path) if path.is_file() else {}
     key = (partition.topic, partition.partition)

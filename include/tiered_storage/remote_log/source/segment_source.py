@@ -37,7 +37,7 @@ class PartitionLog:
     Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
     `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and behind it what
-    belongs to open transactions; None where the source does not tell it apart.
+    belongs to open transactions; None if the source does not tell it apart.
     """
 
     topic_id_partition: TopicIdPartition
@@ -54,7 +54,7 @@ class PartitionLog:
     """Nobody knows the cluster's real id: the one here is made from the directory's path."""
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
-    """Why older records of it may lie in Kafka's own remote tier; None where they cannot."""
+    """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
 
     @property
     def readable_end(self) -> int:
@@ -85,7 +85,7 @@ class UnreadablePartition:
 
     @property
     def number(self) -> int | None:
-        """The partition's number; None where its name does not end in one."""
+        """The partition's number; None if its name does not end in one."""
         suffix = self.partition.rpartition("-")[2]
         return int(suffix) if suffix.isascii() and suffix.isdecimal() else None
 
@@ -130,25 +130,25 @@ class SegmentSource(Protocol):
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         """Look at every partition now, each directory in order of topic and number.
 
-        Raises InvalidLogDirectoryError, also where a broker holds what it reads (LogDirectoryLockedError).
+        Raises InvalidLogDirectoryError, also if a broker holds what it reads (LogDirectoryLockedError).
         """
         ...
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Look at one partition now; None where it is not there. Raises as the partition's files demand."""
+        """Look at one partition now; None if it is not there. Raises as the partition's files demand."""
         ...
 
     def first_timestamp(self, segment: LocalSegment) -> int | None:
-        """Return the timestamp (ms) of a segment's first record; None where it holds none, or that has none.
+        """Return the timestamp (ms) of a segment's first record; None if it holds none, or that has none.
 
         It opens a file: a plan over 100,000 segments asks only where it has to know.
         """
         ...
 
     def magic(self, segment: LocalSegment) -> int | None:
-        """Return the magic of a segment's first batch; None where it holds none.
+        """Return the magic of a segment's first batch; None if it holds none.
 
-        It opens a file; raises OSError where that cannot be read.
+        It opens a file; raises OSError if that cannot be read.
         """
         ...
 
@@ -165,12 +165,12 @@ def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: 
 
 
 def of_same_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    """Whether both have the same first and last offset."""
+    """Return whether both have the same first and last offset."""
     return (holder.start_offset, holder.end_offset) == (local.base_offset, local.end_offset)
 
 
 def share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool:
-    """Whether any offset may be in both; an active segment has no end."""
+    """Return whether any offset may be in both; an active segment has no end."""
     return local.base_offset <= holder.end_offset and (
         local.end_offset is None or holder.start_offset <= local.end_offset
     )
@@ -191,7 +191,7 @@ class LocalTrim(Protocol):
 
         `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
         at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
-        broker has the directory, and InvalidLogDirectoryError where `segments` are not (or no longer) the oldest
+        broker has the directory, and InvalidLogDirectoryError if `segments` are not (or no longer) the oldest
         closed ones. A second call does nothing.
         """
         ...

@@ -47,7 +47,7 @@ class BatchStream:
                 yield rest[:consumed], table
 
     def finish(self) -> None:
-        """Say that no piece is left. Raises CorruptRecordError where the segment ends inside a batch."""
+        """Say that no piece is left. Raises CorruptRecordError if the segment ends inside a batch."""
         self._scanner.finish(len(self._cut))
 
     def _scan_cut(self) -> Iterator[tuple[memoryview, BatchTable]]:

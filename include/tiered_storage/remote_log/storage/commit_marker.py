@@ -75,7 +75,7 @@ class CommitMarker:
     def from_custom_metadata(cls, metadata: RemoteLogSegmentMetadata, raw: bytes) -> Self:
         """Return the marker of the segment of `metadata`, whose custom metadata are `raw`.
 
-        Raises RemoteObjectCorruptError where they are not ours, and LaterVersionError.
+        Raises RemoteObjectCorruptError if they are not ours, and LaterVersionError.
         """
         if len(raw) < 2:
             raise RemoteObjectCorruptError(f"{metadata.segment_id}: {len(raw)} bytes are no custom metadata")
@@ -106,9 +106,9 @@ class StoredCopy:
 def parse_copy(
     raw: bytes, source: str, metadata: RemoteLogSegmentMetadata, marker: CommitMarker | None
 ) -> StoredCopy | None:
-    """Return the copy whose bundle at `source` is `raw`; None where it is not that of `metadata`, or of `marker`.
+    """Return the copy whose bundle at `source` is `raw`; None if it is not that of `metadata`, or of `marker`.
 
-    Raises RemoteObjectCorruptError where the bundle is broken.
+    Raises RemoteObjectCorruptError if the bundle is broken.
     """
     contents = parse_bundle(raw, source)
     manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)

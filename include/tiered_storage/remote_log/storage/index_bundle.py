@@ -49,7 +49,7 @@ class Section:
     length: int
 
     def check(self, content: bytes, source: str) -> bytes:
-        """Return `content`, the section's bytes. Raises RemoteObjectCorruptError where they are others."""
+        """Return `content`, the section's bytes. Raises RemoteObjectCorruptError if they are others."""
         found = crc32c(content)
         if len(content) != self.length or found != self.crc32c:
             raise RemoteObjectCorruptError(
@@ -69,7 +69,7 @@ class BundleHead:
     def parse(cls, raw: bytes | memoryview, source: str, bundle_size: int) -> Self:
         """Read the head from `raw`, the first bytes of a bundle of `bundle_size` bytes.
 
-        Raises RemoteObjectCorruptError where it is broken or does not cover the bundle exactly, and LaterVersionError.
+        Raises RemoteObjectCorruptError if it is broken or does not cover the bundle exactly, and LaterVersionError.
         """
         if len(raw) < _START.size:
             raise _broken(source, len(raw), "it ends inside its head")
@@ -102,7 +102,7 @@ def _with_version(raw: bytes | memoryview, count: int) -> bytes:
 
 
 def _is_head(raw: bytes | memoryview, count: int) -> bool:
-    """Whether `raw` begins with a head of `count` sections that has the checksum it says."""
+    """Return whether `raw` begins with a head of `count` sections that has the checksum it says."""
     end = _START.size + count * _ROW.size
     return len(raw) >= end + _CRC.size and _CRC.unpack_from(raw, end)[0] == crc32c(memoryview(raw)[:end])
 
@@ -110,7 +110,7 @@ def _is_head(raw: bytes | memoryview, count: int) -> bool:
 def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:
     """Return the bundle of `contents`, which may hold empty sections but must hold one.
 
-    Raises ConfigurationError where there is none, or one of more than 64 MiB.
+    Raises ConfigurationError if there is none, or one of more than 64 MiB.
     """
     if not contents:
         raise ConfigurationError("a bundle needs at least one index")
@@ -132,7 +132,7 @@ def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:
 def parse_bundle(raw: bytes, source: str) -> dict[IndexKind, bytes]:
     """Return all sections of the whole bundle `raw`, checked, without those of kinds not known here.
 
-    Raises RemoteObjectCorruptError where anything in it is broken, and LaterVersionError.
+    Raises RemoteObjectCorruptError if anything in it is broken, and LaterVersionError.
     """
     head = BundleHead.parse(raw, source, len(raw))
     contents = {}

@@ -55,7 +55,7 @@ class JsonDocument:
         return value
 
     def optional_integer(self, name: str, minimum: int = 0) -> int | None:
-        """Return the field `name`, an integer, or None where it is null or absent."""
+        """Return the field `name`, an integer, or None if it is null or absent."""
         return None if self._fields.get(name) is None else self.integer(name, minimum)
 
     def text(self, name: str) -> str:
@@ -66,7 +66,7 @@ class JsonDocument:
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return the field `name`, a string, or None where it is null or absent."""
+        """Return the field `name`, a string, or None if it is null or absent."""
         return None if self._fields.get(name) is None else self.text(name)
 
     def texts(self, name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class JsonDocument:
         return int(value, 16)
 
     def optional_checksum(self, name: str) -> int | None:
-        """Return the field `name`, a CRC-32C, or None where it is null or absent."""
+        """Return the field `name`, a CRC-32C, or None if it is null or absent."""
         return None if self._fields.get(name) is None else self.checksum(name)
 
     def pairs(self, name: str) -> list[tuple[int, int]]:

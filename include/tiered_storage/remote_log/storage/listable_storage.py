@@ -85,7 +85,7 @@ class ListableStorage(RemoteStorageManager):
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
         """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
 
-        Raises RemoteObjectNotFoundError where it has no commit marker, RemoteObjectCorruptError and LaterVersionError.
+        Raises RemoteObjectNotFoundError if it has no commit marker, RemoteObjectCorruptError and LaterVersionError.
         """
         ...
 
@@ -93,7 +93,7 @@ class ListableStorage(RemoteStorageManager):
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
         """Return a copy whose data and indexes are there in full, with a commit marker or without; see StoredCopy.
 
-        None where one of them is missing, broken, a later release's or another segment's. Of the data no byte is read.
+        None if one of them is missing, broken, a later release's or another segment's. Of the data no byte is read.
         """
         ...
 
@@ -101,7 +101,7 @@ class ListableStorage(RemoteStorageManager):
     def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
         """Return what says that a later release wrote the segment's marker, bundle or manifest; None: nothing does.
 
-        What is missing or broken says nothing, also where its version is what broke. Raises what the store raises where
+        What is missing or broken says nothing, also where its version is what broke. Raises what the store raises if
         it cannot be asked.
         """
         ...
@@ -118,9 +118,9 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def time_of_a_write(self) -> int | None:
-        """Write a small object, and return when that was by the store's clock (ms); None where it has no room for it.
+        """Write a small object, and return when that was by the store's clock (ms); None if it has no room for it.
 
-        The next call writes the same object again. Raises what the store raises, and RemoteStorageError where it does
+        The next call writes the same object again. Raises what the store raises, and RemoteStorageError if it does
         not list it.
         """
         ...
@@ -139,7 +139,7 @@ class ListableStorage(RemoteStorageManager):
     def read_object(self, name: str, position: int, size: int) -> bytes:
         """Return `size` bytes of an object from `position`, unchecked: for what is known to be damaged.
 
-        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError where the object ends before that.
+        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError if the object ends before that.
         """
         ...
 

@@ -74,7 +74,7 @@ class LocalDirectory:
 
         With `reserve` a file at the root keeps room for the documents of deletions, which may use it if that says so.
 
-        Raises ConfigurationError where `root` is relative, or there but no directory, and RemoteStorageRefusedError.
+        Raises ConfigurationError if `root` is relative, or there but no directory, and RemoteStorageRefusedError.
         """
         with _store_errors("look at", root):
             usable = root.is_absolute() and (root.is_dir() or not root.exists())
@@ -98,7 +98,7 @@ class LocalDirectory:
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
         """Write an object; see ObjectClient.
 
-        Raises RemoteStorageFullError before the first byte where the file system shows less room than `size`.
+        Raises RemoteStorageFullError before the first byte if the file system shows less room than `size`.
         """
         if self._reserve is None or not name.endswith(_DOCUMENT):
             return self._put(name, size, chunks, more_follows=more_follows)
@@ -357,7 +357,7 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
 
 
 def _regular_file(descriptor: int, path: Path) -> os.stat_result:
-    """Return what is known of an open file. Raises RemoteObjectNotFoundError where it is no regular one."""
+    """Return what is known of an open file. Raises RemoteObjectNotFoundError if it is no regular one."""
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
         raise RemoteObjectNotFoundError(f"{path}: there is no such object: what lies there is no regular file")

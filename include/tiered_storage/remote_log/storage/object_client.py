@@ -99,7 +99,7 @@ class ObjectClient(Protocol):
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`.
 
-        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError where the object ends before that.
+        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError if the object ends before that.
         """
         ...
 

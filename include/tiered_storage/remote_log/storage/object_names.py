@@ -138,7 +138,7 @@ class SegmentObjectName:
 def partition_folder(partition: TopicIdPartition) -> str:
     """Return the folder that holds everything of `partition`, without a slash at the end.
 
-    Raises ConfigurationError where an id or the topic's name would make a name that leads elsewhere.
+    Raises ConfigurationError if an id or the topic's name would make a name that leads elsewhere.
     """
     cluster_id = _plain("cluster id", partition.cluster_id)
     if cluster_id in RESERVED:
@@ -161,7 +161,7 @@ def partition_manifests_folder(partition: TopicIdPartition) -> str:
 def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
     """Return how the objects of a segment are called.
 
-    Raises ConfigurationError where an id, the topic's name or the offset makes no safe name.
+    Raises ConfigurationError if an id, the topic's name or the offset makes no safe name.
     """
     folder = partition_folder(segment_id.topic_id_partition)
     if not 0 <= base_offset <= _MAX_OFFSET:
@@ -170,7 +170,7 @@ def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> Se
 
 
 def parse_object_name(name: str) -> SegmentObjectName | None:
-    """Return what `name` tells, or None where it is none of a segment's objects."""
+    """Return what `name` tells, or None if it is none of a segment's objects."""
     match = _SEGMENT_OBJECT.fullmatch(name)
     partition = None if match is None else _partition_in(match)
     if match is None or partition is None or int(match["base_offset"]) > _MAX_OFFSET:
@@ -181,7 +181,7 @@ def parse_object_name(name: str) -> SegmentObjectName | None:
 
 
 def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
-    """Return what `name` tells, or None where it is not that of a partition's document."""
+    """Return what `name` tells, or None if it is not that of a partition's document."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
     if partition is None or match is None or int(match["fencing_number"]) > HIGHEST_NUMBER:
@@ -190,7 +190,7 @@ def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
 
 
 def parse_partition_folder(name: str) -> TopicIdPartition | None:
-    """Return the partition in whose folder the object `name` is, at whatever depth; None where it is in none."""
+    """Return the partition in whose folder the object `name` is, at whatever depth; None if it is in none."""
     folder = "/".join(name.split("/", 3)[:3])
     match = _PARTITION_FOLDER.fullmatch(folder) if folder != name else None
     return None if match is None else _partition_in(match)
@@ -234,7 +234,7 @@ def temporary_name(name: str, random_hex: str) -> str:
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether `name` is one that an object has while it is written."""
+    """Return whether `name` is one that an object has while it is written."""
     return _TEMPORARY_SUFFIX.fullmatch(name[-21:]) is not None
 
 

@@ -60,7 +60,7 @@ class ObjectStore:
     def __init__(self, url: str, options: ObjectStoreOptions) -> None:
         """Use `url`: s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix. Nothing is sent yet.
 
-        Raises ConfigurationError where URL and options make no store.
+        Raises ConfigurationError if URL and options make no store.
         """
         self._root = _checked_url(url)
         if options.endpoint and options.endpoint.startswith("http://") and not options.allow_http:

@@ -44,7 +44,7 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
     """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix, az://account/container.
 
     With `reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
-    Raises ConfigurationError for another URL, and where URL and options make no store. Nothing is read or written yet.
+    Raises ConfigurationError for another URL, and if URL and options make no store. Nothing is read or written yet.
     """
     scheme = urlsplit(url).scheme
     if scheme not in OBJECT_CLIENTS:
@@ -59,7 +59,7 @@ def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreO
     """Open the store at `url` by a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
 
     The class must have the five methods of the protocol and a class method `open(url, options)`.
-    Raises ConfigurationError where it cannot be imported or lacks one.
+    Raises ConfigurationError if it cannot be imported or lacks one.
     """
     manager_class = _load_class(class_name)
     missing = [method for method in ("open", *_METHODS) if not callable(getattr(manager_class, method, None))]

@@ -111,7 +111,7 @@ class PartitionManifests:
     client: ObjectClient
 
     def newest_number(self, partition: TopicIdPartition) -> int | None:
-        """Return the highest fencing number that a document of `partition` has; None where there is none."""
+        """Return the highest fencing number that a document of `partition` has; None if there is none."""
         return next(iter(self.numbers(partition)), None)
 
     def numbers(self, partition: TopicIdPartition) -> list[int]:
@@ -119,7 +119,7 @@ class PartitionManifests:
         return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
     def read(self, partition: TopicIdPartition) -> PartitionManifest | None:
-        """Return the document of the highest number; None where there is none.
+        """Return the document of the highest number; None if there is none.
 
         Raises RemoteObjectCorruptError and LaterVersionError.
         """

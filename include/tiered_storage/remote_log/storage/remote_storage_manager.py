@@ -72,7 +72,7 @@ class RemoteStorageManager(Protocol):
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """Return one index whole, its checksum checked.
 
-        Raises RemoteObjectNotFoundError where the segment, or this kind of index of it, does not exist, and
+        Raises RemoteObjectNotFoundError if the segment, or this kind of index of it, does not exist, and
         RemoteObjectCorruptError.
         """
         ...

@@ -263,7 +263,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         return None
 
     def _is_bundle_damaged(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether the bundle's bytes are others than were sent: a bit of the version may have turned."""
+        """Return whether the bundle's bytes are others than were sent: a bit of the version may have turned."""
         name = self._names(metadata).indexes
         try:
             marker = self._marker(metadata)

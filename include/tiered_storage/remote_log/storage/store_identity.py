@@ -49,7 +49,7 @@ class StoreIdentity:
 
 
 def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
-    """Return the store's identity, or None where it has none yet.
+    """Return the store's identity, or None if it has none yet.
 
     Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError.
     """
@@ -103,7 +103,7 @@ def ensure_store_identity(
 ) -> str:
     """Return the UUID of a store that belongs to `metadata_uuid`, marking as such one that belongs to nobody yet.
 
-    `known_store_uuid` is what the metadata know already: then the store must be that one, and is never marked anew.
+    `known_store_uuid` is what the metadata know already: then the store must be that one, and is never marked again.
     Of two that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
     """
     identity = find_store_identity(client) if known_store_uuid is None else read_store_identity(client)

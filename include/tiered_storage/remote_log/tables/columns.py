@@ -53,7 +53,7 @@ class TableColumns:
     def __init__(self, names: Sequence[str] | None = None) -> None:
         """Take the columns `names`, all of them where it is None.
 
-        Raises ConfigurationError for a name that is none of them or comes twice, and where there are no names.
+        Raises ConfigurationError for a name that is none of them or comes twice, and if there are no names.
         """
         names = SCHEMA.names if names is None else list(names)
         wrong = [name for name in names if name not in SCHEMA.names or names.count(name) > 1]

@@ -52,7 +52,7 @@ class IntervalCommit:
         return f"{self.folder.place}/{self.interval.folder}"
 
     def begin(self) -> None:
-        """Take what earlier attempts left away. Raises ConfigurationError where the folder is somebody else's."""
+        """Take what earlier attempts left away. Raises ConfigurationError if the folder is somebody else's."""
         self.folder.claim()
         self.folder.ensure_no_overlap(self.interval)
         self._remove_left()
@@ -60,7 +60,7 @@ class IntervalCommit:
     def commit(self, manifest: ExportManifest, plan: TablePlan, broken: Sequence[BrokenBytes] = ()) -> bool:
         """Give the attempt's files their names; whether anything changed. `plan` is what was read, but for `broken`.
 
-        Raises ConfigurationError where records would be lost, and what the store raises and `still_ours`.
+        Raises ConfigurationError if records would be lost, and what the store raises and `still_ours`.
         """
         self.still_ours()
         earlier = self.folder.manifest(self.interval)
@@ -91,7 +91,7 @@ class IntervalCommit:
         return True
 
     def is_whole(self, manifest: ExportManifest) -> bool:
-        """Whether the interval has the files of `manifest`, to the last byte's number, and says that it is whole."""
+        """Return whether the interval's files match `manifest` in size, and the manifest is complete."""
         return SUCCESS in self._names() and self._has_files(manifest)
 
     def _has_files(self, manifest: ExportManifest) -> bool:

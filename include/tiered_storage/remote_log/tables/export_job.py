@@ -134,7 +134,7 @@ class ExportJob:
     ) -> int:
         """Export the blocks of one group; return how many succeeded. `on_moved` is told as the progress is.
 
-        Raises ConfigurationError where `description`, or the group, is of another attempt.
+        Raises ConfigurationError if `description`, or the group, is of another attempt.
         """
         self._ensure_own(description)
         tasks = self._tasks(number)
@@ -162,7 +162,7 @@ class ExportJob:
     def outcomes(self) -> Iterator[ExportOutcome]:
         """Yield what came of every block; one without a result of this attempt ended with its worker.
 
-        Raises ConfigurationError where another export was laid out in the folder.
+        Raises ConfigurationError if another export was laid out in the folder.
         """
         for number in range(self.groups):
             tasks = self._tasks(number)

@@ -130,7 +130,7 @@ class BegunExport:
     def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:
         """Make the files of all blocks the interval's; with a failure among `outcomes` nothing changes.
 
-        Raises LeaseLostError where another attempt took over, and what the store raises.
+        Raises LeaseLostError if another attempt took over, and what the store raises.
         """
         place = self.commitment.place
         if self.earlier is not None and (kept := self.kept) is not None:
@@ -169,7 +169,7 @@ class BegunExport:
     def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
         """Let nobody else commit an interval of the same table, which may overlap; waits for whoever does.
 
-        Yields what asks for both leases. Raises LeaseHeldError where the other does not end.
+        Yields what asks for both leases. Raises LeaseHeldError if the other does not end.
         """
         leases, duration = self.context.leases, self.context.settings.lease_duration_ms
         name = _lease_name(self.commitment.folder, self.commitment.folder.place)
@@ -212,7 +212,7 @@ class RemoteLogTables:
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
         """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
 
-        A further attempt of the same owner takes over. Raises ConfigurationError where the topic, its partitions or the
+        A further attempt of the same owner takes over. Raises ConfigurationError if the topic, its partitions or the
         folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
         """
         plan = self._planned(request)

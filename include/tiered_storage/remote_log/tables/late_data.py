@@ -104,13 +104,13 @@ class _Judge:
         return IncompleteInterval(interval, "what is copied does not go past its end yet")
 
     def _has_new_partitions(self, manifest: ExportManifest) -> bool:
-        """Whether partitions that were first copied after the export have records before the interval's end."""
+        """Return whether partitions that were first copied after the export have records before the interval's end."""
         named = (each.topic_id_partition for each in self._plan.partitions)
         begins = (self._begin_of(each) for each in named if each.partition not in manifest.partitions)
         return any(begin is not None and begin < manifest.end for begin in begins)
 
     def _reaches(self, manifest: ExportManifest, again: ExportRequest) -> bool:
-        """Whether a partition is copied past the interval's end now that was not."""
+        """Return whether a partition is copied past the interval's end now that was not."""
         rows = again.table_query.rows
         reached = (each.topic_id_partition.partition for each in self._plan.partitions if each.has_all(rows))
         return not set(manifest.not_reached).isdisjoint(reached)

@@ -77,7 +77,7 @@ class Interval:
         return None if begin is None or end is None or begin >= end else cls(begin, end)
 
     def overlaps(self, other: Interval) -> bool:
-        """Whether both have some time in common."""
+        """Return whether both have some time in common."""
         return self.begin < other.end and other.begin < self.end
 
 
@@ -157,7 +157,7 @@ class TableFolder:
     def claim(self) -> None:
         """Make sure that it is this table's; an empty folder becomes it.
 
-        Raises ConfigurationError where it belongs to another table, or to somebody else altogether.
+        Raises ConfigurationError if it belongs to another table, or to somebody else altogether.
         """
         found = self._read_table()
         if found is None:
@@ -194,7 +194,7 @@ class TableFolder:
             )
 
     def is_ours(self) -> bool:
-        """Whether it is this table's already. Raises RemoteObjectCorruptError and LaterVersionError."""
+        """Return whether it is this table's already. Raises RemoteObjectCorruptError and LaterVersionError."""
         return self._read_table() == self.table
 
     def contents(self) -> Iterator[tuple[Interval, str]]:
@@ -210,7 +210,7 @@ class TableFolder:
         return f"{self.name}/{interval.folder}/{name}"
 
     def manifest(self, interval: Interval) -> ExportManifest | None:
-        """Return what was committed; None where nothing was. Raises RemoteObjectCorruptError and LaterVersionError."""
+        """Return what was committed; None if nothing was. Raises RemoteObjectCorruptError and LaterVersionError."""
         return read_document(self.client, self.path(interval, MANIFEST), ExportManifest)
 
     def names(self, interval: Interval) -> dict[str, int]:
@@ -228,12 +228,12 @@ def file_name(partition: int, block: int, part: int) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether `name` is one that `file_name` makes."""
+    """Return whether `name` is one that `file_name` makes."""
     return _FILE.fullmatch(name) is not None
 
 
 def _tells_of_records(name: str) -> bool:
-    """Whether an interval whose folder has that name has records, or may have some before anybody else commits."""
+    """Return whether an interval with such a folder has records, or may get some from the commit under way."""
     return name == MANIFEST or is_file_name(name) or (name.startswith(f"{TEMPORARY}/") and name.endswith(COMMITTING))
 
 
@@ -243,7 +243,7 @@ def encoded(document: Document, kind: type[Document]) -> bytes:
 
 
 def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Document | None:
-    """Read a document; None where it is not there. Raises RemoteObjectCorruptError and LaterVersionError."""
+    """Read a document; None if it is not there. Raises RemoteObjectCorruptError and LaterVersionError."""
     try:
         raw = client.get_range(name, 0, client.size(name))
     except RemoteObjectNotFoundError:

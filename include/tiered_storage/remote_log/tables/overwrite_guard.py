@@ -63,7 +63,7 @@ class _Unreadable:
     why: str
 
     def overlaps(self, file: ExportedFile) -> bool:
-        """Whether the file may have records among these."""
+        """Return whether the file may have records among these."""
         return file.partition == self.partition and file.first_offset <= self.last and self.first <= file.last_offset
 
 

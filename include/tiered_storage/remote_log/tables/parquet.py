@@ -57,7 +57,7 @@ class LocalFile:
 
 
 def check_codec(codec: str) -> str:
-    """Return `codec`. Raises ConfigurationError where it is none of CODECS."""
+    """Return `codec`. Raises ConfigurationError if it is none of CODECS."""
     if codec not in CODECS:
         raise ConfigurationError(f"codec {codec!r}: take one of {', '.join(CODECS)}")
     return codec

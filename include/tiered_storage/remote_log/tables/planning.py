@@ -55,7 +55,7 @@ class TableRange:
         return -(-self.segment.size * (self.end_offset - self.start_offset + 1) // whole)
 
     def within(self, start_offset: int, end_offset: int) -> TableRange | None:
-        """Return what of the range lies in [`start_offset`, `end_offset`]; None where nothing does."""
+        """Return what of the range lies in [`start_offset`, `end_offset`]; None if nothing does."""
         start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
         if start > end:
             return None
@@ -138,7 +138,7 @@ class TablePartition:
     undecidable: tuple[tuple[int, int], ...] = ()
 
     def has_all(self, rows: RowFilter) -> bool:
-        """Whether what can be read goes on behind the last of `rows`; if not, later copies may bring more of them."""
+        """Return whether readable records follow the last of `rows`; if not, later copies may bring more."""
         return rows.over_at is not None and self.reached_timestamp >= rows.over_at
 
 
@@ -174,7 +174,8 @@ class TablePlan:
 def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, query: TableQuery) -> TablePlan:
     """Return what `query` takes of the store.
 
-    Raises ConfigurationError where the store has no such topic, several lives of it, or none that is not being deleted.
+    Raises ConfigurationError if the store has no such topic, several incarnations of it, or none that is not being
+    deleted.
     """
     known = _partitions_of(metadata.list_partitions(), query)
     states = {partition: metadata.partition_state(partition) for partition in known}
@@ -312,7 +313,7 @@ class _Chosen:
         return cls(begin, end, tuple(n for n in new if n not in late), frozenset(old), late)
 
     def may_have_had(self, gap: tuple[int, int], every: Sequence[RestoredSegment]) -> bool:
-        """Whether what is missing may have had some of it: not between two that are too old, or two too late."""
+        """Return whether what is missing may have had some of it: not between two that are too old, or two too late."""
         behind = next((n for n, each in enumerate(every) if each.start_offset > gap[1]), None)
         if behind is None:
             return True

@@ -45,7 +45,7 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """Rows of one topic: of one life where it had several, of some partitions, of a range of offsets.
+    """Rows of one topic: of one incarnation where it had several, of some partitions, of a range of offsets.
 
     `first_offset` is inclusive, `end_offset` exclusive. A range that holds nothing is no error: its table is empty.
     """
@@ -107,7 +107,7 @@ class Comparison:
 
 
 def narrowed(query: TableQuery, comparison: Comparison) -> TableQuery | None:
-    """Return `query` with the comparison taken in; None where it has to be left to whoever asked.
+    """Return `query` with the comparison taken in; None if it has to be left to whoever asked.
 
     What contradicts makes a query that is empty.
     """

@@ -147,7 +147,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `split`, in order of its ranges and of their offsets.
 
-    Raises CorruptRecordError for a broken batch, CorruptIndexError for a broken index, RemoteObjectNotFoundError where
+    Raises CorruptRecordError for a broken batch, CorruptIndexError for a broken index, RemoteObjectNotFoundError if
     a segment was deleted since it was planned, and what else the store raises.
     """
     for each in split.ranges:

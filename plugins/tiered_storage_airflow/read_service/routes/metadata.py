@@ -72,7 +72,7 @@ async def partitions(
     start: Annotated[int, Query(description="Begin with this partition.", ge=0, le=LARGEST_PARTITION)] = 0,
     limit: Annotated[int, Query(description="Give so many.", ge=1, le=1000)] = 100,
 ) -> PartitionsAnswer:
-    """Give the partitions of a topic, in every life that it had, each with its offsets."""
+    """Give the partitions of a topic, in every incarnation that it had, each with its offsets."""
     access = access_of(request)
     access.topic = topic
     await ensure_right(service, visitor, Right.DESCRIBE, topic)

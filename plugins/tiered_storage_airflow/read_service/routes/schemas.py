@@ -33,7 +33,7 @@ IsolationQuery = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswer:
-    """One life of a topic, and whether its records may be read by who asks."""
+    """One incarnation of a topic, and whether its records may be read by who asks."""
 
     topic: str
     topic_id: str

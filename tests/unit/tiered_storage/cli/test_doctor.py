@@ -65,7 +65,7 @@ def test_settings_are_shown_with_where_they_come_from(tmp_path: Path) -> None:
     assert f"read from {config} | " in told
     assert f"lease.duration.ms is 60000 ({config}, line {line}) | " in told
     assert "log.retention.ms is 86400000 (environment variable TIERED_STORAGE_LOG_RETENTION_HOURS) | " in told
-    assert "topics start with properties of their own: orders | " in told
+    assert "topics with initial properties: orders | " in told
 
 
 def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_a_full_disk_is_wrong(site: RemoteLogFiles, tmp_path: Path, setting: str
         make_room(disk)
 
     assert f"the disk mounted at {disk} has 0 bytes free" in told
-    assert "make room there now" in told
+    assert "tiered-storage retain and expire" in told
 
 
 def test_a_log_directory_on_a_full_disk_is_wrong(site: RemoteLogFiles) -> None:

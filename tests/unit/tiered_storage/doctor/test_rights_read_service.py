@@ -8,14 +8,14 @@ from support.remote_logs import a_remote_log
 
 def test_without_a_file_of_rights_it_is_said_that_nobody_reads(tmp_path: Path) -> None:
     [told] = examined(a_remote_log(tmp_path)).ok("read service")
-    assert "nobody sees or reads any topic" in told
+    assert "read.service.rights.file is not set" in told
 
 
 def test_rights_that_can_be_read_are_counted(tmp_path: Path) -> None:
     rights = tmp_path / "rights.yaml"
     rights.write_text("roles: {A: {read: ['*']}, B: {}}\nusers: {c: {}}\n")
     found = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml"))
-    assert found.ok("read service") == [f"{rights} gives rights to 2 roles and 1 users | "]
+    assert found.ok("read service") == [f"{rights} grants rights to 2 roles and 1 users | "]
 
 
 def test_a_broken_file_of_rights_is_wrong(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ MAX_BYTES = 4096
 def read_clean_shutdown(path: Path) -> int:
     """Return the broker epoch that the mark `path` holds, UNKNOWN_BROKER_EPOCH for an empty one.
 
-    Raises CorruptIndexError where the file is anything else, or of another version.
+    Raises CorruptIndexError if the file is anything else, or of another version.
     """
     content = read_small_file(path, MAX_BYTES)
     if not content:

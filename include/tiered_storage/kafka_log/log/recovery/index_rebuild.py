@@ -36,7 +36,7 @@ _PRODUCERS_UNKNOWN = "left as it is; what producers did from there to its end is
 class RebuiltIndexes:
     """The content of the files that belong to a closed segment.
 
-    `transaction_index` is empty where no transaction is aborted in the segment: a broker has no file then.
+    `transaction_index` is empty if no transaction is aborted in the segment: a broker has no file then.
     `producer_snapshot` is the one at `end_offset`, the first offset behind the segment.
     """
 
@@ -72,8 +72,8 @@ def rebuild_indexes(
 ) -> RebuiltIndexes:
     """Build everything that belongs to `segment` from the log in its directory, changing nothing there.
 
-    Without `from_snapshots` the producers are followed from the first segment on. Raises InvalidLogDirectoryError where
-    the segment is not there, CorruptRecordError where one of its batches, or of those to be read before it, is broken.
+    Without `from_snapshots` the producers are followed from the first segment on. Raises InvalidLogDirectoryError if
+    the segment is not there, CorruptRecordError if one of its batches, or of those to be read before it, is broken.
     """
     segments = list_segments(segment.directory)
     if segment not in segments:
@@ -91,7 +91,7 @@ def rebuild_indexes(
 def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_interval_bytes: int) -> RebuiltIndexes:
     """Build everything that belongs to `segment`; `producers` is the state at its base offset and then at its end.
 
-    Raises CorruptRecordError where one of its batches is broken.
+    Raises CorruptRecordError if one of its batches is broken.
     """
     indexes = IndexBuilder(segment.base_offset, index_interval_bytes)
     aborted: list[AbortedTransaction] = []
@@ -116,7 +116,7 @@ def feed_segments(
 ) -> None:
     """Bring `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
 
-    Their checksums are not verified again. Raises CorruptRecordError where one of their batches is broken. With
+    Their checksums are not verified again. Raises CorruptRecordError if one of their batches is broken. With
     `report` such a segment is told of, and of what producers did up to its end no more is known than which transactions
     were open where it breaks: they stay so, though one might have ended there. One of magic 0 or 1, which knows no
     producers, is left at its first such batch then.

@@ -28,7 +28,7 @@ def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> 
     """Bring `epochs` in line with `log` as it was recovered: those behind its end go, later ones in its batches come.
 
     Where none are known, they are taken from the headers of all batches: epochs whose leaders appended nothing, or
-    whose batches are gone, are not among them then. Raises CorruptRecordError where a broken batch hides one.
+    whose batches are gone, are not among them then. Raises CorruptRecordError if a broken batch hides one.
     """
     if not epochs.entries and (found := _epochs_of(log.segments)):
         epochs.add_later(found)

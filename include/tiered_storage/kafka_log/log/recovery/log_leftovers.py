@@ -34,7 +34,7 @@ _SEGMENT_KINDS = ("log", *_INDEX_KINDS)
 def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
     """Bring `partition_directory` to the state that its log is in; return the names of the files that went.
 
-    Raises CorruptRecordError where a segment that was to be swapped in is broken: nothing is removed for it then.
+    Raises CorruptRecordError if a segment that was to be swapped in is broken: nothing is removed for it then.
     """
     removed = remove_temporary_files(partition_directory, (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA))
     removed += _remove(partition_directory, lambda _, __, suffix: suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX))

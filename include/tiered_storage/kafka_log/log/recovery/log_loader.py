@@ -1,4 +1,4 @@
-"""Finds out what a log holds when it is opened, and mends what a crash left.
+"""Finds out what a log holds when it is opened, and repairs what a crash left.
 
 The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
 whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
@@ -83,7 +83,7 @@ def load_log(
     on_disk: OnDisk,
     report: Report,
 ) -> LoadedLog:
-    """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was mended.
+    """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was repaired.
 
     Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
     what must not be cut off. The caller forgets silent producers.
@@ -115,7 +115,7 @@ def recover_producers(
     """Return the state of producers where the last of `segments` is going to end at `end_position` (bytes).
 
     They are followed from the latest sound snapshot before that segment on; checksums are verified in that one only. A
-    closed segment that is broken is told to `report`. Raises CorruptRecordError where a batch of the last one is.
+    closed segment that is broken is told to `report`. Raises CorruptRecordError if a batch of the last one is.
     """
     directory, active = segments[-1].directory, segments[-1]
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
@@ -189,7 +189,7 @@ def _read(
 
 
 def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, report: Report) -> None:
-    """Build the indexes anew that are missing or cannot be read; no segment is read twice for its producers.
+    """Build the indexes again that are missing or cannot be read; no segment is read twice for its producers.
 
     A segment that is broken stays as it is: whoever reads it is told.
     """

@@ -1,4 +1,4 @@
-"""Entries of a transaction index that the log alone cannot give back, kept while the others are built anew.
+"""Entries of a transaction index that the log alone cannot give back, kept while the others are rebuilt.
 
 Where producers are known only from an offset on, a transaction that is aborted in a segment may have begun before it,
 in a segment that is gone. Its abort marker is there, but where it began, only the old index tells. An entry stays if
@@ -36,7 +36,7 @@ class RetainedAborts:
     def feed(self, window: memoryview, batches: BatchTable) -> None:
         """Take the segment's next batches, whose bytes are `window`.
 
-        Raises CorruptRecordError where an end marker cannot be read.
+        Raises CorruptRecordError if an end marker cannot be read.
         """
         if not self._written:
             return

@@ -25,7 +25,7 @@ class RecoveredSegment:
     """A segment up to the end of its last whole batch.
 
     That makes `size` bytes; `torn_bytes` follow them, which have to be cut off. `first_timestamp` (ms) is the largest
-    of the first batch, None where there is no batch. `epochs` are the leader epochs that begin in it, `aborted` the
+    of the first batch, None if there is no batch. `epochs` are the leader epochs that begin in it, `aborted` the
     transactions whose abort markers stand in it.
     """
 
@@ -42,7 +42,7 @@ class RecoveredSegment:
 class OnDisk:
     """What is known to have been on the disk before: all batches below `until` (an offset, exclusive).
 
-    Where that is not `certain`, the log may have been truncated and written anew since: a torn end may lie below it.
+    Where that is not `certain`, the log may have been truncated and written again since: a torn end may lie below it.
     """
 
     until: int = 0
@@ -62,9 +62,9 @@ def recover_segment(
     What follows is to be cut off, as a broker does it after a crash. A batch that was `on_disk` and is broken now is no
     crash's work: then CorruptRecordError is raised.
 
-    `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError where the segment
-    holds batches of magic 0 or 1, CorruptRecordError where an end marker with a right checksum cannot be read, or a
-    batch with one reaches beyond `segment_end` (exclusive), where the next segment begins.
+    `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError if the segment
+    holds batches of magic 0 or 1, CorruptRecordError if an end marker with a right checksum cannot be read, or a
+    batch with one reaches beyond `segment_end` (exclusive), if the next segment begins.
     """
     length, sound_end = sound_part(segment.log_path, segment.base_offset)
     torn_bytes = segment.size() - length
@@ -113,7 +113,7 @@ def _check_tail(segment: LogSegment, position: int, offset: int, on_disk: OnDisk
 
 
 def _is_followed(segment: LogSegment, position: int) -> bool:
-    """Whether a whole batch follows the broken one at `position`, if that one is as long as it says."""
+    """Return whether a whole batch follows the broken one at `position`, if that one is as long as it says."""
     with open_regular(segment.log_path) as file:
         file.seek(position)
         head = file.read(LOG_OVERHEAD)

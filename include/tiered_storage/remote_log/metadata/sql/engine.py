@@ -53,7 +53,7 @@ class Database(ABC):
 
     @abstractmethod
     def is_at(self, place: str | None) -> bool:
-        """Whether `place`, which an earlier look at a database returned, is that of this one."""
+        """Return whether `place`, which an earlier look at a database returned, is that of this one."""
 
     @abstractmethod
     def check_integrity(self) -> None:
@@ -78,7 +78,7 @@ class Database(ABC):
         """Return what `error` of this kind of database is in our terms, naming `where` and what to do."""
 
     def spend_reserve(self) -> None:
-        """Let this process's writes use the room that is kept for those that free room; nothing where none is kept."""
+        """Let this process's writes use the room that is kept for those that free room; nothing if none is kept."""
         return
 
     def close(self) -> None:

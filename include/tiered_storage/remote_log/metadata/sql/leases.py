@@ -45,7 +45,7 @@ class SqlLeases:
     def begin_above(self, numbers: Mapping[TopicIdPartition, int]) -> None:
         """Let nobody ever hold a lease of these partitions with a number as low as the one given for it.
 
-        For a store that is made anew: whoever holds a lease of the one before must never be taken for a holder.
+        For a store that is rebuilt: whoever holds a lease of the one before must never be taken for a holder.
         """
         with self._database.writing() as connection:
             _insert_unheld(connection, sorted(numbers), "")
@@ -179,7 +179,7 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
 
 
 def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
-    """Return why nothing may be changed under `lease`; None where it is the newest, though its time may be over.
+    """Return why nothing may be changed under `lease`; None if it is the newest, though its time may be over.
 
     Metadata from a backup give the same numbers once more, to other owners.
     """

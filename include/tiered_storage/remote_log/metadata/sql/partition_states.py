@@ -171,7 +171,7 @@ def take_back_deletion(
 ) -> None:
     """Let our log start be no higher than `log_start_offset`, and the partition not be deleted as a whole.
 
-    Raises LeaseLostError, and InvalidTransitionError where that deletion is FINISHED. `where` names the database.
+    Raises LeaseLostError, and InvalidTransitionError if that deletion is FINISHED. `where` names the database.
     """
     _ensure_newest(connection, lease)
     known = state_of(connection, partition, where)

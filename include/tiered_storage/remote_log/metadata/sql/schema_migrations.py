@@ -55,7 +55,7 @@ def later_version(where: str, found: str, newest: str) -> MetadataCorruptError:
 
 
 def schema_version(connection: Connection) -> str | None:
-    """Return the version that the tables have; None where there is no mark of ours."""
+    """Return the version that the tables have; None if there is no mark of ours."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     version: ColumnClause[str] = column("version_num", String)
@@ -67,7 +67,7 @@ def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS, bef
     """Run the revisions that are missing, inside the transaction of `connection`; return what `before` did.
 
     `before` is called when it is certain that they can be run, and before the first of them.
-    Raises MetadataCorruptError where the store's version is none of ours: a later one wrote it.
+    Raises MetadataCorruptError if the store's version is none of ours: a later one wrote it.
     """
     # Imported here: a store that is up to date, as it nearly always is, does not pay for loading Alembic.
     from alembic import command  # noqa: PLC0415

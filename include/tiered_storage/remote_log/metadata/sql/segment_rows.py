@@ -86,7 +86,7 @@ def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
     """Return the metadata in a row of `segments` or `deleted_segments` of the database `where`.
 
-    Raises MetadataCorruptError where the row cannot be one that we wrote.
+    Raises MetadataCorruptError if the row cannot be one that we wrote.
     """
     try:
         return RemoteLogSegmentMetadata(
@@ -110,7 +110,7 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
 
 
 def state_of_row(number: int, where: str) -> SegmentState:
-    """Return the state that a row has. Raises MetadataCorruptError where there is none of that number."""
+    """Return the state that a row has. Raises MetadataCorruptError if there is none of that number."""
     try:
         return SegmentState(number)
     except ValueError as error:
@@ -125,5 +125,5 @@ def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:
 
 
 def epochs_of(text: str) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs in a column's text. Raises ValueError or TypeError where it holds none."""
+    """Return the leader epochs in a column's text. Raises ValueError or TypeError if it holds none."""
     return tuple(EpochEntry(epoch, start) for epoch, start in json.loads(text))

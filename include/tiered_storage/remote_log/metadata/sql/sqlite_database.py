@@ -219,7 +219,7 @@ class SqliteDatabase(Database):
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
     """Open the file at `path`; where there is none, make one that `fill` has written the tables of.
 
-    Missing directories are created. Raises ConfigurationError for a path where no file can be, and MetadataCorruptError
+    Missing directories are created. Raises ConfigurationError for a path if no file can be, and MetadataCorruptError
     for a file that is too small or that went missing beside its write-ahead log. The file itself is never opened but by
     SQLite: to close it would give up the locks that SQLite holds on it for this process.
     """

@@ -93,7 +93,7 @@ class SqlMetadataStore:
         return key
 
     def check_integrity(self) -> None:
-        """Read the whole store; raises MetadataCorruptError where the database's structure is broken."""
+        """Read the whole store; raises MetadataCorruptError if the database's structure is broken."""
         self._database.check_integrity()
 
     def spend_reserve(self) -> None:
@@ -158,7 +158,7 @@ def open_metadata_store(
 
 
 def is_there(url: str) -> bool:
-    """Whether the metadata store at `url`, or what SQLite leaves of one, exists. Raises as sqlite_path."""
+    """Return whether the metadata store at `url`, or what SQLite leaves of one, exists. Raises as sqlite_path."""
     path = sqlite_path(url)
     return path.exists() or path.with_name(f"{path.name}-wal").exists()
 

@@ -80,7 +80,7 @@ class ChunkCache(Generic[Kept]):
     def join(self, key: Hashable, fetch: Callable[[], Kept]) -> SharedFetch[Kept]:
         """Have `fetch` called on a thread, unless that is under way already; `leave` it afterwards.
 
-        Raises ReaderBusyError where too many wait.
+        Raises ReaderBusyError if too many wait.
         """
         with self._lock:
             shared = self._fetching.get(key)

@@ -49,7 +49,7 @@ class ChunkFiles:
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         """Make a folder of our own in `folder`, and remove those that dead processes left there.
 
-        Where the disk has no room even for that, nothing is kept. Raises ConfigurationError where this user may not.
+        Where the disk has no room even for that, nothing is kept. Raises ConfigurationError if this user may not.
         """
         self._room = disk_bytes
         self._lock = threading.Lock()

@@ -50,11 +50,11 @@ class ReaderPool:
             return self._threads - self._idle + min(self._idle, len(self._waiting))
 
     def has_room(self) -> bool:
-        """Whether less than half of the places for waiting are taken: then there is room for what is read ahead."""
+        """Return whether less than half of the waiting places are taken, which leaves room to prefetch."""
         return self._max_pending is None or 2 * self.pending < self._max_pending
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Have `work` done; its result or error comes by the future. Raises ReaderBusyError where the queue is full."""
+        """Have `work` done; its result or error comes by the future. Raises ReaderBusyError if the queue is full."""
         future: Future[Result] = Future()
         with self._changed:
             if self._is_closed:

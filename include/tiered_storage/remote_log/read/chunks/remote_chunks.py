@@ -40,7 +40,7 @@ Kept = TypeVar("Kept")
 class SegmentTransactions:
     """A segment's aborted transactions, and the first offset that its end left undecided.
 
-    That is None where nobody knows, and the offset behind the segment's end where no transaction was open there.
+    That is None if nobody knows, and the offset behind the segment's end where no transaction was open there.
     """
 
     index: TransactionIndex
@@ -135,7 +135,7 @@ class RemoteChunks:
     ) -> Chunk:
         """Return a chunk, maybe one that was `begun` ahead, which stays the caller's to leave.
 
-        Raises RemoteStorageError (also where its bytes are not those that were sent) and ReadRefusedError.
+        Raises RemoteStorageError (also if its bytes are not those that were sent) and ReadRefusedError.
         """
         key = _key(segment, entry)
         if begun is not None:
