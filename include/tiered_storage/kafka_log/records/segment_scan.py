@@ -326,7 +326,7 @@ def _buffer(size: int) -> NDArray[np.uint8]:
 
 
 def is_whole_batch(path: Path, position: int) -> bool:
-    """Return whether a batch of any magic begins at `position`, ends in the file, and has the checksum in its header."""
+    """Return whether a batch of any magic begins at `position`, ends in the file, and has its header's checksum."""
     with open_regular(path) as file:
         file.seek(position)
         head = file.read(CRC_END)

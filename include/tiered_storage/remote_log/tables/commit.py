@@ -91,7 +91,7 @@ class IntervalCommit:
         return True
 
     def is_whole(self, manifest: ExportManifest) -> bool:
-        """Return whether the interval's files match `manifest` in size, and the manifest is complete."""
+        """Return whether the interval's files match `manifest` in size, and _SUCCESS is there."""
         return SUCCESS in self._names() and self._has_files(manifest)
 
     def _has_files(self, manifest: ExportManifest) -> bool:
