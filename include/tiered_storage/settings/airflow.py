@@ -20,7 +20,7 @@ class AirflowSettings(PropertyModel):
         allowed="a folder",
         default_text="none: the form restores into no directory",
     )
-    """The only log directory, on the worker's machine, into which the form of restore_topic restores: that of a stopped
+    """The only log directory, on the worker's machine, into which the form of restore_topic restores: of a stopped
     broker, or a new folder."""
 
     restore_connections: Connections = setting(
@@ -32,7 +32,7 @@ class AirflowSettings(PropertyModel):
         default_text="none: the form restores into no cluster",
     )
     """The clusters into which the form of restore_topic may restore. The extra of each connection holds the client's
-    properties, including bootstrap.servers."""
+    properties."""
 
     read_service_rights_file: OptionalFile = setting(
         "read.service.rights.file",
@@ -42,8 +42,7 @@ class AirflowSettings(PropertyModel):
         allowed="a file",
         default_text="none: nobody sees or reads any topic",
     )
-    """The file that grants users topics to describe or read through the read service. Remote Log reads it again when it
-    changes; if the file is invalid, it grants nothing."""
+    """The file that grants users topics to describe or read. If it is invalid, it grants nothing."""
 
     read_service_threads: Whole = setting(
         "read.service.threads", 4, READ_SERVICE, Source.OURS, unit="threads", at_least=1, at_most=64
@@ -53,8 +52,7 @@ class AirflowSettings(PropertyModel):
     read_service_max_streams: Whole = setting(
         "read.service.max.streams", 256, READ_SERVICE, Source.OURS, unit="answers", at_least=1, at_most=4096
     )
-    """How many responses with bytes or records a process sends at once; each takes some MiB of memory. Further requests
-    get 429 and may be retried."""
+    """How many responses with bytes or records a process sends at once; each takes some MiB of memory."""
 
     read_service_stalled_after_ms: Whole = setting(
         "read.service.stalled.after.ms", 60_000, READ_SERVICE, Source.OURS, unit="ms", at_least=1000

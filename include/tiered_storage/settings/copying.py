@@ -15,7 +15,7 @@ class CopyingSettings(PropertyModel):
     remote_log_index_chunk_bytes: Whole = setting(
         "remote.log.index.chunk.bytes", _MIB, COPYING, Source.OURS, unit="bytes", at_least=_MIB, at_most=4 * _MIB
     )
-    """How much of a segment, in whole batches, one remoteLogIndex entry covers: a remote read fetches this much."""
+    """How much of a segment, in whole batches, one remoteLogIndex entry covers, and a remote read fetches."""
 
     index_interval_bytes: Whole = setting("index.interval.bytes", 4096, COPYING, Source.KAFKA, unit="bytes", at_least=1)
     """How many bytes of batches lie between two entries of a rebuilt offset or time index."""
@@ -33,8 +33,8 @@ class CopyingSettings(PropertyModel):
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
-    """How long a copy may make no progress, including its wait for Spark, before the run ends it. The run commits the
-    finished segments; the next run copies the rest."""
+    """How long a copy may make no progress, including its wait for Spark, before the run ends it. Finished segments are
+    committed; the next run copies the rest."""
 
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1

@@ -18,8 +18,8 @@ class LocalLogSettings(PropertyModel):
         Source.KAFKA,
         allowed="folders, each once: a list, or one text with commas between them",
     )
-    """Kafka's log directories: those of a stopped broker, copies of them, or directories that this library wrote. A
-    directory that a running broker has locked is refused."""
+    """Kafka's log directories: of a stopped broker, copies, or written by this library. One that a running broker has
+    locked is refused."""
 
     cluster_id: OptionalText = setting(
         "cluster.id",
@@ -30,8 +30,8 @@ class LocalLogSettings(PropertyModel):
         pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$",
         default_text="from meta.properties, or else derived from the directory's path",
     )
-    """The cluster that the directories belong to; every key in the store begins with it. Needed only if meta.properties
-    is missing and the path may change."""
+    """The cluster of the directories; every key in the store begins with it. Needed only if meta.properties is missing
+    and the path may change."""
 
     log_end_is_stable: bool = setting("log.end.is.stable", False, LOCAL_LOG, Source.OURS)
     """Whether a directory without replication-offset-checkpoint (the high watermarks) may be copied up to its log end.

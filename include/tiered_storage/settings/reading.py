@@ -16,19 +16,18 @@ class ReadingSettings(PropertyModel):
     remote_log_reader_threads: Whole = setting(
         "remote.log.reader.threads", 10, READING, Source.KAFKA, unit="threads", at_least=1, at_most=1000
     )
-    """How many reads of the remote tier one process runs at once. Local reads have their own threads, so a slow store
-    never delays them."""
+    """How many reads of the remote tier one process runs at once."""
 
     remote_log_reader_max_pending_tasks: Whole = setting(
         "remote.log.reader.max.pending.tasks", 100, READING, Source.KAFKA, unit="reads", at_least=1
     )
-    """How many reads of the remote tier may wait for a thread; further reads are refused and may be retried."""
+    """How many reads of the remote tier may wait for a thread; further reads are refused."""
 
     remote_fetch_max_wait_ms: Whole = setting(
         "remote.fetch.max.wait.ms", 30_000, READING, Source.KAFKA, unit="ms", at_least=1
     )
-    """How long a read waits for its next batches from the remote tier, including every attempt and pause, before it
-    fails with an error that may be retried. Kafka's default is 500, since its consumers retry on their own."""
+    """How long a read waits for its next batches from the remote tier, including every attempt and pause (Kafka's
+    default: 500)."""
 
     remote_log_manager_fetch_max_bytes_per_second: Whole = setting(
         "remote.log.manager.fetch.max.bytes.per.second",
@@ -39,7 +38,7 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much one process reads from the remote tier per second. Kafka's default is the largest number possible."""
+    """How much one process reads from the remote tier per second."""
 
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
@@ -49,8 +48,8 @@ class ReadingSettings(PropertyModel):
     remote_log_reader_read_ahead_bytes: Whole = setting(
         "remote.log.reader.read.ahead.bytes", 16 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How far a sequential reader prefetches from the remote tier; it begins with one chunk. All readers of a process
-    together prefetch at most remote.log.reader.cache.memory.bytes, or this size if that is larger."""
+    """How far a sequential reader prefetches from the remote tier. All readers of a process together prefetch at most
+    remote.log.reader.cache.memory.bytes, or this size if that is larger."""
 
     remote_log_reader_cache_memory_bytes: Whole = setting(
         "remote.log.reader.cache.memory.bytes", 64 * _MIB, READING, Source.OURS, unit="bytes", at_least=0
@@ -60,14 +59,13 @@ class ReadingSettings(PropertyModel):
     remote_log_reader_cache_disk_bytes: Whole = setting(
         "remote.log.reader.cache.disk.bytes", 0, READING, Source.OURS, unit="bytes", at_least=0
     )
-    """How much data that no longer fits into the memory cache one process keeps on disk, in {state.directory}. Useful
-    only if the store is slower than the disk."""
+    """How much that no longer fits into the memory cache one process keeps on disk, in {state.directory}."""
 
     remote_log_reader_metadata_max_age_ms: Whole = setting(
         "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0
     )
-    """How long a reader may use what it knows of a partition before it looks again. If looking takes long, as with
-    100,000 segments, the limit is twenty times as long as that took."""
+    """How long a reader may use what it knows of a partition before it looks again; twenty times as long as looking
+    took, if that is more."""
 
     audit_worker_bytes_per_second: Whole = setting(
         "audit.worker.bytes.per.second",
@@ -78,5 +76,4 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much each worker of a deep audit reads per second, to leave bandwidth for readers. A form in Airflow may only
-    lower it."""
+    """How much each worker of a deep audit reads per second."""

@@ -43,10 +43,8 @@ _INTRODUCTION = f"""\
 <!-- Made by `python -m tiered_storage.settings.reference --write docs/configuration.md`: change the settings' own
      descriptions in include/tiered_storage instead of this file. -->
 
-All settings are in one flat YAML file, under the names of Kafka and KIP-405; our own settings are named in their style.
-An unknown name is refused. Every problem is reported with file and line, name, value, and what is allowed.
-
-## Where a value comes from
+All settings are in one flat YAML file, by the names of Kafka and KIP-405 where they have one. An unknown name is
+refused.
 
 A later source wins over an earlier one:
 
@@ -54,17 +52,12 @@ A later source wins over an earlier one:
 2. the file that `TIERED_STORAGE_CONFIG` names, or else `include/tiered_storage.yaml`;
 3. the environment: `TIERED_STORAGE_` and the name in capitals, with underscores for dots. `TIERED_STORAGE_LOG_DIRS`
    sets `log.dirs`. An empty variable counts as not set; an unknown one is refused;
-4. the parameters of a DAG run, for some limits and sizes ([which](airflow.md)).
-
-`topics` in the file is where a topic starts. After that, `tiered-storage topics` changes a topic's settings and keeps
-them in the metadata store.
+4. the parameters of a DAG run, for [some limits and sizes](airflow.md).
 
 - **Relative paths** begin in the file's folder, or in the folder above it (the project's root) if that folder is called
-  `include`. The same holds for the environment and for parameters. `~` is the home folder.
-- **Credentials are not settings.** Give them as `AWS_*` in the environment or in an Airflow connection. A password in
-  `rlmm.config.url` is never shown and never passed to Spark.
-- **Numbers are whole numbers of ms or bytes**, without a unit. Switches are `true` or `false`.
-- `-1` means no limit; `-2` means as much as the total.
+  `include`. `~` is the home folder.
+- **Credentials are not settings.** Give them as `AWS_*` in the environment or in an Airflow connection.
+- **Numbers** are whole, in the unit of the table, without naming it. `-1` means no limit.
 
 ## Example
 
@@ -75,10 +68,12 @@ them in the metadata store.
 _OLDER = """\
 ## Older and other names
 
-These names work too. If one source also sets the name on the right, that one wins; among several other names, the one
-higher in the table wins. A notice reports it. The remote retention of the KIP-405 draft is the total retention, which
-released Kafka calls plain retention: the plain name wins. A name that stands for two settings is refused beside either.
+These names work too. If one source also sets the name on the right, that one wins; among several others, the one
+higher in the table. A name that stands for two settings is refused beside either.
 """
+
+
+_WHOLE = "a whole number of "
 
 
 def reference() -> str:
@@ -121,7 +116,8 @@ def _check(file: Path) -> None:
 
 def _settings_table(declarations: Iterable[Declaration]) -> str:
     rows = (
-        (f"`{told.name}`", told.description, told.allowed, _code(told.default), told.source) for told in declarations
+        (f"`{told.name}`", told.description, told.allowed.removeprefix(_WHOLE), _code(told.default), told.source)
+        for told in declarations
     )
     return _table(("Name", "Description", "Type and limits", "Default", "From"), rows)
 

@@ -43,22 +43,22 @@ class RetentionSettings(PropertyModel):
     remote_log_deletion_grace_ms: Whole = setting(
         "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long the objects of a segment stay after expiry, delete-records, delete-topic or topics disable
-    --delete-remote marked it for deletion. Until then `tiered-storage undelete` brings it back. 0: no delay."""
+    """How long the objects of a segment stay after it was marked for deletion. Until then `tiered-storage undelete`
+    brings it back."""
 
     scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
-    """Whether runs started by a schedule or an asset event delete anything, in either tier. If not, such runs of
-    enforce_local_retention and expire_remote_segments only plan. Triggered runs and backfills delete either way."""
+    """Whether runs started by a schedule or an asset event delete anything, in either tier; if not, they only plan.
+    Triggered runs and backfills delete either way."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """How far this machine's clock may be from the store's clock, how far ahead of where the last run left it, and how
-    far behind the times in the metadata. If it is further off, nothing is deleted, in either tier."""
+    """How far this machine's clock may be from the store's clock, from where the last run left it, and behind the times
+    in the metadata. If it is further off, nothing is deleted."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )
-    """How long to keep the objects of an unfinished copy before deleting them, and an unreferenced object before the
-    audit reports it. At least lease.duration.ms, so that a copy under way is safe."""
+    """How long to keep the objects of an unfinished copy, and an unreferenced object before the audit reports it; at
+    least lease.duration.ms."""
 
     remote_log_unreferenced_max_percent: Whole = setting(
         "remote.log.unreferenced.max.percent",
@@ -69,17 +69,17 @@ class RetentionSettings(PropertyModel):
         at_least=0,
         at_most=100,
     )
-    """The largest share of the store's objects that may be unreferenced. If an audit finds a larger share, and more
-    than ten such objects, nothing is deleted: the metadata may belong to another store, or be older than this one."""
+    """The largest share of the store's objects that may be unreferenced. If an audit finds more, and more than ten,
+    nothing is deleted: the metadata may belong to another store, or be older."""
 
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
     """Whether to read back the remote copy and compare its checksum before deleting a local segment. Without it only
-    the objects, sizes and manifests are checked: faster, but blind to corrupt bytes."""
+    objects, sizes and manifests are checked."""
 
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000
     )
-    """How many remote segments are deleted before the run checks again whether deletions were stopped or forbidden."""
+    """How many remote segments are deleted before the run checks again whether that is still allowed."""
 
     @field_validator("log_local_retention_ms", "log_local_retention_bytes")
     @classmethod

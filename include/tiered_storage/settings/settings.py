@@ -49,8 +49,8 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
     )
-    """The initial properties of each topic, by its name. After the first decision on a topic, the metadata store has
-    its properties."""
+    """After the first decision on a topic, the metadata store has its properties: change them with `tiered-storage
+    topics`."""
 
     _config_path: Path | None = PrivateAttr(default=None)
     _base: Path = PrivateAttr(default_factory=project_root)

@@ -33,8 +33,8 @@ class StorageSettings(PropertyModel):
     """Where state, objects and metadata are."""
 
     state_directory: Folder = setting("state.directory", ".state", STATE, Source.OURS, allowed="a folder")
-    """The folder for all local state in the embedded default; deleting it deletes that state. Only this user may use
-    it: a command or run that opens it removes the rights of others, unless the folder also holds other things."""
+    """The folder for all local state by default; deleting it deletes that state. A command or run that opens it removes
+    the rights of other users, unless the folder also holds other things."""
 
     work_url: StorageUrl = setting(
         "work.url",
@@ -44,8 +44,7 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/work",
     )
-    """The folder through which plans and results pass between Airflow and Spark. Both must reach it; nobody else should
-    write to it."""
+    """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write to it."""
 
     export_url: StorageUrl = setting(
         "export.url",
@@ -55,14 +54,13 @@ class StorageSettings(PropertyModel):
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/exports",
     )
-    """Where topics are exported as tables, each in a folder of its name. Airflow and Spark must reach it. A new folder
-    is private to this user; to share it, create it yourself."""
+    """Where topics are exported as tables, each in a folder of its name. A new folder is private to this user; to share
+    it, create it yourself."""
 
     remote_log_storage_system_enable: bool = setting(
         "remote.log.storage.system.enable", True, REMOTE_STORAGE, Source.KAFKA
     )
-    """Whether anything is copied at all. Kafka's default is false; here it is true, since only topics with
-    remote.storage.enable are copied."""
+    """Whether anything is copied at all (Kafka's default: false)."""
 
     remote_log_storage_manager_class_name: str = setting(
         "remote.log.storage.manager.class.name",
@@ -78,21 +76,21 @@ class StorageSettings(PropertyModel):
         "rsm.config.url",
         _inside_state("remote"),
         REMOTE_STORAGE,
-        Source.OURS_BY_PREFIX,
+        Source.OURS,
         allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
         default_text="{state.directory}/remote",
     )
-    """The object store, and the prefix in it that all keys begin with. A missing folder is created for this user alone;
-    to share it, create it yourself. Files in it get no wider rights than the folder."""
+    """The object store, and the prefix of all keys in it. A new folder is private to this user; to share it, create it
+    yourself. Files in it get no wider rights than the folder."""
 
-    rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS_BY_PREFIX)
+    rsm_config_allow_http: bool = setting("rsm.config.allow.http", False, REMOTE_STORAGE, Source.OURS)
     """Whether the object store may be reached without encryption."""
 
     rsm_config_endpoint: OptionalEndpoint = setting(
         "rsm.config.endpoint",
         None,
         REMOTE_STORAGE,
-        Source.OURS_BY_PREFIX,
+        Source.OURS,
         allowed="an https URL, or an http one with rsm.config.allow.http",
         default_text="the provider's own",
     )
@@ -102,7 +100,7 @@ class StorageSettings(PropertyModel):
         "rsm.config.region",
         None,
         REMOTE_STORAGE,
-        Source.OURS_BY_PREFIX,
+        Source.OURS,
         allowed="a region's name, such as eu-central-1",
         pattern=r"^[A-Za-z0-9-]+$",
         default_text="AWS_REGION of the environment",
@@ -113,7 +111,7 @@ class StorageSettings(PropertyModel):
         "rlmm.config.url",
         lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
         METADATA,
-        Source.OURS_BY_PREFIX,
+        Source.OURS,
         allowed="the URL of an SQLite file, such as sqlite:///folder/file.db",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )

@@ -38,25 +38,21 @@ class TopicSettings(PropertyModel):
     )
 
     remote_storage_enable: bool = setting("remote.storage.enable", False, TOPIC_GROUP, Source.KAFKA)
-    """Whether closed segments of the topic are copied to the remote tier. The file sets the initial value;
-    `tiered-storage topics enable` changes it."""
+    """Whether closed segments of the topic are copied to the remote tier."""
 
     remote_log_copy_disable: bool = setting("remote.log.copy.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether copying is paused; remote data stay readable and keep their retention."""
 
     remote_log_delete_on_disable: bool = setting("remote.log.delete.on.disable", False, TOPIC_GROUP, Source.KAFKA)
     """Whether all remote data of the topic are deleted once `remote.storage.enable` is false. Requires
-    `remote.deletion.allowed`. Local data stay."""
+    `remote.deletion.allowed`."""
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether local segments may be deleted once the remote tier holds them. Allow it only if the topic's readers read
-    through Remote Log: a broker that starts on the directory no longer has those records. Segments that total retention
-    already deleted remotely also need `remote.deletion.allowed` to be deleted locally. The file sets the initial value;
-    `tiered-storage topics` changes it."""
+    """Whether local segments may be deleted once the remote tier holds them. A broker that starts on the directory no
+    longer has those records. What total retention already deleted remotely also needs `remote.deletion.allowed`."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether remote segments past total retention may be deleted. The file sets the initial value; `tiered-storage
-    topics` changes it."""
+    """Whether remote segments past total retention may be deleted."""
 
     cleanup_policy: CleanupPolicy = setting(
         "cleanup.policy", "delete", TOPIC_GROUP, Source.KAFKA, allowed="delete, compact, or compact,delete"

@@ -23,7 +23,6 @@ class Source(StrEnum):
     KAFKA = "Kafka"
     KIP_405_DRAFT = "KIP-405 draft"
     OURS = "ours"
-    OURS_BY_PREFIX = "ours, under Kafka's prefix"
 
 
 @dataclass(frozen=True, slots=True)
