@@ -101,14 +101,21 @@ def test_the_cluster_that_lost_it_gets_it_back(lost: Lost) -> None:
     kafka = lost.kafka
     with kafka.stopped() as log_dir:
         epochs = read_leader_epochs(log_dir / f"{TOPIC}-0" / LEADER_EPOCH_CHECKPOINT)
+        restarts = [
+            epoch.start_offset for epoch in read_leader_epochs(log_dir / f"{TOPIC}-1" / LEADER_EPOCH_CHECKPOINT)[1:]
+        ]
         files_before = {path.name: path.read_bytes() for path in (log_dir / f"{TOPIC}-1").glob("*.*")}
         for number in range(PARTITIONS):
             shutil.rmtree(log_dir / f"{TOPIC}-{number}")
         lost.restore(log_dir)
         restored = list_segments(log_dir / f"{TOPIC}-1")[:-1]
         assert len(restored) > 3
-        for segment in restored:
-            for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
+        for segment, end in zip(restored, [*(each.base_offset for each in restored[1:]), None], strict=True):
+            paths = [segment.log_path, segment.offset_index_path, segment.time_index_path]
+            # A broker that starts again counts the bytes up to its next index entry from 0; we build ours in one go.
+            if any(segment.base_offset < restart and (end is None or restart < end) for restart in restarts):
+                paths = [segment.log_path]
+            for path in paths:
                 assert path.read_bytes() == files_before[path.name], path.name
         assert any(segment.has_transaction_index() for segment in restored)
         found = read_leader_epochs(log_dir / f"{TOPIC}-0" / LEADER_EPOCH_CHECKPOINT)

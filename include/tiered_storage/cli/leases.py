@@ -12,7 +12,7 @@ from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import NamedPartition
 
 app = typer.Typer(
     no_args_is_help=True, help="Show which runs hold which partitions, and end the leases of runs that are gone."
@@ -78,9 +78,9 @@ def end(
 
 def _held(remote_log: RemoteLogManager) -> list[Lease]:
     """Return the held leases, with the names of their partitions if known."""
-    local = remote_log.source.partitions() if remote_log.settings.log_dirs else ()
-    logs = [log.topic_id_partition for log in local if isinstance(log, PartitionLog)]
-    known = {each: each for each in (*logs, *remote_log.segments.partition_states())}
+    local = remote_log.source.names() if remote_log.settings.log_dirs else ()
+    named = [log.topic_id_partition for log in local if isinstance(log, NamedPartition)]
+    known = {each: each for each in (*named, *remote_log.segments.partition_states())}
     return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.leases.held()]
 
 
