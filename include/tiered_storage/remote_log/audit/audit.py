@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
@@ -21,11 +20,10 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
 from tiered_storage.remote_log.storage.object_names import (
     RESERVED,
     ObjectKind,
-    parse_partition_folder,
     partition_folder,
     segment_object_names,
 )
@@ -58,7 +56,7 @@ def audit_remote_log(
     audit = _Audit(metadata, leases, storage, manifests, now - grace_ms, local_logs, deep, tally)
     audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
     # The store first: whatever is seen there had its metadata written before it.
-    for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
+    for partition, listed in list_by_partition(storage):
         if partition is None:
             audit.look_at_foreign(listed)
         elif selection.matches(partition.topic, partition.partition):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 
 from tiered_storage.errors import (
     ConfigurationError,
@@ -30,8 +29,8 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, held_twice, why_needed
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName, parse_partition_folder
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
+from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 READERS = 8
@@ -89,7 +88,7 @@ def stored_partitions(storage: ListableStorage) -> Iterator[StoredPartition]:
     """
     names: dict[tuple[str, str], str] = {}
     with ThreadPoolExecutor(READERS) as readers:
-        for partition, listed in groupby(storage.list_objects(), lambda found: parse_partition_folder(found.name)):
+        for partition, listed in list_by_partition(storage):
             if partition is None:
                 continue
             known = names.setdefault((partition.cluster_id, partition.topic_id), partition.topic)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import ConfigurationError
@@ -32,9 +31,9 @@ from tiered_storage.remote_log.restore.directory import DirectoryTarget, Restore
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.segment_source import epochs_within
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import parse_partition_folder, partition_folder
+from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 if TYPE_CHECKING:
@@ -291,7 +290,7 @@ def find_uncovered(
     """
     found = Uncovered()
     folder = partition_folder(topic).rpartition("/")[0]
-    for partition, listed in groupby(storage.list_objects(folder), lambda each: parse_partition_folder(each.name)):
+    for partition, listed in list_by_partition(storage, folder):
         if partition is None or not request.wants(partition):
             continue
         if partition in known:

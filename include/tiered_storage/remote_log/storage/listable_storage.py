@@ -9,11 +9,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tiered_storage.errors import LaterVersionError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
-from tiered_storage.remote_log.storage.object_names import PartitionManifestName, SegmentObjectName
+from tiered_storage.remote_log.storage.object_names import (
+    PartitionManifestName,
+    SegmentObjectName,
+    parse_partition_folder,
+    partition_folder,
+)
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
@@ -108,7 +114,10 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def list_objects(self, folder: str = "", after: str = "") -> Iterator[ListedObject]:
-        """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list."""
+        """Stream every object in `folder` and below, ours or not; "" means the whole store; see ObjectClient.list.
+
+        All objects of one partition follow one another.
+        """
         ...
 
     @abstractmethod
@@ -180,3 +189,23 @@ class ListableStorage(RemoteStorageManager):
     def spend_reserve(self) -> None:
         """Let documents use the room that a store in a directory keeps for deletions, and for stopping them."""
         ...
+
+
+def list_by_partition(
+    storage: ListableStorage, folder: str = ""
+) -> Iterator[tuple[TopicIdPartition | None, Iterator[ListedObject]]]:
+    """Stream what `list_objects` does, partition by partition; None stands for objects of no partition.
+
+    Raises RemoteStorageError for a store that lists a partition in several parts: each would look like all of it.
+    """
+    seen: set[str] = set()
+    for partition, listed in groupby(storage.list_objects(folder), lambda found: parse_partition_folder(found.name)):
+        if partition is not None:
+            name = partition_folder(partition)
+            if name in seen:
+                raise RemoteStorageError(
+                    f"{storage.place_of(name)}: the store lists this folder in several parts, as it does not list in "
+                    "order of names, so nobody can say what of the partition is there: use a store that does"
+                )
+            seen.add(name)
+        yield partition, listed

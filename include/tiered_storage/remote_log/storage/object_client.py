@@ -121,7 +121,9 @@ class ObjectClient(Protocol):
         ...
 
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Stream all objects in `folder` (no slash at the end; "": all) and the folders below, in no order.
+        """Stream all objects in `folder` (no slash at the end; "": all) and the folders below.
+
+        They are in no order, but all objects of one folder and those below it follow one another.
 
         With `after` only those whose names, as a whole, come after it, byte by byte.
         """

@@ -265,6 +265,11 @@ def _checked_url(url: str) -> str:
     parsed = urlsplit(url)
     if parsed.scheme not in SCHEMES or not parsed.netloc:
         raise ConfigurationError(f"{parsed.scheme}://{parsed.hostname or ''} names no bucket: use s3://bucket/prefix")
+    if parsed.scheme == "s3" and parsed.hostname and parsed.hostname.endswith("--x-s3"):
+        raise ConfigurationError(
+            f"s3://{parsed.hostname}: is a directory bucket (S3 Express One Zone), which does not list in order of "
+            "names: use a general purpose bucket"
+        )
     if parsed.username or parsed.password or parsed.query or parsed.fragment:
         raise ConfigurationError(
             f"{parsed.scheme}://{parsed.hostname or ''}: a store's URL holds no credentials and no options: "

@@ -332,6 +332,12 @@ def test_secrets_do_not_show() -> None:
     assert not re.search("the-(id|secret|token|key)", shown)
 
 
+@pytest.mark.parametrize("bucket", ["logs--use1-az4--x-s3", "LOGS--use1-az4--X-S3"])
+def test_directory_buckets_are_refused(bucket: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"directory bucket .* use a general purpose bucket"):
+        ObjectStore(f"s3://{bucket}/prefix", ObjectStoreOptions())
+
+
 @pytest.mark.parametrize(
     "url",
     [
