@@ -13,7 +13,7 @@ from hypothesis import settings
 from tiered_storage import disk_space
 
 if TYPE_CHECKING:
-    from support.s3_server import S3Endpoint
+    from support.object_stores import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
 
@@ -45,7 +45,7 @@ def state_directory() -> Path:
 def s3_endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
     """An S3 server over HTTP, one after the other; both last for the session: use a prefix of your own."""
     # These imports take over a second, which tests without S3 need not wait for.
-    from support.s3_server import localbucket_server, moto_server
+    from support.object_stores import localbucket_server, moto_server
 
     server = moto_server() if request.param == "moto" else localbucket_server(tmp_path_factory.mktemp("buckets"))
     with server as endpoint:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.stores_under_test import KINDS, Stores, StoreUnderTest, running_stores
+from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
 from tiered_storage.remote_log.storage.object_client import ObjectClient
 from tiered_storage.remote_log.storage.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager

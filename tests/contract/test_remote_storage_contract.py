@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.object_names import (
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 if TYPE_CHECKING:
-    from support.stores_under_test import StoreUnderTest
+    from support.object_stores import StoreUnderTest
     from tiered_storage.remote_log.storage.object_client import ObjectClient
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

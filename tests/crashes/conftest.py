@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.crash_site import CrashSite
+from support.clocks import SharedClock, put_at
+from support.crash_recovery import CrashSite
 from support.programs import Programs, ProgramServer
 from support.remote_logs import unsynced
-from support.shared_clock import SharedClock
-from support.stamped_store import put_at
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 

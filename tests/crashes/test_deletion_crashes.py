@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from support.aftermath import (
+from support.crash_points import Crash, CrashPoint
+from support.crash_recovery import (
     LEASE_MS,
+    CrashSite,
     assert_expiry_completes,
     assert_readable,
     assert_settled,
     assert_topic_is_gone,
     assert_trim_completes,
+    cells,
     finished_ranges,
+    lose_metadata,
     run,
 )
-from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite, cells
-from support.losses import lose_metadata
 from support.plain_reader import plain_reader
 from support.remote_logs import BATCH_BYTES, ENABLED, ORDERS_0, assert_clean
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter

@@ -12,25 +12,31 @@ from typing import Any
 
 import pytest
 
-from support.aftermath import (
+from support.command_line import run_on
+from support.crash_points import Crash, CrashPoint
+from support.crash_recovery import (
     GRACE_MS,
     LEASE_MS,
+    CrashSite,
     assert_copy_completes,
     assert_expiry_completes,
+    assert_nothing_half_has_a_name,
     assert_readable,
+    assert_rebuild_completes,
+    assert_repair_completes,
+    assert_restore_completes,
     assert_settled,
     assert_topic_is_gone,
     assert_trim_completes,
+    contents,
+    damage,
     finished_ranges,
+    restore,
     run,
+    without_metadata,
 )
-from support.command_line import run_on
-from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite
-from support.losses import assert_rebuild_completes, assert_repair_completes, damage, without_metadata
+from support.programs import BACKFILL
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
-from support.restored_directory import assert_nothing_half_has_a_name, assert_restore_completes, contents, restore
-from support.two_at_once import BACKFILL
 
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 ALL = [(f"orders-{number}", start, start + 9) for number in (0, 1) for start in (0, 10)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite, cells
-from support.losses import assert_rebuild_completes, metadata_files, without_metadata
+from support.crash_recovery import CrashSite, assert_rebuild_completes, cells, metadata_files, without_metadata
 
 REBUILD_CRASHES = [
     *(Crash(CrashPoint.AFTER_TOPIC_DECIDED, nth) for nth in (1, 2)),

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from support.aftermath import GRACE_MS, assert_settled, run
 from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite, cells
-from support.losses import assert_repair_completes, damage, lose_metadata
+from support.crash_recovery import (
+    GRACE_MS,
+    CrashSite,
+    assert_repair_completes,
+    assert_settled,
+    cells,
+    damage,
+    lose_metadata,
+    run,
+)
 from support.remote_logs import flip_bit
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}

@@ -8,8 +8,14 @@ from __future__ import annotations
 import pytest
 
 from support.crash_points import Crash, CrashPoint
-from support.crash_site import CrashSite, cells
-from support.restored_directory import assert_nothing_half_has_a_name, assert_restore_completes, contents, restore
+from support.crash_recovery import (
+    CrashSite,
+    assert_nothing_half_has_a_name,
+    assert_restore_completes,
+    cells,
+    contents,
+    restore,
+)
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
 ENDS = {"orders-0": 30, "orders-1": 20}

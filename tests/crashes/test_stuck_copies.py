@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from support.airflow_home import PROJECT
-from support.hanging_storage import VICTIM, WHILE_THERE
 from support.remote_logs import assert_clean
+from support.storages import HANGING_VICTIM, WHILE_THERE
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
 
@@ -27,14 +27,14 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     site.configure(
         {"orders": TIERED, "payments": TIERED},
         copy_stuck_after_ms=int(STUCK_AFTER * 1000),
-        remote_log_storage_manager_class_name="support.hanging_storage.HangingStorage",
+        remote_log_storage_manager_class_name="support.storages.HangingStorage",
     )
     marker = tmp_path / "hangs"
     marker.touch()
     environment = {
         **os.environ,
         "PYTHONPATH": str(PROJECT / "tests"),
-        VICTIM: "orders-0@10",
+        HANGING_VICTIM: "orders-0@10",
         WHILE_THERE: str(marker),
     }
     begun = time.monotonic()

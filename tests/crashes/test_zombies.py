@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from support.aftermath import (
+from support.command_line import run_on
+from support.crash_points import CrashPoint
+from support.crash_recovery import (
     GRACE_MS,
     LEASE_MS,
+    CrashSite,
     all_segments,
     assert_readable,
     assert_settled,
     finished_ranges,
     run,
 )
-from support.command_line import run_on
-from support.crash_points import CrashPoint
-from support.crash_site import CrashSite
 from support.programs import Program
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
 

@@ -14,10 +14,9 @@ import pytest
 
 from support.airflow_home import PROJECT, AirflowHome
 from support.crash_points import CrashPoint
-from support.dying_storage import ALREADY_DEAD, VICTIM
-from support.halting_storage import HALT, IGNORE_HANGUP
+from support.object_stores import localbucket_server
 from support.remote_logs import assert_clean
-from support.s3_server import localbucket_server
+from support.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
@@ -40,7 +39,7 @@ def real_spark(state_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_copies_that_under_new_ids(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VICTIM, "orders-1")
+    monkeypatch.setenv(DYING_VICTIM, "orders-1")
     monkeypatch.setenv(ALREADY_DEAD, str(site.root / "dead"))
     # Only a storage class of one's own has to be installed where Spark runs.
     monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests"))
@@ -48,7 +47,7 @@ def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_co
     site.configure(
         {"orders": TIERED},
         commit_batch_partitions=1,
-        remote_log_storage_manager_class_name="support.dying_storage.DyingStorage",
+        remote_log_storage_manager_class_name="support.storages.DyingStorage",
     )
     run = airflow.run("copy_segments")
     assert run.state == "failed"
@@ -84,7 +83,7 @@ def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_wr
     monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests"))
     names = ("orders-0", "orders-1")
     site.write_logs(dict.fromkeys(names, 1))
-    storage = {"remote_log_storage_manager_class_name": "support.halting_storage.HaltingStorage"}
+    storage = {"remote_log_storage_manager_class_name": "support.storages.HaltingStorage"}
     site.configure({"orders": TIERED}, **storage)
     # The first job of a version compiles its kernels, which no byte moves by.
     assert airflow.run("copy_segments").state == "success"

@@ -13,7 +13,7 @@ from fuzz.built_records import build_batch
 from fuzz.guarded_memory import GuardedBuffers, GuardedChunkMemory
 from fuzz.segments import last_possible_segment, mended, segments, tiny_segments, uncompressed_segments
 from fuzz.target import SOURCE, MemoryFile, Target, value_or_error
-from support.record_rows import Row, expected_rows, rows_of
+from support.records import Row, expected_rows, rows_of
 from support.transactions import ABORT, marker
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.columnar import decoder as columnar

@@ -10,9 +10,16 @@ from pathlib import Path
 
 from fuzz.segments import mended
 from fuzz.target import Target
-from support.damaged_logs import Survivors, survey, survivors
-from support.local_logs import NOW, TOPIC_ID, records
-from support.log_contents import check_what_is_read_of_a_broken_segment, segment_content
+from support.local_logs import (
+    NOW,
+    TOPIC_ID,
+    Survivors,
+    check_what_is_read_of_a_broken_segment,
+    records,
+    segment_content,
+    survey,
+    survivors,
+)
 from support.transactions import next_offset
 from tiered_storage.errors import CorruptRecordError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE

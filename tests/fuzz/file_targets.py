@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fuzz.target import MemoryFile, Target, value_or_error
-from support.batch_tables import Batch, batch_table
+from support.records import Batch, batch_table
 from tiered_storage.errors import CorruptLogError, LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, encode_leader_epochs, read_leader_epochs

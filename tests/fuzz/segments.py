@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from support.records import varied_records
 from support.transactions import ABORT, data, marker
-from support.varied_records import varied_records
 from tiered_storage.kafka_log.kernels.batch_layout import (
     BATCH_OVERHEAD,
     CODEC_BITS,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.targets import TARGETS
-from support.examples import USUAL_EXAMPLES
+from support.records import USUAL_EXAMPLES
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 """Inputs that a target once fell over, each named by its target and what was wrong."""

@@ -16,8 +16,8 @@ from pathlib import Path
 import yaml
 
 import tiered_storage
+from support.earlier_versions import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, work_files
 from support.remote_logs import SIZES, a_remote_log, topic_id
-from support.yesterdays_state import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, works_texts
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
@@ -63,7 +63,7 @@ def main() -> None:
             _expire(remote_log)
             _repair(remote_log, root)
             remote_log.safety.stop("somebody looks into it", "yesterday")
-        for text in works_texts(root):
+        for text in work_files(root):
             content = text.read_text("utf-8").replace(str(root), PLACE)
             text.write_text(content.replace(str(_LIBRARY), f"{PLACE}/library"), "utf-8")
         shutil.copytree(root, target, ignore=shutil.ignore_patterns(".lock"))

@@ -10,7 +10,7 @@ import tiered_storage
 
 PROGRAM = """
 import sys
-from support.record_batches import batches_of
+from support.records import batches_of
 from tiered_storage.kafka_log.kernels import machine_code
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 

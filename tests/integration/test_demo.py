@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support.kafka_clients import send
 from support.real_kafka import RealKafka
-from support.real_kafka_client import send
-from support.varied_records import varied_records
+from support.records import varied_records
 from tiered_storage_airflow.embedded.services import running_airflow
 
 

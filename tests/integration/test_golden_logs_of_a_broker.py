@@ -15,15 +15,14 @@ import pytest
 
 from support import golden_checks
 from support.command_line import run
-from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.dumps import rows_of_ours, rows_of_the_tool
 from support.framings import REFUSED_FRAMINGS, batch_in
 from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
 from support.golden_topics import framed_records
+from support.kafka_clients import ProduceRefusedError, produce_batch, send
 from support.kafka_programs import KafkaPrograms
-from support.raw_produce import ProduceRefusedError, produce_batch
 from support.real_kafka import RealKafka
-from support.real_kafka_client import send
-from support.varied_records import varied_records
+from support.records import varied_records
 from tiered_storage.kafka_log.dump.dump_event import DumpRow
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile

@@ -11,11 +11,10 @@ import pytest
 
 from support.command_line import run
 from support.golden_checks import record_of
+from support.kafka_clients import Codec
 from support.real_kafka import RealKafka
-from support.real_kafka_client import Codec
-from support.record_rows import rows_of
+from support.records import rows_of, varied_records
 from support.transactions import split
-from support.varied_records import varied_records
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex

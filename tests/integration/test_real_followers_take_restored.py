@@ -12,10 +12,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from support.command_line import run_on
 from support.kafka_programs import KafkaPrograms
-from support.led_by_another import led_by_another, records_after_the_cut
 from support.local_logs import read_all
 from support.real_kafka import RealKafka
-from support.remote_logs import a_copied_remote_log
+from support.remote_logs import a_copied_remote_log, append_as_later_leader, records_after_later_leader
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -26,7 +25,7 @@ SECONDS = 60
 @pytest.mark.nightly
 def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path / "remote-log")
-    led_by_another(files)
+    append_as_later_leader(files)
     leader = RealKafka(kafka_programs, tmp_path / "leader")
     with leader:
         follower = _follower_of(leader, kafka_programs, tmp_path / "follower")
@@ -38,10 +37,10 @@ def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Pat
         with leader.stopped() as log_dir:
             assert run_on(files, "restore", "orders", "--to-directory", log_dir).exit_code == 0
         with follower:
-            assert leader.client.consume_all("orders") == records_after_the_cut()
+            assert leader.client.consume_all("orders") == records_after_later_leader()
             _wait_for(lambda: _log_bytes(follower) == _log_bytes(leader))
     with LocalLog.open(follower.log_dir / "orders-0") as log:
-        assert read_all(log) == records_after_the_cut()
+        assert read_all(log) == records_after_later_leader()
         assert len({entry.epoch for entry in log.leader_epochs}) == 1
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from support.kafka_clients import RealKafkaClient, send
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
-from support.real_kafka_client import RealKafkaClient, send
-from support.varied_records import varied_records
+from support.records import varied_records
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     EpochEntry,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from support.kafka_clients import CODECS, RealKafkaClient, send
 from support.kafka_programs import RealKafkaError
 from support.real_kafka import RealKafka
-from support.real_kafka_client import CODECS, RealKafkaClient, send
+from support.records import varied_records
 from support.transactions import committed_offsets, split
-from support.varied_records import varied_records
 from tiered_storage.errors import LogDirectoryLockedError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (

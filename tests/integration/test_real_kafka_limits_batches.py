@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
+from support.kafka_clients import ProduceRefusedError, produce_batch
 from support.local_logs import NOW, create
-from support.raw_produce import ProduceRefusedError, produce_batch
 from support.real_kafka import RealKafka
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.log.log_config import LogConfig

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from support.java_consumer import consume_with_java, java_lines
+from support.kafka_clients import CODECS, consume_with_java, java_lines
 from support.kafka_programs import KafkaPrograms, RealKafkaError
 from support.local_logs import closed_files
 from support.real_kafka import RealKafka
-from support.real_kafka_client import CODECS
-from support.varied_records import FIRST_TIMESTAMP, varied_records
+from support.records import FIRST_TIMESTAMP, varied_records
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from support.java_consumer import consume_with_java, java_lines
+from support.kafka_clients import Isolation, consume_with_java, java_lines, send
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import closed_files, read_all
 from support.real_kafka import RealKafka
-from support.real_kafka_client import Isolation, send
+from support.records import FIRST_TIMESTAMP, varied_records
 from support.transactions import committed_offsets, split
-from support.varied_records import FIRST_TIMESTAMP, varied_records
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from tiered_storage.kafka_log.files.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex

@@ -13,12 +13,17 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run_on
+from support.kafka_clients import CODECS, Isolation, RealKafkaClient, send
 from support.kafka_programs import KafkaPrograms
-from support.led_by_another import led_by_another, records_after_the_cut
 from support.real_kafka import RealKafka
-from support.real_kafka_client import CODECS, Isolation, RealKafkaClient, send
-from support.remote_logs import RemoteLogFiles, a_copied_remote_log, copy
-from support.varied_records import FIRST_TIMESTAMP, varied_records
+from support.records import FIRST_TIMESTAMP, varied_records
+from support.remote_logs import (
+    RemoteLogFiles,
+    a_copied_remote_log,
+    append_as_later_leader,
+    copy,
+    records_after_later_leader,
+)
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record import Record
@@ -129,7 +134,7 @@ def fresh(lost: Lost, kafka_programs: KafkaPrograms, tmp_path_factory: pytest.Te
     """Another cluster, with both topics created anew and then restored."""
     root = tmp_path_factory.mktemp("fresh")
     orders = a_copied_remote_log(root / "remote-log")
-    led_by_another(orders)
+    append_as_later_leader(orders)
     with RealKafka(kafka_programs, root / "broker") as kafka:
         kafka.client.create_topic(TOPIC, PARTITIONS, SMALL_SEGMENTS)
         kafka.client.create_topic("orders")
@@ -154,7 +159,7 @@ def test_a_fresh_cluster_gets_it_under_a_topic_of_its_own(lost: Lost, fresh: Rea
 
 
 def test_a_broker_serves_what_a_later_leader_left(fresh: RealKafka) -> None:
-    assert fresh.client.consume_all("orders") == records_after_the_cut()
+    assert fresh.client.consume_all("orders") == records_after_later_leader()
 
 
 def _is_served(lost: Lost, kafka: RealKafka) -> None:

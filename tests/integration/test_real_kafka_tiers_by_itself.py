@@ -10,8 +10,8 @@ import pytest
 from support.command_line import run_on
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
+from support.records import varied_records
 from support.remote_logs import ENABLED, RemoteLogFiles
-from support.varied_records import varied_records
 from tiered_storage.kafka_log.files.log_segment import list_segments
 
 WAIT_SECONDS = 60

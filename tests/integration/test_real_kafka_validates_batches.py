@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from support.framings import FRAMINGS, batch_in
+from support.framings import BROKEN_FRAMINGS, FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED, batch_in
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import NOW, create
-from support.made_up_batches import record_of
-from support.odd_framings import BROKEN_FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED
+from support.records import record_of, varied_records
 from support.transactions import data, marker
-from support.varied_records import varied_records
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c

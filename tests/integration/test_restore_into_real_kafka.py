@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from support.clocks import SharedClock
 from support.command_line import CommandResult, run_on
 from support.crash_points import Crash, CrashPoint
 from support.programs import Programs, ProgramServer
 from support.real_kafka import RealKafka
+from support.records import varied_records
 from support.remote_logs import (
     NOW,
     RemoteLogFiles,
@@ -20,8 +22,6 @@ from support.remote_logs import (
     records,
     unsynced,
 )
-from support.shared_clock import SharedClock
-from support.varied_records import varied_records
 from tiered_storage.errors import TargetClusterError
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.exported import EXPECTED, example, export_orders
 from support.remote_logs import NOW, RemoteLogFiles, a_copied_remote_log
+from support.tables import EXPECTED, example, export_orders
 from tiered_storage_airflow.embedded.java import java_home
 
 # All in the session that the first example starts as it is written: a start takes longer than everything else.

@@ -35,7 +35,7 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.sudden_death import dies_at
+from support.simulated_crashes import dies_at
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import AnomalyKind

@@ -30,7 +30,7 @@ from support.remote_logs import (
     records,
     segments_of,
 )
-from support.staged_storage import FakeTime, StagedStorage
+from support.storages import FakeTime, StagedStorage
 from tiered_storage.errors import (
     OffsetOutOfRangeError,
     ReaderBusyError,

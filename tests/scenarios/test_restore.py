@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.led_by_another import led_by_another, records_after_the_cut
 from support.local_logs import read_all
 from support.metadata_stores import a_step
 from support.remote_logs import (
@@ -25,6 +24,7 @@ from support.remote_logs import (
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
+    append_as_later_leader,
     append_batches,
     copy,
     cut,
@@ -32,6 +32,7 @@ from support.remote_logs import (
     held_by,
     record,
     records,
+    records_after_later_leader,
     segments_of,
     topic_id,
     unsynced,
@@ -204,12 +205,12 @@ def test_a_partition_of_which_all_expired_goes_on_at_its_end(files: RemoteLogFil
 
 
 def test_a_later_leaders_cut_is_respected(files: RemoteLogFiles, target: Path) -> None:
-    led_by_another(files)
+    append_as_later_leader(files)
     lose_local_logs(files)
     result = restore(files, target, "--validation", "records")
     assert result.exit_code == 0, result.err
     assert [segment.base_offset for segment in list_segments(target / "orders-0")] == [0, 10, 20, 25, 35]
-    assert records_in(target) == records_after_the_cut()
+    assert records_in(target) == records_after_later_leader()
     assert read_leader_epochs(target / "orders-0" / LEADER_EPOCH_CHECKPOINT) == (EpochEntry(0, 0), EpochEntry(4, 25))
 
 
@@ -372,7 +373,7 @@ def test_a_directory_that_a_broker_has_is_refused(files: RemoteLogFiles, target:
 
 def test_an_empty_partition_of_a_topic_that_was_created_anew_is_taken_over(files: RemoteLogFiles, target: Path) -> None:
     anew = random_uuid()
-    led_by_another(files)
+    append_as_later_leader(files)
     with LogDirectoryWriter.create(target, "another-cluster", clock=lambda: NOW) as writer:
         for number in (0, 1):
             writer.create_log("orders", number, anew)

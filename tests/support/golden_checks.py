@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import cycle, pairwise
 from pathlib import Path
 
-from support.dump_text import rows_of_ours, rows_of_the_tool
+from support.dumps import rows_of_ours, rows_of_the_tool
 from support.framings import XERIAL_MAGIC
 from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs
 from support.golden_topics import (
@@ -23,8 +23,8 @@ from support.golden_topics import (
     framed_records,
     golden_records,
 )
-from support.real_kafka_client import CODECS
-from support.record_rows import Row, expected_rows, rows_of
+from support.kafka_clients import CODECS
+from support.records import Row, expected_rows, rows_of
 from support.restarted_broker import RestartedIndexes
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
 from tiered_storage.kafka_log.dump.dump_event import DumpProblem

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.another_client import consume_all
 from support.golden_topics import (
     BROKER_PROPERTIES,
     LOG_STARTS,
@@ -24,9 +23,9 @@ from support.golden_topics import (
     UNREAD_BY_LIBRDKAFKA,
     write_golden_topics,
 )
+from support.kafka_clients import RealKafkaClient, consume_all
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
-from support.real_kafka_client import RealKafkaClient
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile, recognize
 from tiered_storage.kafka_log.records.record import Record
 

@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from support.framings import FRAMINGS, Framing, batch_in
-from support.raw_produce import produce_batch
+from support.kafka_clients import CODECS, Codec, RealKafkaClient, produce_batch, send
 from support.real_kafka import RealKafka
-from support.real_kafka_client import CODECS, Codec, RealKafkaClient, send
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, DELETE_HORIZON_BIT

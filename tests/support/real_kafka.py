@@ -18,8 +18,8 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from support.kafka_clients import RealKafkaClient
 from support.kafka_programs import KafkaPrograms, RealKafkaError
-from support.real_kafka_client import RealKafkaClient
 
 START_SECONDS = 60
 STOP_SECONDS = 60

@@ -21,9 +21,9 @@ from unittest import mock
 
 import yaml
 
+from support.clocks import stamped
 from support.metadata_stores import ManualClock
 from support.plain_reader import plain_reader
-from support.stamped_store import stamped
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -367,3 +367,24 @@ def batches_in(path: Path) -> Iterator[bytes]:
     content = path.read_bytes()
     for position in range(0, len(content), BATCH_BYTES):
         yield content[position : position + BATCH_BYTES]
+
+
+def append_as_later_leader(files: RemoteLogFiles) -> None:
+    """Append to orders-0 as a later leader that never had the copied offsets 25 to 29, and copy."""
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
+        log = writer.log("orders", 0)
+        log.truncate_to(25)
+        log.roll()
+        for _ in range(3):
+            log.append(_later_leaders_records(log.log_end_offset, BATCH_RECORDS), leader_epoch=4)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+
+
+def records_after_later_leader() -> list[Record]:
+    """Return what the remote log has of orders-0 after that."""
+    return [*records(0, 25), *_later_leaders_records(25, 2 * BATCH_RECORDS)]
+
+
+def _later_leaders_records(start: int, count: int) -> list[Record]:
+    return [replace(record(offset + 1000), offset=offset) for offset in range(start, start + count)]

@@ -1,7 +1,9 @@
-"""A topic of any records, transactions and segments, copied; and what a table of it has to give."""
+"""Topics as tables in tests: a model of what a table holds, and exports in this process."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,11 @@ from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.tables.export_job import run_export_group
+from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
 
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT
 CODECS = (Compression.NONE, Compression.LZ4, Compression.ZSTD)
@@ -131,3 +138,45 @@ def a_copied_topic(root: Path, steps: Sequence[Step], partition: int = 0) -> tup
         assert copy(remote_log).is_whole
     assert all(row.offset >= begin for row in rows)
     return files, rows
+
+
+EXPECTED = "30 records up to offset 29"
+"""What each example prints that reads the files of the table."""
+
+
+def export_orders(files: RemoteLogFiles) -> Path:
+    """Export all of the topic orders, in two intervals; return where exports are."""
+    with unsynced(), files.open() as remote_log:
+        url = remote_log.settings.export_url
+        for number, (begin, end) in enumerate([(NOW, NOW + 12_000), (NOW + 12_000, NOW + 60_000)]):
+            request = ExportRequest(TableQuery("orders"), Interval(begin, end), url)
+            assert not carry_out(remote_log, request, f"runs/export/{number}").failures
+    return files.root / "state" / "exports"
+
+
+def carry_out(remote_log: RemoteLogManager, request: ExportRequest, folder: str = "runs/export") -> ExportReport:
+    """Do all of an export in this thread."""
+    with remote_log.tables.export(request, folder) as begun:
+        job = begun.write_job(folder)
+        for group in range(job.groups):
+            run_export_group(remote_log.access(job.files), group, {})
+        return begun.commit(list(job.outcomes()))
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of every file below a folder, by its name in there."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def example(with_words: str) -> str:
+    """Return the example of docs/reading.md or docs/tables.md that has these words."""
+    texts = [(Path(__file__).parents[2] / "docs" / name).read_text() for name in ("reading.md", "tables.md")]
+    scripts = [
+        script for text in texts for script in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    ]
+    [script] = [script for script in scripts if with_words in script]
+    return str(script)

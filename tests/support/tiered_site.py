@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from support.stamped_store import stamped
+from support.clocks import stamped
 from tiered_storage.clock import BootTime, machine_boot_time, wall_clock
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.exported import EXPECTED, example, export_orders
 from support.remote_logs import a_copied_remote_log
+from support.tables import EXPECTED, example, export_orders
 from tiered_storage.remote_log.tables.columns import SCHEMA
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run, run_on
-from support.examinations import examined
+from support.command_line import examined, run, run_on
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import run_on
-from support.examinations import examined
+from support.command_line import examined, run_on
 from support.metadata_processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
 from tiered_storage.doctor import log_directories

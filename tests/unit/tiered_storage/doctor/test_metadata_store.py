@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from support.examinations import everything_in, examined
+from support.command_line import everything_in, examined
+from support.earlier_versions import copy_generation
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -18,7 +19,6 @@ from support.remote_logs import (
     held_by,
     segments_of,
 )
-from support.yesterdays_state import taken_up
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
@@ -188,7 +188,7 @@ def test_metadata_of_a_later_version_are_wrong(tmp_path: Path) -> None:
 
 
 def test_metadata_of_an_earlier_version_are_not_migrated(tmp_path: Path) -> None:
-    root = taken_up(1, tmp_path / "site")
+    root = copy_generation(1, tmp_path / "site")
     before = (root / "state" / "remote_log_metadata.db").read_bytes()
 
     found = examined(root / "settings.yaml")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
+from support.command_line import JAVA_IS_ELSEWHERE, everything_in, examined
 from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
@@ -145,7 +145,7 @@ def test_a_url_that_makes_no_store_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_class_of_ones_own_is_worth_a_note(tmp_path: Path) -> None:
-    name = "support.dying_storage.DyingStorage"
+    name = "support.storages.DyingStorage"
     [told] = examined(a_remote_log(tmp_path, remote_log_storage_manager_class_name=name)).notes("store")
 
     assert name in told

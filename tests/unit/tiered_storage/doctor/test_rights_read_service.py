@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.examinations import examined
+from support.command_line import examined
 from support.remote_logs import a_remote_log
 
 

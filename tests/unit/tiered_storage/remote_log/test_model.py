@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from support.examples import USUAL_EXAMPLES
 from support.plain_reader import plain_reader
+from support.records import USUAL_EXAMPLES
 from support.remote_logs import (
     BATCH_RECORDS,
     ENABLED,

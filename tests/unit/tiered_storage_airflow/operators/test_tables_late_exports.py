@@ -14,9 +14,9 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
-from support.exported import digests
 from support.metadata_stores import a_step
 from support.spark_in_process import access_of
+from support.tables import digests
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,

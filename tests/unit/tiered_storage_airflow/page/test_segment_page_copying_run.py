@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.exported import carry_out
 from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
+from support.tables import carry_out
 from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery

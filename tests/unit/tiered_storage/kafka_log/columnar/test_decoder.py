@@ -19,10 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.examples import USUAL_EXAMPLES
-from support.made_up_batches import batch_of, record_of
-from support.record_batches import batches_of, some_records
-from support.record_rows import Row, expected_rows, rows_of, segments
+from support.records import (
+    USUAL_EXAMPLES,
+    Row,
+    batch_of,
+    batches_of,
+    expected_rows,
+    record_of,
+    rows_of,
+    segments,
+    some_records,
+)
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.columnar import decoder as columnar
 from tiered_storage.kafka_log.columnar.decoder import (

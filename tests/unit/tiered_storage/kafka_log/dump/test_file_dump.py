@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.dump_events import dumped, notes, problems
-from support.examples import USUAL_EXAMPLES
+from support.dumps import dumped, notes, problems
 from support.golden_logs import GoldenLogs
+from support.records import USUAL_EXAMPLES
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.dump.dump_event import DumpProblem
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.dump_events import dumped, problems, rows
-from support.follower_fetches import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
-from support.record_batches import batches_of
+from support.dumps import dumped, problems, rows
+from support.records import batches_of
+from support.transactions import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker

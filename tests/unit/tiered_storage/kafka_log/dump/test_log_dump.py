@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from support.dump_events import dumped, notes, problems, rows
-from support.record_batches import batches_of, some_records
+from support.dumps import dumped, notes, problems, rows
+from support.records import batches_of, some_records
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.dump import log_dump
 from tiered_storage.kafka_log.dump.dump_event import DumpNote, DumpProblem, RowKind

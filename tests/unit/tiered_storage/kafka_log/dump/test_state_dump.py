@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.dump_events import dumped, problems, rows
+from support.dumps import dumped, problems, rows
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, write_producer_snapshot
 
 TOPIC_ID = "cxfmXdFdRF2-6WITmvYjdA"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_lists, batch_table, windows
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.time_index import TimestampOffset
 from tiered_storage.kafka_log.records.batch_table import BatchTable

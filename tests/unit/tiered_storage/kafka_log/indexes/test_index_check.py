@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_lists, batch_table, windows
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.follower_fetches import (
+from support.transactions import (
     BEGINS_ANEW_INDEX,
     BEGUN_ANEW_ABORT,
     BEGUN_ANEW_ABORTED_INDEX,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.record_batches import batches_of
+from support.records import batches_of
 from tiered_storage.kafka_log.kernels import constants as column_parts
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c

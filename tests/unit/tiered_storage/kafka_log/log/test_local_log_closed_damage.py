@@ -7,8 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from support.local_logs import NOW, create, records
-from support.log_contents import SMALL_SEGMENTS, many_segments
+from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, records
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.damaged_logs import survivors
-from support.examples import USUAL_EXAMPLES
-from support.local_logs import NOW, create, records
-from support.log_contents import (
+from support.local_logs import (
+    NOW,
     SMALL_SEGMENTS,
     check_what_is_read_of_a_broken_segment,
     contents,
+    create,
     many_segments,
+    records,
     segment_content,
+    survivors,
 )
+from support.records import USUAL_EXAMPLES
 from support.transactions import next_offset
 from tiered_storage.errors import (
     CorruptLogError,

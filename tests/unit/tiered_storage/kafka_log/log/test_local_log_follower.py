@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from support.follower_fetches import (
+from support.local_logs import NOW, create, records
+from support.transactions import (
+    ABORT,
     BEGINS_ANEW,
     BEGINS_ANEW_INDEX,
     BEGUN_ANEW_ABORT,
     BEGUN_ANEW_ABORTED,
     BEGUN_ANEW_ABORTED_INDEX,
+    committed_offsets,
+    data,
+    marker,
 )
-from support.local_logs import NOW, create, records
-from support.transactions import ABORT, committed_offsets, data, marker
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, TOPIC_ID, read_all
+from support.records import USUAL_EXAMPLES
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.log.local_log import LocalLog

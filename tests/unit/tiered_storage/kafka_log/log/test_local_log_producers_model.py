@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, TOPIC_ID, records
+from support.records import USUAL_EXAMPLES
 from support.transactions import ABORT, COMMIT, committed_offsets, data, split
 from tiered_storage.errors import InvalidProducerEpochError, InvalidTransactionStateError, OutOfOrderSequenceError
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path

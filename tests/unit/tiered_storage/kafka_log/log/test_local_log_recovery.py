@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from support.local_logs import NOW, TOPIC_ID, create, read_all, records
-from support.log_contents import (
+from support.local_logs import (
+    NOW,
     SMALL_SEGMENTS,
+    TOPIC_ID,
     contents,
+    create,
     many_segments,
+    read_all,
+    records,
 )
-from support.record_batches import a_message_of_magic_1
+from support.records import a_message_of_magic_1
 from support.transactions import ABORT, data
 from tiered_storage.errors import (
     InvalidLogDirectoryError,

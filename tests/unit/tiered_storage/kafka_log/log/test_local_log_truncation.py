@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.examples import USUAL_EXAMPLES
 from support.local_logs import NOW, create, read_all, records
+from support.records import USUAL_EXAMPLES
 from support.transactions import ABORT, COMMIT, data
 from tiered_storage.errors import (
     AppendRefusedError,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.crash_states import crash_states, files_in
 from support.local_logs import NOW, TOPIC_ID, read_all, records
+from support.simulated_crashes import crash_states, files_in
 from tiered_storage.errors import (
     CorruptIndexError,
     CorruptRecordError,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_table, windows
+from support.records import Batch, batch_table, windows
 from support.transactions import ABORT, COMMIT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError, OutOfOrderSequenceError
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction

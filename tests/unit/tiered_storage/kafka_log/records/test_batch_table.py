@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from support.batch_tables import Batch, batch_table
+from support.records import Batch, batch_table
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 TABLE = batch_table(100, [Batch(records, 100 * records, records) for records in range(1, 6)])

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.made_up_batches import batch_of, record_of
-from support.record_batches import record_lists, some_records
+from support.records import batch_of, record_lists, record_of, some_records
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import check_crc

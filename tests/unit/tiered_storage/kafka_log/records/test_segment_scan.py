@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from support.record_batches import a_message_of_magic_1, batches_of, record_lists, some_records
+from support.records import a_message_of_magic_1, batches_of, record_lists, some_records
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.kernels.batch_layout import CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c

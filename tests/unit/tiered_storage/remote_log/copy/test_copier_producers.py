@@ -13,19 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.examples import USUAL_EXAMPLES
-from support.follower_fetches import (
+from support.golden_logs import GoldenLogs
+from support.local_logs import NOW, TOPIC_ID
+from support.metadata_stores import ManualClock
+from support.records import USUAL_EXAMPLES
+from support.remote_logs import ORDERS_0, flip_bit, unsynced
+from support.transactions import (
+    ABORT,
     BEGINS_ANEW,
     BEGINS_ANEW_INDEX,
     BEGUN_ANEW_ABORT,
     BEGUN_ANEW_ABORTED,
     BEGUN_ANEW_ABORTED_INDEX,
+    COMMIT,
+    data,
+    marker,
 )
-from support.golden_logs import GoldenLogs
-from support.local_logs import NOW, TOPIC_ID
-from support.metadata_stores import ManualClock
-from support.remote_logs import ORDERS_0, flip_bit, unsynced
-from support.transactions import ABORT, COMMIT, data, marker
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.command_line import run_on
 from support.metadata_stores import a_segment, a_step
-from support.record_batches import a_message_of_magic_1
+from support.records import a_message_of_magic_1
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,

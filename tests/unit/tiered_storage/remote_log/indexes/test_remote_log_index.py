@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.batch_tables import Batch, batch_lists, batch_table, windows
+from support.records import Batch, batch_lists, batch_table, windows
 from support.remote_segments import segment_metadata
 from tiered_storage.errors import ConfigurationError, CorruptIndexError
 from tiered_storage.kafka_log.records.batch_table import BatchTable

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from support.examples import USUAL_EXAMPLES
 from support.metadata_stores import (
     DELETED,
     DELETING,
@@ -27,6 +26,7 @@ from support.metadata_stores import (
     a_step,
     sqlite_store,
 )
+from support.records import USUAL_EXAMPLES
 from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, LeaseLostError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import merged

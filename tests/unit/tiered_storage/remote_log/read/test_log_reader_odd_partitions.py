@@ -23,7 +23,7 @@ from support.remote_logs import (
     records,
     segments_of,
 )
-from support.staged_storage import StagedStorage
+from support.storages import StagedStorage
 from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import (
     ConfigurationError,

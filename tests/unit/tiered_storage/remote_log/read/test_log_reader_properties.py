@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from support.modelled_logs import STEPS, ModelledLog, Step, write_modelled_log
 from support.remote_logs import NOW, ORDERS_0, RemoteLogFiles, copy, held_by, local_log
-from support.staged_storage import StagedStorage
+from support.storages import StagedStorage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader

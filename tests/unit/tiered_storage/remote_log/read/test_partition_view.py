@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.remote_logs import partition_of
-from support.staged_storage import FakeTime
+from support.storages import FakeTime
 from tiered_storage.errors import MetadataUnavailableError, ReadTimedOutError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage

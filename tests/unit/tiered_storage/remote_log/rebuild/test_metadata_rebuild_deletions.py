@@ -28,7 +28,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from support.sudden_death import dies_at
+from support.simulated_crashes import dies_at
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, LeaderEpochCache
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint

@@ -30,7 +30,7 @@ from support.remote_logs import (
     states_of,
     unsynced,
 )
-from support.sudden_death import dies_at
+from support.simulated_crashes import dies_at
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.context import store_options

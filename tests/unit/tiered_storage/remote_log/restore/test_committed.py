@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.examples import USUAL_EXAMPLES
 from support.metadata_stores import a_step
+from support.records import USUAL_EXAMPLES
 from support.remote_logs import (
     LOG_CONFIG,
     NOW,

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from support.clocks import stamped
 from support.metadata_stores import a_segment, a_step
 from support.plain_reader import plain_reader
 from support.remote_logs import (
@@ -33,7 +34,6 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from support.stamped_store import stamped
 from tiered_storage.errors import (
     DeletionRefusedError,
     OffsetOutOfRangeError,

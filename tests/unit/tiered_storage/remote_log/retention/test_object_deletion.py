@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.clocks import stamped
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -17,7 +18,6 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from support.stamped_store import stamped
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata

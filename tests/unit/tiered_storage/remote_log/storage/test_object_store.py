@@ -19,8 +19,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from support.s3_server import S3Endpoint, localbucket_server, moto_server
-from support.stores_under_test import options_for
+from support.object_stores import S3Endpoint, localbucket_server, moto_server, options_for
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteObjectCorruptError,
@@ -199,7 +198,7 @@ def test_a_server_that_goes_midway_is_worth_another_try(tmp_path: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from support.s3_server import localbucket_server
+from support.object_stores import localbucket_server
 
 with localbucket_server(Path(sys.argv[1])) as endpoint:
     print(endpoint.url, flush=True)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from support.record_batches import record_lists
+from support.records import record_lists
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder
 from tiered_storage.kafka_log.records.record import Record

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from support.exported import carry_out, digests
 from support.metadata_stores import a_step
 from support.remote_logs import (
     LOG_CONFIG,
@@ -23,7 +22,7 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
-from support.tables import COMMIT, ROLL, Ended, Model, Sent, a_copied_topic
+from support.tables import COMMIT, ROLL, Ended, Model, Sent, a_copied_topic, carry_out, digests
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import SegmentState

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from support.exported import carry_out, digests
 from support.remote_logs import (
     LOG_CONFIG,
     NOW,
@@ -19,6 +18,7 @@ from support.remote_logs import (
     partition_of,
     unsynced,
 )
+from support.tables import carry_out, digests
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.control_record import ControlRecordType

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.examples import USUAL_EXAMPLES
+from support.records import USUAL_EXAMPLES
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.tables.columns import SCHEMA
 from tiered_storage.remote_log.tables.parquet import LocalFile, ParquetSizes, write_files

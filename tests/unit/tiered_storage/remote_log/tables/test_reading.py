@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support import tables
-from support.examples import USUAL_EXAMPLES
+from support.records import USUAL_EXAMPLES
 from support.remote_logs import (
     BATCH_BYTES,
     LOG_CONFIG,

@@ -1,4 +1,4 @@
-"""A store in a local directory whose clock is the test's: what is written there was last modified at that time."""
+"""Clocks that tests set: one for all processes of a test, and one for a store in a local directory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,42 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tiered_storage.clock import Clock
+from support.metadata_stores import ManualClock
+from tiered_storage.clock import Clock, machine_boot_time, wall_clock
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import WrittenObject
 from tiered_storage.remote_log.storage.object_names import STORE_CLOCK
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+
+class SharedClock(ManualClock):
+    """The time (ms) that the file at `path` holds.
+
+    Where there is none yet, it begins with the time of this machine, which the files of a store have.
+    """
+
+    started = wall_clock() - machine_boot_time().ms
+    """The machine's own start: other processes of a test have its clocks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.exists():
+            self.move_to(wall_clock())
+
+    def __call__(self) -> int:
+        return int(self.path.read_text())
+
+    def move_to(self, now: int) -> None:
+        """Let it be `now` (ms) for everybody."""
+        written = self.path.with_suffix(".new")
+        written.write_text(str(now))
+        written.replace(self.path)
+
+    def move_by(self, duration_ms: int) -> None:
+        """Let `duration_ms` pass."""
+        self.move_to(self() + duration_ms)
+
 
 _PUT = LocalDirectory.put
 

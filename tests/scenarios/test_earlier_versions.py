@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support.earlier_versions import FOLDER, RUN, YESTERDAY, copy_generation, generation, messages, open_at
 from support.metadata_stores import ManualClock
 from support.remote_logs import (
     assert_clean,
@@ -22,7 +23,6 @@ from support.remote_logs import (
     states_of,
     topic_id,
 )
-from support.yesterdays_state import FOLDER, RUN, YESTERDAY, generation, messages, open_at, taken_up
 from tiered_storage.errors import DeletionRefusedError, LeaseHeldError, OutdatedMetadataError, UntrustedMessageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import store_options
@@ -57,7 +57,7 @@ NOTHING = CommitReport((), (), (), (), retriable=True)
 
 @pytest.fixture(params=GENERATIONS)
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return taken_up(request.param, tmp_path / "site")
+    return copy_generation(request.param, tmp_path / "site")
 
 
 def database_of(root: Path) -> Path:
@@ -85,7 +85,7 @@ def test_each_golden_state_is_of_its_schema(number: int, schema: str) -> None:
 
 @pytest.mark.parametrize(("number", "schema"), GENERATIONS.items())
 def test_the_golden_state_is_migrated_and_kept_as_it_was(number: int, schema: str, tmp_path: Path) -> None:
-    root = taken_up(number, tmp_path / "site")
+    root = copy_generation(number, tmp_path / "site")
     with open_at(root):
         pass
     assert schema_of(root) == SCHEMA_VERSION
@@ -97,7 +97,7 @@ def test_the_golden_state_is_migrated_and_kept_as_it_was(number: int, schema: st
 
 @pytest.mark.parametrize("number", [number for number, schema in GENERATIONS.items() if schema != SCHEMA_VERSION])
 def test_the_copy_from_before_the_migration_is_a_way_back(number: int, tmp_path: Path) -> None:
-    root = taken_up(number, tmp_path / "site")
+    root = copy_generation(number, tmp_path / "site")
     with open_at(root) as remote_log:
         migrated = segments_of(remote_log, PAYMENTS_0)
     for left in root.glob("state/remote_log_metadata.db*"):
@@ -171,7 +171,7 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
 
 @pytest.mark.parametrize("number", [number for number in GENERATIONS if number < WITH_DOCUMENTS])
 def test_what_later_versions_keep_of_a_partition_is_not_made_up(number: int, tmp_path: Path) -> None:
-    root = taken_up(number, tmp_path / "site")
+    root = copy_generation(number, tmp_path / "site")
     with open_at(root) as remote_log:
         assert remote_log.segments.partition_states() == {
             ORDERS_0: PartitionState(10, (), None),
@@ -269,7 +269,7 @@ def test_a_lease_that_was_held_keeps_others_out_and_its_number_goes_on(root: Pat
 
 @pytest.fixture
 def with_documents(tmp_path: Path) -> Path:
-    return taken_up(WITH_DOCUMENTS, tmp_path / "site")
+    return copy_generation(WITH_DOCUMENTS, tmp_path / "site")
 
 
 def documents_in(remote_log: RemoteLogManager) -> dict[TopicIdPartition, PartitionManifest | None]:

@@ -6,16 +6,24 @@ import shutil
 from pathlib import Path
 from typing import TypeVar
 
+from support.clocks import stamped
 from support.metadata_stores import ManualClock
 from support.remote_logs import CLUSTER_ID, NOW
-from support.stamped_store import stamped
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.settings.settings import load_settings
 
 __all__ = [
-    "CLUSTER_ID", "FOLDER", "PLACE", "RUN", "YESTERDAY",
-    "generation", "messages", "open_at", "taken_up", "works_texts",
+    "CLUSTER_ID",
+    "FOLDER",
+    "PLACE",
+    "RUN",
+    "YESTERDAY",
+    "copy_generation",
+    "generation",
+    "messages",
+    "open_at",
+    "work_files",
 ]  # fmt: skip
 
 Message = TypeVar("Message")
@@ -37,10 +45,10 @@ def generation(number: int) -> Path:
     return _GOLDEN / f"remote-log-{number}"
 
 
-def taken_up(number: int, root: Path) -> Path:
+def copy_generation(number: int, root: Path) -> Path:
     """Copy a generation's state to `root`, which must not exist, as if it had always been there."""
     shutil.copytree(generation(number), root)
-    for text in works_texts(root):
+    for text in work_files(root):
         text.write_text(text.read_text("utf-8").replace(PLACE, str(root)), "utf-8")
     return root
 
@@ -58,6 +66,6 @@ def messages(remote_log: RemoteLogManager, path: str, kind: type[Message]) -> li
     return remote_log.work.read_report(path, kind)
 
 
-def works_texts(root: Path) -> list[Path]:
+def work_files(root: Path) -> list[Path]:
     """Return the work area's files."""
     return [path for path in (root / "state" / "work").rglob("*.json*") if path.is_file()]

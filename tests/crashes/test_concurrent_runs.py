@@ -11,20 +11,19 @@ from collections.abc import Iterable
 
 import pytest
 
-from support.aftermath import (
+from support.crash_points import CrashPoint
+from support.crash_recovery import (
     GRACE_MS,
     LEASE_MS,
+    CrashSite,
     all_segments,
     assert_readable,
     assert_settled,
     finished_ranges,
     run,
 )
-from support.crash_points import CrashPoint
-from support.crash_site import CrashSite
-from support.programs import Program
+from support.programs import BACKFILL, Program
 from support.remote_logs import BATCH_BYTES, ENABLED, NOW, SEGMENT_OFFSETS, RemoteLogFiles
-from support.two_at_once import BACKFILL
 
 PARTITIONS = {("orders", number): 4 for number in range(4)}
 ALL = sorted((f"orders-{number}", start, start + 9) for number in range(4) for start in range(0, 40, SEGMENT_OFFSETS))
