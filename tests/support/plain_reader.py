@@ -31,7 +31,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Tier
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader, below
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, below
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 

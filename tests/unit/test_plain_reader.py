@@ -52,7 +52,7 @@ from tiered_storage.remote_log.copy.copier import CopySizes
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.read.read_values import Tier
-from tiered_storage.remote_log.source import local_read
+from tiered_storage.remote_log.source import log_directory_segment
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
@@ -528,7 +528,7 @@ def test_a_local_segment_that_vanished_without_a_copy_is_an_error(tmp_path: Path
 
 
 def test_a_batch_larger_than_a_read_comes_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_read, "LOCAL_READ_BYTES", 10)
+    monkeypatch.setattr(log_directory_segment, "LOCAL_READ_BYTES", 10)
     with a_remote_log(tmp_path).open() as remote_log:
         assert len(reader_of(remote_log).fetch(0).content) == BATCH_BYTES
         assert offsets_read(remote_log, 0) == list(range(35))

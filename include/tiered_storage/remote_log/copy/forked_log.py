@@ -48,7 +48,7 @@ from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 

@@ -28,7 +28,7 @@ from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outco
 from tiered_storage.remote_log.read.chunks.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 

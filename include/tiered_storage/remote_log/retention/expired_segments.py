@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.sent_records import known_crc32c, segments_with_sent_bytes
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader, is_indexed_since, is_older_than
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, is_indexed_since, is_older_than
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.settings.topics import TopicSettings
 

@@ -23,7 +23,7 @@ from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader, is_older_than
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, is_older_than
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
 from tiered_storage.settings.topics import TopicSettings
 

@@ -17,7 +17,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.expiry import plan_expiry
 from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
-from tiered_storage.remote_log.source.local_read import is_indexed_before
+from tiered_storage.remote_log.source.log_directory_segment import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings

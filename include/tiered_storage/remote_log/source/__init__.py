@@ -4,4 +4,4 @@
 implement it for a directory that stands alone.
 """
 
-__all__ = ["local_read", "log_directory_source", "log_directory_trim", "segment_source"]
+__all__ = ["log_directory_segment", "log_directory_source", "log_directory_trim", "segment_source"]

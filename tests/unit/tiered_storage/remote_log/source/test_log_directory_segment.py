@@ -8,7 +8,7 @@ from support.remote_logs import BATCH_BYTES, a_remote_log, records
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.remote_log.source.local_read import LocalSegmentReader, below
+from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, below
 
 
 @pytest.fixture
