@@ -18,7 +18,6 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, read_batch_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
@@ -31,7 +30,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Tier
-from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, below
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
@@ -48,6 +47,17 @@ class FetchedBatches:
     source: str
     source_position: int
     end_offset: int | None = None
+
+
+def below(content: bytes, end_offset: int, source: str, source_position: int) -> bytes:
+    """Return the batches of `content`, from `source_position` of `source` on, that begin below `end_offset`."""
+    position = 0
+    while position < len(content):
+        header = read_batch_header(content, position, source=source, source_position=source_position)
+        if header.base_offset >= end_offset:
+            return content[:position]
+        position += header.size
+    return content
 
 
 def plain_reader(remote_log: RemoteLogManager) -> PlainReader:
@@ -101,7 +111,6 @@ class PartitionReader:
     our_log_start: int
     storage: RemoteStorageManager
     _remote_indexes: tuple[str, RemoteIndexes] | None = field(default=None, repr=False)
-    _local_reader: LocalSegmentReader = field(default_factory=LocalSegmentReader, repr=False)
 
     @property
     def log_start_offset(self) -> int:
@@ -176,7 +185,7 @@ class PartitionReader:
 
     def _fetch_local(self, segment: LocalSegment, offset: int) -> FetchedBatches:
         try:
-            found = self._local_reader.read(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+            found = open_segment(segment.location).read(offset)
         except FileNotFoundError:
             # Trimmed since the partition was opened: then the remote tier has it.
             return self._fetch_remote_chunk(offset)
@@ -184,15 +193,15 @@ class PartitionReader:
             return self._fetch_behind(segment, offset)
         content, position = found
         if self.local is not None and (segment.end_offset is None or segment.end_offset >= self.local.stable_offset):
-            content = below(content, self.local.stable_offset, str(segment.log_path), position)
-        return FetchedBatches(content, Tier.LOCAL, str(segment.log_path), position)
+            content = below(content, self.local.stable_offset, segment.location, position)
+        return FetchedBatches(content, Tier.LOCAL, segment.location, position)
 
     def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
         """Go on behind `segment`, which has nothing at or behind `offset`: only the log cleaner leaves such a gap."""
         following = None if segment.end_offset is None else self._local_segment(segment.end_offset + 1)
         if following is None or self.local is None or not self.local.is_compacted:
             reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
-            raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
+            raise CorruptRecordError(segment.location, open_segment(segment.location).size(), reason)
         return self._fetch_local(following, following.base_offset)
 
     def _fetch_remote_chunk(self, offset: int) -> FetchedBatches:

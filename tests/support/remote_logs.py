@@ -43,7 +43,7 @@ from tiered_storage.remote_log.metadata.sql.sqlite_database import file_identity
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentLocation
 from tiered_storage.remote_log.storage.local_directory import RESERVE
 from tiered_storage.remote_log.storage.object_names import STORE_CLOCK, STORE_GENERATION
 from tiered_storage.settings.settings import Settings, load_settings
@@ -313,6 +313,11 @@ def assert_clean(remote_log: RemoteLogManager, expected: Callable[[int], Record]
         with BlockingLogReader(remote_log.open_log_reader()) as log_reader:
             start, end = reader.log_start_offset, reader.log_end_offset
             assert list(log_reader.records(partition, start, end_offset=end)) == found
+
+
+def location_of(log_path: Path) -> SegmentLocation:
+    """Return the location of a segment that is a file in a log directory."""
+    return SegmentLocation(str(log_path))
 
 
 def flip_bit(path: Path, position: int) -> None:

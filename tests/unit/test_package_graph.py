@@ -183,6 +183,24 @@ def test_a_job_of_spark_imports_nothing_but_the_library() -> None:
         assert not [name for name in names if name.split(".")[0] == AIRFLOW], job.name
 
 
+def test_only_a_source_opens_files_of_local_segments() -> None:
+    """A restore writes such files into a directory of its own."""
+    allowed = {f"{REMOTE}.source", f"{REMOTE}.restore"}
+    of_files = {"iterate_segment", "read_producer_snapshot", "open_regular", "open_unbuffered"}
+
+    openers = {
+        f"{module} imports {name}"
+        for module, tree in modules().items()
+        if module.startswith(f"{REMOTE}.") and storey(module) not in allowed
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in [node.module, *(each.name for each in node.names)]
+        if name in of_files or name == f"{LOG}.files.log_segment"
+    }
+
+    assert openers == set()
+
+
 def test_a_room_has_about_a_dozen_modules() -> None:
     files = (path for root in ROOTS for path in root.rglob("*.py") if path.name != "__init__.py")
     counts = Counter(_room(path) for path in files)

@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import run_on
 from support.metadata_stores import a_step
-from support.plain_reader import FetchedBatches, PartitionReader, plain_reader
+from support.plain_reader import FetchedBatches, PartitionReader, below, plain_reader
 from support.remote_logs import (
     BATCH_BYTES,
     BATCH_RECORDS,
@@ -575,3 +575,13 @@ def test_a_base_offset_that_changed_in_the_store_is_noticed(tmp_path: Path) -> N
 
         with pytest.raises(RemoteObjectCorruptError, match="do not hold offsets 0 to"):
             list(reader_of(remote_log).records(0))
+
+
+def test_batches_are_cut_off_where_an_offset_is_reached() -> None:
+    batches = [encode_batch(records(base, base + 5)) for base in (0, 5, 10)]
+    content = b"".join(batches)
+
+    assert below(content, 15, "orders-0", 0) == below(content, 11, "orders-0", 0) == content
+    assert below(content, 10, "orders-0", 0) == below(content, 6, "orders-0", 0) == content[: 2 * BATCH_BYTES]
+    assert below(content, 0, "orders-0", 0) == b""
+    assert below(b"", 5, "orders-0", 0) == b""

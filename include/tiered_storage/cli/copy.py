@@ -362,7 +362,7 @@ def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
 
 def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
     rows = [
-        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, str(segment.log_path))
+        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, segment.location)
         for segment in due.segments
     ]
     output.rows(

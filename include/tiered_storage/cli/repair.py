@@ -137,7 +137,7 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
     for partition in plan.documents:
         yield "write again", str(partition), "the partition document in the store"
     for planned in plan.copies.segments:
-        what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.log_path}"
+        what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.location}"
         yield "copy anew", str(planned.topic_id_partition), what
     for segment in plan.unfinished:
         what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id}"

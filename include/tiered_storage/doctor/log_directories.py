@@ -13,7 +13,9 @@ from tiered_storage.doctor.object_stores import check_room
 from tiered_storage.errors import LogDirectoryLockedError, TieredStorageError
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
+from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.context import misplaced
 from tiered_storage.remote_log.copy.lost_identity import LostIdentities
@@ -102,7 +104,7 @@ def _check_directory(
     readable = [log for log in logs if isinstance(log, PartitionLog)]
     found = chain(
         (_unreadable(log, root) for log in logs if isinstance(log, UnreadablePartition)),
-        chain.from_iterable(_check_partition(log, why_no_name) for log in readable),
+        chain.from_iterable(_check_partition(root, log, why_no_name) for log in readable),
     )
     named = list(islice(found, MOST_PARTITIONS_NAMED))
     yield from named
@@ -140,16 +142,20 @@ def _unreadable(log: UnreadablePartition, root: Path) -> Check:
     return told(_NAME, f"{root / log.partition} is left out: {log.reason}")
 
 
-def _check_partition(log: PartitionLog, why_no_name: Callable[[TopicIdPartition], str | None]) -> Iterator[Check]:
-    paths = (segment.log_path for segment in log.segments)
+def _check_partition(
+    root: Path, log: PartitionLog, why_no_name: Callable[[TopicIdPartition], str | None]
+) -> Iterator[Check]:
+    partition = log.topic_id_partition
+    directory = root / partition_directory_name(partition.topic, partition.partition)
+    paths = (segment.log_path for segment in list_segments(directory))
     unreadable = next((path for path in paths if not os.access(path, os.R_OK, effective_ids=True)), None)
     if unreadable is not None:
         yield wrong(_NAME, f"{unreadable}: user {os.geteuid()} may not read it", "give that user the right to")
     if log.tiered_by_kafka is not None:
         advice = "leave the topic to Kafka, write its records into one that it does not tier, or correct the checkpoint"
-        yield note(_NAME, f"{log.directory} cannot be copied: {log.tiered_by_kafka}", advice)
-    if not log.is_internal and (reason := why_no_name(log.topic_id_partition)):
-        yield wrong(_NAME, f"{log.directory} cannot be stored: {reason}")
+        yield note(_NAME, f"{log.place} cannot be copied: {log.tiered_by_kafka}", advice)
+    if not log.is_internal and (reason := why_no_name(partition)):
+        yield wrong(_NAME, f"{log.place} cannot be stored: {reason}")
 
 
 def _listed(names: Sequence[str]) -> str:

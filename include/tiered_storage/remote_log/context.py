@@ -31,7 +31,7 @@ from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.source.segment_source import PartitionLog, name_of
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
@@ -162,7 +162,7 @@ class RemoteLogContext:
     store: MetadataStore
     storage: RemoteStorageManager
     work: WorkArea
-    source: LogDirectorySource
+    source: SegmentSource
     boot_clock: BootClock
     scratch: TemporaryDirectory[str] | None = None
     """Holds metadata that were made only to look."""

@@ -89,7 +89,7 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
     why = contradiction(known, log.leader_epochs, log.stable_offset)
     if why is not None:
         raise LineageContradictedError(
-            f"{log.directory} is the log of an older replica: {why}: nothing of the partition is copied, trimmed or "
+            f"{log.place} is the log of an older replica: {why}: nothing of the partition is copied, trimmed or "
             "expired; name the log directory of its present leader in log.dirs"
         )
     return merged(known, log.leader_epochs)

@@ -15,6 +15,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage_airflow.read_service.partitions import Asked
 from tiered_storage_airflow.read_service.routes.metadata import describe
 from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer
@@ -72,7 +73,7 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
         times=Times(
             await _time_of(service.tiers, partition, 0),
             await _time_of(service.tiers, partition, OffsetSpec.MAX_TIMESTAMP),
-            await service.asking.run(lambda: _active_since(service.tiers, view)),
+            await service.asking.run(lambda: _active_since(view)),
         ),
         listed=await service.asking.run(lambda: _list(service.log, partition, start)),
         now=wall_clock(),
@@ -91,11 +92,11 @@ async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec |
     return None if found is None or found.timestamp < 0 else found.timestamp
 
 
-def _active_since(tiers: Tiers, view: PartitionView) -> int | None:
+def _active_since(view: PartitionView) -> int | None:
     if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
         return None
     try:
-        return tiers.source.first_timestamp(view.local.segments[-1])
+        return open_segment(view.local.segments[-1].location).first_timestamp()
     except (TieredStorageError, OSError):
         return None
 

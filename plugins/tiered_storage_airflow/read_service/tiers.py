@@ -22,7 +22,6 @@ from tiered_storage.remote_log.read.read_values import (
     Isolation,
     OffsetSpec,
 )
-from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
@@ -39,14 +38,13 @@ class ReadableRange:
 class Tiers:
     """Reads partitions and segments of a remote log; nothing here blocks the event loop."""
 
-    source: SegmentSource
     reader: RemoteLogReader
 
     @classmethod
     def of(cls, log: RemoteLogManager) -> Tiers:
         """Read `log`, which stays the caller's."""
         reader = RemoteLogReader(log.source, log.segments, log.storage, log.settings, local_may_be_hidden=True)
-        return cls(log.source, reader)
+        return cls(reader)
 
     async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
         """Return the partition as it is now, or was a moment ago, if it had `offset` then."""

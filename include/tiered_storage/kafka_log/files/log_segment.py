@@ -72,6 +72,11 @@ class LogSegment:
         return self.directory / f"{self.base_offset:020d}.{suffix}"
 
 
+def segment_at(log_path: Path) -> LogSegment | None:
+    """Return the segment whose `.log` file `log_path` is; None where it is named otherwise."""
+    return LogSegment(int(log_path.stem), log_path.parent) if _LOG_FILE.fullmatch(log_path.name) else None
+
+
 def producer_snapshot_path(partition_directory: Path, offset: int) -> Path:
     """Return where the producer snapshot up to `offset` (exclusive) stands."""
     return partition_directory / f"{offset:020d}.snapshot"

@@ -114,7 +114,7 @@ class ProducerHistory:
         return found if snapshot is None else KnownProducers(*snapshot)
 
 
-def follow(state: ProducerState, path: Path, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
+def follow(state: ProducerState, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
     """Let `state` take the next batches of the log `path`, whose bytes are `window` and are not going to be cut off.
 
     Returns the transactions that they abort. Keeps no more of the producers than is said at the top of this module.

@@ -143,7 +143,7 @@ class ProducerState:
         self.end_offset = batch.next_offset
         return aborted
 
-    def feed(self, path: Path, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
+    def feed(self, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
         """Take the next batches of the log `path`, whose bytes are `window`; those below `end_offset` are known.
 
         Returns the transactions that they abort. Raises CorruptRecordError if an end marker cannot be read.
@@ -239,7 +239,9 @@ class ProducerState:
         undecided = self.first_undecided_offset
         return AbortedTransaction(producer_id, first_offset, offset, offset + 1 if undecided is None else undecided)
 
-    def _feed_control(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> AbortedTransaction | None:
+    def _feed_control(
+        self, path: Path | str, window: memoryview, batches: BatchTable, row: int
+    ) -> AbortedTransaction | None:
         marker = marker_at(path, window, batches, row)
         if marker is None:
             return None

@@ -53,7 +53,7 @@ class OpenTransactions:
     def __init__(self, first_offsets: Mapping[int, int]) -> None:
         self.first_offsets = dict(first_offsets)
 
-    def feed(self, path: Path, window: memoryview, batches: BatchTable, end_offset: int) -> None:
+    def feed(self, path: Path | str, window: memoryview, batches: BatchTable, end_offset: int) -> None:
         """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
 
         Raises CorruptRecordError if an end marker is not to be read.
@@ -72,7 +72,7 @@ class OpenTransactions:
         for producer, offset in zip(producers.tolist(), batches.base_offset[rows[first]].tolist(), strict=True):
             self.first_offsets.setdefault(producer, offset)
 
-    def _end(self, path: Path, window: memoryview, batches: BatchTable, row: int) -> None:
+    def _end(self, path: Path | str, window: memoryview, batches: BatchTable, row: int) -> None:
         if marker_at(path, window, batches, row) is not None:
             self.first_offsets.pop(int(batches.producer_id[row]), None)
 

@@ -165,7 +165,7 @@ def marker_rows(batches: BatchTable) -> NDArray[np.int64]:
     return np.flatnonzero((batches.producer_id > NO_PRODUCER_ID) & is_control & (batches.record_count > 0))
 
 
-def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> EndTransactionMarker | None:
+def marker_at(path: Path | str, window: memoryview, batches: BatchTable, row: int) -> EndTransactionMarker | None:
     """Return the end marker in one of `batches` of the log `path`, whose bytes are `window`; None: it has another one.
 
     Raises CorruptRecordError if its control record cannot be read.
@@ -176,7 +176,7 @@ def marker_at(path: Path, window: memoryview, batches: BatchTable, row: int) -> 
     return read_end_marker(batch, source=str(path), source_position=position)
 
 
-def abort_markers(path: Path, window: memoryview, batches: BatchTable) -> list[tuple[int, int]]:
+def abort_markers(path: Path | str, window: memoryview, batches: BatchTable) -> list[tuple[int, int]]:
     """Return producer id and offset of each abort marker in `batches` of the log `path`, whose bytes are `window`.
 
     Raises CorruptRecordError if a control record cannot be read.

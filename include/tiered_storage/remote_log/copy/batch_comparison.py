@@ -23,10 +23,11 @@ from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_EN
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import MAGIC_END, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import claimed_checksums, iterate_segment
+from tiered_storage.kafka_log.records.segment_scan import claimed_checksums
 from tiered_storage.remote_log.copy.plan import PlannedSegment
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 
@@ -118,7 +119,7 @@ def local_batches(local: Iterable[LocalSegment | PlannedSegment]) -> Iterator[Ba
     """
     for segment in local:
         try:
-            for window, table in iterate_segment(segment.log_path, segment.base_offset):
+            for window, table in open_segment(segment.location).windows():
                 yield Batches.of(window, table)
         except FileNotFoundError:
             # Another run removed it meanwhile; under the lock it is left out.

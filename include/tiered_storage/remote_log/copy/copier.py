@@ -25,14 +25,10 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, encode_leader_epochs
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
-from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.forked_log import ensure_same_segment
 from tiered_storage.remote_log.copy.producer_files import ProducerFiles, instead_of_index
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
@@ -40,6 +36,7 @@ from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 _LIBRARY = str(Path(tiered_storage.__file__).parent)
@@ -97,7 +94,7 @@ def _ensure_continues(task: CopyTask, storage: RemoteStorageManager) -> None:
     if task.after is None:
         return
     try:
-        ensure_same_segment(task.log_path.parent, task.after, task.lineage, storage)
+        ensure_same_segment(open_segment(task.location), task.after, task.lineage, storage)
     except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
         # An audit names what is damaged there; what continues it is copied all the same.
         return
@@ -112,8 +109,7 @@ class _SegmentStream:
         self._moved = moved
         self._task = task
         self._sizes = sizes
-        self._history = history
-        self._files = LogSegment(task.metadata.start_offset, task.log_path.parent)
+        self._segment = open_segment(task.location, history)
         self._indexes = IndexBuilder(task.metadata.start_offset, sizes.index_interval)
         self._remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
         self._of_producers: dict[IndexKind, bytes] = {}
@@ -133,10 +129,9 @@ class _SegmentStream:
         can know what is aborted.
         """
         checks = self._local_index_checks()
-        producers = ProducerFiles(self._files, self._history.before(self._files), self._task.readable_from)
+        producers = ProducerFiles(self._segment, self._segment.producers_before(), self._task.readable_from)
         passed, last_offset = 0, -1
-        batches = iterate_segment(self._task.log_path, self._files.base_offset, window_bytes=self._sizes.window)
-        for window, table in batches:
+        for window, table in self._segment.windows(window_bytes=self._sizes.window):
             self._check_epochs(table)
             self._indexes.append(table)
             self._remote.append(table)
@@ -167,28 +162,29 @@ class _SegmentStream:
     def _finish_producers(self, producers: ProducerFiles) -> None:
         self._of_producers = producers.contents()
         is_doubtful = producers.damages or producers.lacks_snapshot
-        if is_doubtful and (corrected := producers.corrected(self._history.by_the_log(self._files))):
+        if is_doubtful and (corrected := producers.corrected(self._segment.producers_by_log())):
             producers = corrected
             self._of_producers = producers.contents()
         self.damages += producers.damages
         self.notices += producers.notices
         if producers.lacks_snapshot:
-            self._history.remember(self._files.directory, producers.known())
+            self._segment.remember_producers(producers.known())
 
     def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
-        base = self._files.base_offset
         checks: list[OffsetIndexCheck | TimeIndexCheck] = []
-        for path, reader, check in (
-            (self._files.offset_index_path, OffsetIndex, OffsetIndexCheck),
-            (self._files.time_index_path, TimeIndex, TimeIndexCheck),
+        for beside, check in (
+            (self._segment.offset_index, OffsetIndexCheck),
+            (self._segment.time_index, TimeIndexCheck),
         ):
-            if not path.is_file():
-                self.notices.append(f"{path} is missing: it was rebuilt from the log")
-                continue
             try:
-                checks.append(check(path, reader.read(path, base)))  # type: ignore[arg-type]  # each with its own
+                index = beside.read()
             except CorruptIndexError as error:
                 self._report(error)
+                continue
+            if index is None:
+                self.notices.append(f"{beside.name} is missing: it was rebuilt from the log")
+            else:
+                checks.append(check(beside.name, index))  # type: ignore[arg-type]  # each with its own
         return checks
 
     def _run_checks(self, checks: list[OffsetIndexCheck | TimeIndexCheck], table: BatchTable | None) -> None:
@@ -204,14 +200,14 @@ class _SegmentStream:
                 self._report(error)
 
     def _report(self, error: CorruptIndexError) -> None:
-        self.damages.append(f"{error}; {instead_of_index(self._files)}")
+        self.damages.append(f"{error}; {instead_of_index(self._segment)}")
 
     def _check_epochs(self, table: BatchTable) -> None:
         """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""
         wrong = wrong_epoch(table, self._task.lineage)
         if wrong is not None:
             raise CorruptRecordError(
-                self._task.log_path,
+                self._segment.name,
                 wrong.position,
                 f"the batch at offset {wrong.base_offset} was written under leader epoch {wrong.found}, where "
                 f"{LEADER_EPOCH_CHECKPOINT} says {wrong.expected}",
@@ -221,13 +217,13 @@ class _SegmentStream:
         expected = self._task.metadata
         if passed != expected.size:
             raise CorruptRecordError(
-                self._task.log_path,
+                self._segment.name,
                 passed,
                 f"the segment has {passed} bytes; it had {expected.size} when it was planned",
             )
         if last_offset != expected.end_offset:
             raise CorruptRecordError(
-                self._task.log_path,
+                self._segment.name,
                 passed,
                 f"the log ends with offset {last_offset}, but the next segment begins at {expected.end_offset + 1}: "
                 "its end is missing",

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import pairwise
-from pathlib import Path
 
 from tiered_storage.errors import (
     CorruptLogError,
@@ -27,12 +25,10 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.batch_comparison import (
     Batches,
     ReadSegment,
@@ -48,8 +44,8 @@ from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment, PartitionLog, share_offsets
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 _READ_BYTES = 64 << 10
@@ -80,8 +76,8 @@ def ensure_same_batches(
     found = first_difference(windows, remote_batches(held_by, lineage, read))
     if found is not None:
         ours, row, known = found
-        directory = segments[0].log_path.parent
-        raise _fork(partition, directory, int(ours.base[row]), ours.shown(row), overlapping(known, ours, row))
+        place = open_segment(segments[0].location).log_name
+        raise _fork(partition, place, int(ours.base[row]), ours.shown(row), overlapping(known, ours, row))
 
 
 def ensure_same_below(
@@ -116,33 +112,30 @@ def ensure_joined(
     The records of a fork count towards total retention, but must never end records of the log that was copied. Raises
     as ensure_same_batches.
     """
-    partition, directory = log.topic_id_partition, log.directory
-    active_from = max((one.base_offset for one in log.segments), default=0)
+    if not log.segments:
+        return
+    local, active_from = open_segment(log.segments[0].location), log.segments[-1].base_offset
     for covered in reversed(list(coverage.ranges_from(log.log_start_offset))):
-        is_compared = ensure_same_segment(directory, covered.segment, lineage, storage)
+        is_compared = ensure_same_segment(local, covered.segment, lineage, storage)
         if covered.end_offset >= active_from:
             ends = (covered.end_offset, max(covered.start_offset, active_from))
-            is_compared |= any(_ensure_same_batch(partition, directory, end, covered, storage) for end in ends)
+            is_compared |= any(_ensure_same_batch(local.siblings(), end, covered, storage) for end in ends)
         if is_compared:
             return
 
 
 def ensure_same_segment(
-    directory: Path,
+    local: OpenSegment,
     segment: RemoteLogSegmentMetadata,
     lineage: Sequence[EpochEntry],
     storage: RemoteStorageManager,
 ) -> bool:
-    """Compare a remote `segment` with the closed segments in `directory` that share offsets; return if there are any.
+    """Compare a remote `segment` with the closed segments of `local`'s log that share offsets; return if any do.
 
     Reads those once. Where one has the bytes that were sent the remote segment is not read. Raises as
     ensure_same_batches.
     """
-    closed = [
-        LocalSegment(file.base_offset, following.base_offset - 1, file.size(), file.log_path)
-        for file, following in pairwise(list_segments(directory))
-    ]
-    shared = [one for one in closed if share_offsets(segment, one)]
+    shared = [one for one in local.siblings() if not one.is_active and share_offsets(segment, one)]
     compared = [one for one in shared if not is_same_file(one, [segment], storage)]
     end = valid_end(segment, whole_lineage([segment], lineage))
     ensure_same_batches(segment.topic_id_partition, compared, [segment], lineage, storage.fetch_log_segment, end)
@@ -169,7 +162,7 @@ def forked_copies(
         counting = [each for each in segments if each.segment_id.id not in replacing]
         replaced = [each for each in finished(segments) if each.segment_id.id in replacing]
         try:
-            _ensure_joined(partition, due, Coverage.of(counting, due[-1].lineage), storage)
+            _ensure_joined(due, Coverage.of(counting, due[-1].lineage), storage)
             for segment in replaced:
                 _ensure_replaceable(partition, segment, due, storage)
         except (ForkedLogError, RemoteStorageError) as error:
@@ -185,31 +178,31 @@ def forked_copies(
     return {partition: error for (partition, _), error in zip(items, found, strict=True) if error is not None}
 
 
-def _ensure_joined(
-    partition: TopicIdPartition, due: Sequence[PlannedSegment], coverage: Coverage, storage: RemoteStorageManager
-) -> None:
-    directory = due[0].log_path.parent
+def _ensure_joined(due: Sequence[PlannedSegment], coverage: Coverage, storage: RemoteStorageManager) -> None:
     try:
-        local = list_segments(directory)
+        local = open_segment(due[0].location).siblings()
         end = max(due[-1].end_offset, *(segment.base_offset - 1 for segment in local))
         covered = [each for each in coverage.ranges if each.start_offset <= end]
         if not covered or not local:
             return
-        _ensure_same_batch(partition, directory, min(end, covered[-1].end_offset), covered[-1], storage)
+        _ensure_same_batch(local, min(end, covered[-1].end_offset), covered[-1], storage)
     except (CorruptLogError, RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError, OSError):
         # Damage is for the copy and the audit to name.
         return
 
 
 def _ensure_same_batch(
-    partition: TopicIdPartition, directory: Path, offset: int, covered: CoveredRange, storage: RemoteStorageManager
+    local: Sequence[LocalSegment], offset: int, covered: CoveredRange, storage: RemoteStorageManager
 ) -> bool:
-    """Compare the batch that holds `offset`; return whether the log in `directory` has one.
+    """Compare the batch that holds `offset`; return whether the log with the segments `local` has one.
 
     Raises what reading raises.
     """
-    holding = [segment for segment in list_segments(directory) if segment.base_offset <= offset]
-    found = LocalSegmentReader().read(holding[-1], offset) if holding else None
+    holding = [segment for segment in local if segment.base_offset <= offset]
+    if not holding:
+        return False
+    segment = open_segment(holding[-1].location)
+    found = segment.read(offset)
     if found is None:
         return False
     ours = read_batch_header(found[0])
@@ -217,8 +210,8 @@ def _ensure_same_batch(
     same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
     if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
         raise _fork(
-            partition,
-            directory,
+            covered.segment.topic_id_partition,
+            segment.log_name,
             offset,
             shown_batch(ours.base_offset, ours.last_offset, ours.crc),
             shown_batch(theirs.base_offset, theirs.last_offset, theirs.crc),
@@ -256,12 +249,13 @@ def _ensure_replaceable(
         ) from error
     if found is not None:
         theirs, row, known = found
-        directory = due[0].log_path.parent
-        raise _fork(partition, directory, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
+        place = open_segment(due[0].location).log_name
+        raise _fork(partition, place, int(theirs.base[row]), overlapping(known, theirs, row), theirs.shown(row))
     is_whole = local[0].base_offset <= segment.start_offset and end == segment.end_offset <= local[-1].end_offset
     if (sent is not None and is_whole) or not _reach(readable, last_shared):
+        place = open_segment(due[0].location).log_name
         raise RemoteObjectCorruptError(
-            f"{segment.segment_id} is damaged, and nothing proves that {due[0].log_path.parent} has its records: their "
+            f"{segment.segment_id} is damaged, and nothing proves that {place} has its records: their "
             "checksum is not the one that was sent, or only a part of them is there, and too little of the damaged "
             "object can be read to compare it. The log may be a fork: name the log directory of the log that was "
             "copied in log.dirs, or put the object back from a backup"
@@ -275,7 +269,7 @@ def _reach(windows: Iterable[Batches], offset: int) -> bool:
 
 def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview, BatchTable]]:
     for one in local:
-        yield from iterate_segment(one.log_path, one.base_offset)
+        yield from open_segment(one.location).windows()
 
 
 def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
@@ -301,11 +295,11 @@ def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: Remot
     raise RemoteObjectCorruptError(f"{source}: the segment ends before offset {offset}")
 
 
-def _fork(partition: TopicIdPartition, directory: Path, offset: int, ours: str, theirs: str) -> ForkedLogError:
+def _fork(partition: TopicIdPartition, place: str, offset: int, ours: str, theirs: str) -> ForkedLogError:
     return ForkedLogError(
-        f"{partition}: {directory} is a fork of the log that was copied: at offset {offset} it has {ours}, and the "
+        f"{partition}: {place} is a fork of the log that was copied: at offset {offset} it has {ours}, and the "
         f"remote log {theirs}. Two copies of one log were written on separately, or the topic was created again under "
         "its old id. Nothing of the partition is copied, trimmed or expired. Find out which log is the true one. If it "
-        f"is the remote one, save the records that only {directory} has, then take it out of log.dirs. If it is the "
+        f"is the remote one, save the records that only {place} has, then take it out of log.dirs. If it is the "
         "local one, end the remote one with 'tiered-storage delete-topic' and copy it under a new topic id"
     )

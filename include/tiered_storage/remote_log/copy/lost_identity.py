@@ -64,7 +64,7 @@ class LostIdentities:
         for (cluster_id, topic_id), partitions in self._by_name.get(own.topic, {}).items():
             if cluster_id == own.cluster_id and topic_id != own.topic_id and self._is_finished(partitions):
                 return (
-                    f"{log.directory / PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the "
+                    f"{log.place}/{PARTITION_METADATA} is missing. The remote log has topic {own.topic} under the "
                     f"id {topic_id}; without the file all would be copied again under the derived id {own.topic_id}. "
                     f"Put the broker's file back (two lines: 'version: 0' and 'topic_id: {topic_id}'). If this is "
                     "another topic of that name, write an id of its own there ('kafka-storage random-uuid' makes one)"
@@ -92,13 +92,12 @@ class LostIdentities:
     @staticmethod
     def _of_another_cluster(log: PartitionLog | NamedPartition, cluster_id: str) -> str:
         own = log.topic_id_partition
-        path = log.directory.parent / META_PROPERTIES
         found = "is missing" if log.cluster_id_is_derived else "or the setting cluster.id names another"
         return (
-            f"The remote log has topic {own.topic} ({own.topic_id}) under the cluster id {cluster_id}, and {path} "
-            f"{found}: all would be copied again under {own.cluster_id}. Put the broker's file back, or set cluster.id "
-            f"to {cluster_id}. If this is another cluster, as after a copy of the disks, give it a store and metadata "
-            "of its own (rsm.config.url, rlmm.config.url)"
+            f"The remote log has topic {own.topic} ({own.topic_id}) under the cluster id {cluster_id}, and the "
+            f"{META_PROPERTIES} beside {log.place} {found}: all would be copied again under {own.cluster_id}. "
+            f"Put the broker's file back, or set cluster.id to {cluster_id}. If this is another cluster, as "
+            "after a copy of the disks, give it a store and metadata of its own (rsm.config.url, rlmm.config.url)"
         )
 
     def _is_finished(self, partitions: Iterable[TopicIdPartition]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
@@ -25,9 +24,11 @@ from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_line
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
+    PlannedLocation,
     SegmentSource,
     UnreadablePartition,
     name_of,
@@ -43,7 +44,7 @@ class PlannedSegment:
     """A closed local segment that is due. `end_offset` is inclusive; `lineage` is all we know of leaders up to it."""
 
     topic_id_partition: TopicIdPartition
-    log_path: Path
+    location: PlannedLocation
     base_offset: int
     end_offset: int
     size: int
@@ -206,7 +207,7 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            looked.append(_look(log, state, source, metadata, selection, replacing))
+            looked.append(_look(log, state, metadata, selection, replacing))
         except (InvalidLogDirectoryError, LineageContradictedError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
@@ -241,7 +242,6 @@ class _Found:
 def _look(
     log: PartitionLog,
     state: PartitionState,
-    source: SegmentSource,
     metadata: RemoteLogMetadataManager,
     selection: CopySelection,
     replacing: frozenset[str],
@@ -253,14 +253,14 @@ def _look(
     log_start = state.log_start_offset or 0
     missing_locals = [
         (segment, end_offset)
-        for segment, end_offset in _closed_by(log, source, selection.window_end)
+        for segment, end_offset in _closed_by(log, selection.window_end)
         if log.log_start_offset <= end_offset < log.stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
-    copyable, uncopyable = _cut_at_uncopyable(missing_locals, source, selection.max_segments)
+    copyable, uncopyable = _cut_at_uncopyable(missing_locals, selection.max_segments)
     due = [
         PlannedSegment(
-            partition, segment.log_path, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
+            partition, segment.location, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
         )
         for segment, end_offset in copyable
     ]
@@ -273,7 +273,7 @@ def _look(
 
 
 def _cut_at_uncopyable(
-    due: Sequence[tuple[LocalSegment, int]], source: SegmentSource, limit: int | None
+    due: Sequence[tuple[LocalSegment, int]], limit: int | None
 ) -> tuple[Sequence[tuple[LocalSegment, int]], TieredStorageError | None]:
     """Return those of `due`, at most `limit`, in front of the first that cannot be copied, and why that one cannot.
 
@@ -281,25 +281,25 @@ def _cut_at_uncopyable(
     """
     for at, (segment, _) in enumerate(due[:limit]):
         try:
-            if source.magic(segment) in _OLDER_MAGICS:
-                return due[:at], _older_format(due[at:], source)
+            if open_segment(segment.location).magic() in _OLDER_MAGICS:
+                return due[:at], _older_format(due[at:])
         except OSError as error:
-            reason = f"{segment.log_path} cannot be read: {error}: give this user the right to, or look at the disk"
+            reason = f"{segment.location} cannot be read: {error}: give this user the right to, or look at the disk"
             return due[:at], InvalidLogDirectoryError(reason + _waiting(len(due) - at - 1, "it"))
     return due, None
 
 
-def _older_format(due: Sequence[tuple[LocalSegment, int]], source: SegmentSource) -> UnsupportedMagicError:
+def _older_format(due: Sequence[tuple[LocalSegment, int]]) -> UnsupportedMagicError:
     """Return the error for the segments of a record format before v2 with which `due` begins."""
     (first, end_offset), count = due[0], 1
     with suppress(OSError):
         for segment, segment_end in due[1:]:
-            if source.magic(segment) not in _OLDER_MAGICS:
+            if open_segment(segment.location).magic() not in _OLDER_MAGICS:
                 break
             end_offset, count = segment_end, count + 1
     waiting = _waiting(len(due) - count, "them")
     return UnsupportedMagicError(
-        first.log_path,
+        first.location,
         0,
         f"offsets {first.base_offset} to {end_offset} ({count} closed segments) begin in record format v0 or v1, which "
         f"is not copied{waiting}. Let the broker's retention take these offsets, or "
@@ -311,11 +311,11 @@ def _waiting(count: int, what: str) -> str:
     return f"; {count} closed segments after {what} wait, since readers must find no gap" if count else ""
 
 
-def _closed_by(log: PartitionLog, source: SegmentSource, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
+def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[LocalSegment, int]]:
     """Yield closed segments and their last offsets, up to the first whose successor began after `window_end`."""
     for segment, successor in zip(log.segments, log.segments[1:], strict=False):
         if window_end is not None:
-            begun = source.first_timestamp(successor)
+            begun = open_segment(successor.location).first_timestamp()
             if begun is None or begun > window_end:
                 return
         yield segment, successor.base_offset - 1

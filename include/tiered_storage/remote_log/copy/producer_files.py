@@ -21,10 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, InvalidLogDirectoryError
-from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
     AbortedTransaction,
@@ -36,21 +34,20 @@ from tiered_storage.kafka_log.producers.producer_history import KnownProducers, 
 from tiered_storage.kafka_log.producers.producer_snapshot import (
     ProducerSnapshotEntry,
     encode_producer_snapshot,
-    read_producer_snapshot,
 )
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import abort_markers
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 _BOTH = 2
 _REBUILT = "the remote segment has one rebuilt from the log"
 
 
-def instead_of_index(segment: LogSegment) -> str:
+def instead_of_index(segment: OpenSegment) -> str:
     """Say what is done instead of copying a broken index of `segment`, and what a person can do about it."""
     return (
-        f"{_REBUILT}; delete {segment.offset_index_path} while the broker is stopped: at its start it builds all "
+        f"{_REBUILT}; delete {segment.offset_index.name} while the broker is stopped: at its start it builds all "
         "indexes of the segment anew"
     )
 
@@ -61,7 +58,7 @@ class ProducerFiles:
     `damages` and `notices` are told as a CopyOutcome tells them.
     """
 
-    def __init__(self, segment: LogSegment, known: KnownProducers, readable_from: int = 0) -> None:
+    def __init__(self, segment: OpenSegment, known: KnownProducers, readable_from: int = 0) -> None:
         """Begin where `segment` begins, with what is known there.
 
         `readable_from` is the first offset (inclusive) of the partition that readers are given from the store.
@@ -87,8 +84,8 @@ class ProducerFiles:
         Raises CorruptRecordError if an end marker cannot be read.
         """
         if self._seen_from is not None:
-            self._abort_markers.update(abort_markers(self._segment.log_path, window, batches))
-        self._aborted += follow(self._state, self._segment.log_path, window, batches)
+            self._abort_markers.update(abort_markers(self._segment.name, window, batches))
+        self._aborted += follow(self._state, self._segment.name, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
         """Begin again where the snapshot that this began with is found to be of another log or of another time.
@@ -101,13 +98,13 @@ class ProducerFiles:
             is_false = self._contradictions == _BOTH
         if not is_false:
             return None
-        path = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        snapshot = self._segment.producer_snapshot(self._segment.base_offset)
         anew = ProducerFiles(self._segment, logged, self._readable_from)
         anew.damages.append(
-            f"{path}: the snapshot disagrees with its log, or with the files behind it, on which transactions are "
-            "open; it was left out of account"
+            f"{snapshot.name}: the snapshot disagrees with its log, or with the files behind it, on which transactions "
+            "are open; it was left out of account"
         )
-        for window, batches in iterate_segment(self._segment.log_path, self._segment.base_offset, verify_crc=False):
+        for window, batches in self._segment.windows(verify_crc=False):
             anew.feed(window, batches)
         return anew
 
@@ -127,14 +124,17 @@ class ProducerFiles:
         return {kind: content for kind, content in found.items() if content}
 
     def _transaction_index(self) -> bytes:
-        if not (self._segment.has_transaction_index() or self._aborted or self._abort_markers):
-            return b""
+        is_there = True
         try:
-            entries = self._read_index()
+            found = self._segment.transaction_index.read()
+            is_there = found is not None
+            if not (is_there or self._aborted or self._abort_markers):
+                return b""
+            entries = self._checked(found)
         except (CorruptIndexError, InvalidLogDirectoryError) as error:
             if self._abort_markers and self._readable_from < (self._seen_from or 0):
                 raise InvalidLogDirectoryError(f"{error}; {self._remedy()}") from error
-            if self._aborted or self._segment.has_transaction_index():
+            if self._aborted or is_there:
                 self.damages.append(f"{error}; {instead_of_index(self._segment)}")
             else:
                 self.notices.append(
@@ -147,26 +147,25 @@ class ProducerFiles:
 
     def _producer_snapshot(self) -> bytes | None:
         """Return the snapshot at the offset behind the segment; None if it is lost and cannot be known."""
-        path = producer_snapshot_path(self._segment.directory, self._state.end_offset)
+        snapshot = self._segment.producer_snapshot(self._state.end_offset)
         instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
         try:
-            producers = read_producer_snapshot(path)
-            self._check_snapshot(path, producers)
-        except FileNotFoundError:
-            self.notices.append(f"{path} is missing: {instead}")
+            producers = snapshot.read()
+            if producers is not None:
+                self._check_snapshot(snapshot.name, producers)
+                return encode_producer_snapshot(producers)
+            self.notices.append(f"{snapshot.name} is missing: {instead}")
         except CorruptIndexError as error:
             self.damages.append(f"{error}; {instead}")
-        else:
-            return encode_producer_snapshot(producers)
         self.lacks_snapshot = True
         return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
 
-    def _read_index(self) -> Sequence[AbortedTransaction]:
+    def _checked(self, index: TransactionIndex | None) -> Sequence[AbortedTransaction]:
         """Return the entries of the file, which the batches do not contradict, with the last stable offsets to send."""
-        path = self._segment.transaction_index_path
-        if not self._segment.has_transaction_index():
+        path = self._segment.transaction_index.name
+        if index is None:
             raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
-        found = TransactionIndex.read(path, self._segment.base_offset).transactions
+        found = index.transactions
         of_log = {entry.last_offset: entry for entry in self._aborted}
         entries: list[AbortedTransaction] = []
         for entry in found:
@@ -201,7 +200,7 @@ class ProducerFiles:
         )
         if lacking:
             self.notices.append(
-                f"{self._segment.transaction_index_path} has no entry for {len(lacking)} abort markers, the first at "
+                f"{self._segment.transaction_index.name} has no entry for {len(lacking)} abort markers, the first at "
                 f"offset {lacking[0]}: that is as it should be where their transactions have no records; but where "
                 f"they began before offset {self._seen_from}, from where on all is known here, readers of the store "
                 "are given aborted records: hold the file against that of another replica"
@@ -214,7 +213,7 @@ class ProducerFiles:
             return began_before and (entry.producer_id, entry.last_offset) in self._abort_markers
         return entry.producer_id == of_log.producer_id and (began_before or entry.first_offset == of_log.first_offset)
 
-    def _check_snapshot(self, path: Path, producers: Sequence[ProducerSnapshotEntry]) -> None:
+    def _check_snapshot(self, path: str, producers: Sequence[ProducerSnapshotEntry]) -> None:
         """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
         found = {
             entry.producer_id: entry.current_transaction_first_offset
@@ -224,16 +223,16 @@ class ProducerFiles:
         if self._seen_from is None and found != self._state.open_transactions:
             raise self._contradiction(path, 0, "other transactions are open")
 
-    def _contradiction(self, path: Path, position: int, reason: str) -> CorruptIndexError:
+    def _contradiction(self, path: str, position: int, reason: str) -> CorruptIndexError:
         self._contradictions += 1
         return CorruptIndexError(path, position, f"the file disagrees with its log: {reason}")
 
     def _remedy(self) -> str:
-        snapshot = producer_snapshot_path(self._segment.directory, self._segment.base_offset)
+        snapshot = self._segment.producer_snapshot(self._segment.base_offset).name
         says_so = "an empty file says so"
         if self._aborted:
             says_so = (
-                f"delete {self._segment.offset_index_path} while the broker is stopped: the file that it builds anew "
+                f"delete {self._segment.offset_index.name} while the broker is stopped: the file that it builds anew "
                 "at its start says so"
             )
         return (

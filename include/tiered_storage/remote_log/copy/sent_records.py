@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +23,6 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.regular_files import open_unbuffered
 from tiered_storage.remote_log.copy.batch_comparison import (
     Batches,
     first_difference,
@@ -36,14 +34,13 @@ from tiered_storage.remote_log.copy.batch_comparison import (
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-
-_FILE_READ_BYTES = 1 << 20
 
 
 def sent_crc32c(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:
@@ -78,17 +75,9 @@ def is_same_file(
         if of_same_offsets(holder, local):
             sent = sent_crc32c(holder, storage)
             with suppress(FileNotFoundError):
-                return (local.size, _file_crc32c(local.log_path)) == (holder.size, sent)
+                return (local.size, open_segment(local.location).crc32c()) == (holder.size, sent)
             return True
     return False
-
-
-def _file_crc32c(path: Path) -> int:
-    checksum = 0
-    with open_unbuffered(path) as file:
-        while piece := file.read(_FILE_READ_BYTES):
-            checksum = crc32c(piece, checksum)
-    return checksum
 
 
 def are_sent_bytes(
@@ -225,7 +214,7 @@ def is_held_elsewhere(
     told = (copy.size, data_crc32c)
     local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
     for one in local:
-        if of_same_offsets(copy, one) and (one.size, _file_crc32c(one.log_path)) == told:
+        if of_same_offsets(copy, one) and (one.size, open_segment(one.location).crc32c()) == told:
             return True
     for covered in held_by:
         storage.verify(covered.segment)

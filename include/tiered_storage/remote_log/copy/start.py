@@ -228,7 +228,7 @@ def _tasks(
         before = coverage.last_before(segment.base_offset)
         after = before if before is not continued else None
         continued = before
-        tasks.append(CopyTask(started, lease, segment.log_path, lived, max(first, log_start), after))
+        tasks.append(CopyTask(started, lease, segment.location, lived, max(first, log_start), after))
     return tasks
 
 

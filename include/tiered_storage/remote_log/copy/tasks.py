@@ -6,11 +6,11 @@ plan (CopyPlan) -> begun (CopyTask, one a segment) -> copied (CopyOutcome, one a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiered_storage.remote_log.source.segment_source import PlannedLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class CopyTask:
 
     metadata: RemoteLogSegmentMetadata
     lease: Lease
-    log_path: Path
+    location: PlannedLocation
     lineage: tuple[EpochEntry, ...]
     readable_from: int = 0
     after: RemoteLogSegmentMetadata | None = None

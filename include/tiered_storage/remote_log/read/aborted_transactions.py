@@ -10,14 +10,11 @@ Source: KIP-98; released Kafka.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
-from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
@@ -25,7 +22,8 @@ from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, SegmentTransactions
 from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment
 
 
 class AbortedTransactionSearch:
@@ -99,7 +97,7 @@ class AbortedTransactionSearch:
         entry = indexes.chunk_for_offset(covered.start_offset)
         while entry is not None and entry.first_offset <= covered.end_offset:
             chunk = await self._chunks.chunk(covered.segment, entry, deadline)
-            opened.feed(Path(entry.object_name), memoryview(chunk.content), chunk.table, covered.end_offset + 1)
+            opened.feed(entry.object_name, memoryview(chunk.content), chunk.table, covered.end_offset + 1)
             entry = indexes.chunk_for_offset(entry.last_offset + 1)
 
     async def _of_segment(
@@ -122,19 +120,21 @@ class AbortedTransactionSearch:
 
 def _read_local(segment: LocalSegment) -> SegmentTransactions | None:
     """Return what a local segment tells; None if it is gone."""
-    files = LogSegment(segment.base_offset, segment.log_path.parent)
-    index = TransactionIndex.read(files.transaction_index_path, segment.base_offset)
+    opened = open_segment(segment.location)
+    index = opened.transaction_index.read() or TransactionIndex(segment.base_offset)
     undecided_from = None
     if segment.end_offset is not None:
-        undecided_from = _undecided_from(segment, segment.end_offset + 1)
-    return SegmentTransactions(index, undecided_from) if segment.log_path.exists() else None
+        undecided_from = _undecided_from(opened, segment.end_offset + 1)
+    return SegmentTransactions(index, undecided_from) if opened.exists() else None
 
 
-def _undecided_from(segment: LocalSegment, next_offset: int) -> int | None:
+def _undecided_from(segment: OpenSegment, next_offset: int) -> int | None:
     try:
-        producers = read_producer_snapshot(producer_snapshot_path(segment.log_path.parent, next_offset))
-    except (FileNotFoundError, CorruptIndexError):
+        producers = segment.producer_snapshot(next_offset).read()
+    except CorruptIndexError:
         return None  # later segments tell the same
+    if producers is None:
+        return None
     opened = [each.current_transaction_first_offset for each in producers]
     return min((offset for offset in opened if offset >= 0), default=next_offset)
 

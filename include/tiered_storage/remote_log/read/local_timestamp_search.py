@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +18,10 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.columnar.decoder import ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,12 +81,13 @@ MOST_KEPT = 1000
 _WINDOW_BYTES = 1 << 20
 
 
-def first_at_or_after(segment: LocalSegment, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
+def first_at_or_after(segment: OpenSegment, timestamp: int, first_offset: int, end_offset: int) -> FoundOffset | None:
     """Return the first record of [`first_offset`, `end_offset`) in `segment` whose timestamp is at least `timestamp`.
 
     Raises FileNotFoundError if the segment is gone, CorruptRecordError.
     """
-    begin = max(_position_of(segment, _last_offset_before(segment, timestamp)), _position_of(segment, first_offset))
+    known = segment.position_before(_last_offset_before(segment, timestamp))
+    begin = max(known, segment.position_before(first_offset))
     for batches in _batches(segment, begin, end_offset):
         found = batches.first_at_or_after(timestamp, first_offset, end_offset)
         if found is not None:
@@ -98,7 +95,7 @@ def first_at_or_after(segment: LocalSegment, timestamp: int, first_offset: int, 
     return None
 
 
-def largest(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+def largest(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
     """Return the largest timestamp (ms) of `segment` in [`first_offset`, `end_offset`); -1: there is none.
 
     Raises as first_at_or_after.
@@ -120,13 +117,12 @@ class LargestTimestamps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[Path, int, int], tuple[tuple[int, int, int], int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, int], tuple[Hashable, int]] = OrderedDict()
 
-    def find(self, segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+    def find(self, segment: OpenSegment, first_offset: int, end_offset: int) -> int:
         """Return what `largest` does. Raises as that."""
-        status = segment.log_path.stat()
-        state = (status.st_ino, status.st_size, status.st_mtime_ns)
-        asked = (segment.log_path, first_offset, end_offset)
+        state = segment.state()
+        asked = (segment.name, first_offset, end_offset)
         with self._lock:
             kept = self._kept.get(asked)
         if kept is not None and kept[0] == state:
@@ -140,13 +136,13 @@ class LargestTimestamps:
         return found
 
 
-def _largest_from(segment: LocalSegment, begin_offset: int, first_offset: int, end_offset: int) -> int:
+def _largest_from(segment: OpenSegment, begin_offset: int, first_offset: int, end_offset: int) -> int:
     """Return the largest timestamp (ms) in [`first_offset`, `end_offset`), of the batches from `begin_offset` on."""
-    scanned = _batches(segment, _position_of(segment, begin_offset), end_offset)
+    scanned = _batches(segment, segment.position_before(begin_offset), end_offset)
     return max((batches.largest(first_offset, end_offset) for batches in scanned), default=NO_TIMESTAMP)
 
 
-def _batches(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+def _batches(segment: OpenSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
     """Yield the batches from `begin` (bytes) on, as far as they begin below `end_offset`; from the start of the
     segment where no batch begins there."""
     try:
@@ -157,34 +153,25 @@ def _batches(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[Sca
         yield from _scanned(segment, 0, end_offset)
 
 
-def _scanned(segment: LocalSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
-    path = segment.log_path
-    scan = iterate_segment(
-        path, segment.base_offset, start_position=begin, window_bytes=_WINDOW_BYTES, verify_crc=False
-    )
-    for window, table in scan:
+def _scanned(segment: OpenSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
+    for window, table in segment.windows(begin, window_bytes=_WINDOW_BYTES, verify_crc=False):
         if int(table.base_offset[0]) >= end_offset:
             return
-        yield ScannedBatches(window, table, str(path), int(table.position[0]))
+        yield ScannedBatches(window, table, segment.name, int(table.position[0]))
         if int(table.last_offset[-1]) + 1 >= end_offset:
             return
 
 
-def _last_offset_before(segment: LocalSegment, timestamp: int) -> int:
+def _last_offset_before(segment: OpenSegment, timestamp: int) -> int:
     """Return an offset up to which, inclusive, every record is earlier than `timestamp`, by the time index."""
-    files = LogSegment(segment.base_offset, segment.log_path.parent)
-    try:
-        return TimeIndex.read(files.time_index_path, segment.base_offset).lookup(timestamp - 1).offset
-    except (CorruptIndexError, FileNotFoundError):
-        return segment.base_offset
+    index = _time_index(segment)
+    return segment.base_offset if index is None else index.lookup(timestamp - 1).offset
 
 
-def _entries_before(segment: LocalSegment, end_offset: int) -> Iterator[tuple[int, int]]:
+def _entries_before(segment: OpenSegment, end_offset: int) -> Iterator[tuple[int, int]]:
     """Yield timestamps and offsets of time index entries below `end_offset`, backwards in growing steps."""
-    files = LogSegment(segment.base_offset, segment.log_path.parent)
-    try:
-        index = TimeIndex.read(files.time_index_path, segment.base_offset)
-    except (CorruptIndexError, FileNotFoundError):
+    index = _time_index(segment)
+    if index is None:
         return
     count = at = int(np.searchsorted(index.offsets, end_offset, side="left"))
     step = 1
@@ -193,10 +180,8 @@ def _entries_before(segment: LocalSegment, end_offset: int) -> Iterator[tuple[in
         step = count - at
 
 
-def _position_of(segment: LocalSegment, offset: int) -> int:
-    """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 if that tells nothing."""
-    files = LogSegment(segment.base_offset, segment.log_path.parent)
+def _time_index(segment: OpenSegment) -> TimeIndex | None:
     try:
-        return OffsetIndex.read(files.offset_index_path, segment.base_offset).lookup(offset).position
-    except (CorruptIndexError, FileNotFoundError):
-        return 0
+        return segment.time_index.read()
+    except CorruptIndexError:
+        return None

@@ -16,7 +16,6 @@ from tiered_storage.errors import (
     RecordsDeletedError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.coverage import CoveredRange
@@ -28,8 +27,8 @@ from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outco
 from tiered_storage.remote_log.read.chunks.remote_chunks import AheadFetch, RemoteChunks
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
-from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment, SegmentLocation
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class LogStream:
         self._aborted = aborted
         self._new_deadline = new_deadline
         self._read_ahead = read_ahead_bytes
-        self._local_reader = LocalSegmentReader()
+        self._opened: tuple[SegmentLocation, OpenSegment] | None = None
         self._planned: deque[_Planned] = deque()
         self._planned_up_to = start_offset
         self._window = 1
@@ -165,22 +164,29 @@ class LogStream:
         """Return about 1 MiB of a local segment; None if it is gone."""
         local = view.local
         try:
-            found = self._local_reader.scan(LogSegment(segment.base_offset, segment.log_path.parent), offset)
+            opened = self._open(segment)
+            found = opened.scan(offset)
         except FileNotFoundError:
             return None
         if found is None:
             following = None if segment.end_offset is None else view.local_segment(segment.end_offset + 1)
             if following is None or local is None or not local.is_compacted:
                 reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
-                raise CorruptRecordError(segment.log_path, segment.log_path.stat().st_size, reason)
+                raise CorruptRecordError(opened.name, opened.size(), reason)
             return self._read_local(view, following, offset)
         content, table, position = found
         # Behind the readable end an older replica has what a later leader cut.
         end = self._end if local is None else min(self._end, local.readable_end)
-        fetched = _cut(content, table, position, offset, end, Tier.LOCAL, str(segment.log_path), is_last=False)
+        fetched = _cut(content, table, position, offset, end, Tier.LOCAL, opened.name, is_last=False)
         if not fetched.content and not (local is not None and local.is_compacted):
-            raise CorruptRecordError(segment.log_path, position, f"no batch has offset {offset}, which it should hold")
+            raise CorruptRecordError(opened.name, position, f"no batch has offset {offset}, which it should hold")
         return fetched
+
+    def _open(self, segment: LocalSegment) -> OpenSegment:
+        """Return the segment that was read last, with its index, if it is that one."""
+        if self._opened is None or self._opened[0] != segment.location:
+            self._opened = segment.location, open_segment(segment.location)
+        return self._opened[1]
 
     # ------------------------------------------------------------------------------------------------ the remote tier
 

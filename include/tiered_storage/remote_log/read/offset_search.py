@@ -22,6 +22,7 @@ from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks
 from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 
@@ -117,7 +118,9 @@ class OffsetSearch:
         if isinstance(where, LocalSegment):
             return await outcome_of(
                 self._pool.submit(
-                    lambda: local_timestamp_search.first_at_or_after(where, timestamp, piece.first, piece.end)
+                    lambda: local_timestamp_search.first_at_or_after(
+                        open_segment(where.location), timestamp, piece.first, piece.end
+                    )
                 )
             )
         indexes = await self._chunks.indexes(where.segment, deadline)
@@ -137,7 +140,11 @@ class OffsetSearch:
     async def _largest(self, piece: _Piece, deadline: FetchDeadline) -> int:
         where = piece.where
         if isinstance(where, LocalSegment):
-            return await outcome_of(self._pool.submit(lambda: self._local_largest.find(where, piece.first, piece.end)))
+            return await outcome_of(
+                self._pool.submit(
+                    lambda: self._local_largest.find(open_segment(where.location), piece.first, piece.end)
+                )
+            )
         indexes = await self._chunks.indexes(where.segment, deadline)
         largest = NO_TIMESTAMP
         entry = indexes.chunk_for_offset(piece.first)

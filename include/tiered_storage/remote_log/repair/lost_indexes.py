@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 
 from tiered_storage.errors import (
     CorruptIndexError,
@@ -191,8 +190,8 @@ class _Rebuilt:
                     checks.feed(table)
                     remote.append(table)
                     self.indexes.append(table)
-                    self._abort_markers += len(abort_markers(Path(place), window, table))
-                    self._aborted += follow(state, Path(place), window, table)
+                    self._abort_markers += len(abort_markers(place, window, table))
+                    self._aborted += follow(state, place, window, table)
                 yield memoryview(piece)
             stream.finish()
             checks.finish()

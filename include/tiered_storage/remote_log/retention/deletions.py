@@ -53,7 +53,6 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 )
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 from tiered_storage.settings.topics import TopicSettings
@@ -135,7 +134,7 @@ class RemoteLogDeletions:
             self.context.segments,
             self.context.leases,
             self.context.storage,
-            LogDirectoryTrim(),
+            self.context.source.local_trim,
             self.gate,
             self._keep_lineage,
             self._replan_local_retention,
@@ -150,8 +149,7 @@ class RemoteLogDeletions:
         Raises DeletionRefusedError for what may be the last copy, if remote deletion is not allowed any more.
         """
         self._refuse_if_last_copy(plan)
-        held = plan.segments[0].log_path.parent.parent
-        log = replace(self.context.source, held=held).partition(plan.topic_id_partition)
+        log = self.context.source.while_trimming(plan.segments[0]).partition(plan.topic_id_partition)
         if log is None:
             return None
         decision = decide(log, self.context.topics, self.context.settings)
@@ -171,7 +169,9 @@ class RemoteLogDeletions:
         grace = self._grace
         # What was marked until then can be undeleted no more.
         settled_before = grace.over_for(self.context.clock())
-        return plan_local_retention(log, self.context.segments, settings, now, most, settled_before, grace)
+        plan = plan_local_retention(log, self.context.segments, settings, now, most, settled_before, grace)
+        self.context.source.local_trim.ensure_removable(plan.segments)
+        return plan
 
     @property
     def _grace(self) -> GraceTime:

@@ -14,13 +14,12 @@ from typing import Self, TypeAlias
 
 from tiered_storage.clock import as_date
 from tiered_storage.errors import CorruptLogError, DeletionRefusedError, ForkedLogError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.copy.sent_records import known_crc32c, segments_with_sent_bytes
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, is_indexed_since, is_older_than
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_age import is_indexed_since, is_older_than
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, share_offsets
 from tiered_storage.settings.topics import TopicSettings
 
@@ -54,7 +53,7 @@ class TotalRetention:
         """Return whether this ends what `segment` has below the offset `below`, as far as its time index tells."""
         if below <= self.start:
             return True
-        return self.before is not None and not is_indexed_since(_file(segment), self.before, below)
+        return self.before is not None and not is_indexed_since(open_segment(segment.location), self.before, below)
 
     def ends(self, segment: LocalSegment, below: int) -> bool:
         """Return whether this ends what `segment` has below the offset `below`; reads it if it must.
@@ -64,7 +63,7 @@ class TotalRetention:
         if below <= self.start:
             return True
         try:
-            return self.before is not None and is_older_than(_file(segment), self.before, below)
+            return self.before is not None and is_older_than(open_segment(segment.location), self.before, below)
         except (CorruptLogError, OSError):
             return False
 
@@ -84,14 +83,10 @@ def _bytes_before(segment: LocalSegment, offset: int) -> int:
     if segment.end_offset is None or not segment.base_offset < offset <= segment.end_offset:
         return segment.size
     try:
-        found = LocalSegmentReader().read(_file(segment), offset)
+        found = open_segment(segment.location).read(offset)
     except (CorruptLogError, OSError):
         return segment.size
     return segment.size if found is None else found[1]
-
-
-def _file(segment: LocalSegment) -> LogSegment:
-    return LogSegment(segment.base_offset, segment.log_path.parent)
 
 
 @dataclass(slots=True)
@@ -186,8 +181,9 @@ def ensure_sent(
             continue
         if not _are_within(sent, offsets):
             raise DeletionRefusedError(f"{partition}: {_why_kept(offsets)}")
+        place = open_segment(going[0].location).log_name
         raise ForkedLogError(
-            f"{partition}: {going[0].log_path.parent} is a fork of the log that was copied: at offsets {offsets[0]} to "
+            f"{partition}: {place} is a fork of the log that was copied: at offsets {offsets[0]} to "
             f"{offsets[1]}, below our log start, it has other records than the deleted remote segments had. Nothing of "
             "it is trimmed until total retention ends these records. Save those that you need; to delete them before, "
             "run kafka-delete-records on their broker"
@@ -232,4 +228,4 @@ def why_together(segments: Sequence[LocalSegment], limit: int | None) -> str:
 
 def _windows(local: Iterable[LocalSegment]) -> Iterator[tuple[memoryview, BatchTable]]:
     for one in local:
-        yield from iterate_segment(one.log_path, one.base_offset)
+        yield from open_segment(one.location).windows()

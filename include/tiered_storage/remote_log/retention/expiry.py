@@ -17,14 +17,14 @@ from enum import StrEnum
 
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.log_directory_segment import LocalSegmentReader, is_older_than
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_age import is_older_than
+from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment, PartitionLog
 from tiered_storage.settings.topics import TopicSettings
 
 
@@ -99,7 +99,7 @@ def plan_expiry(
     *,
     grace_ms: int = 0,
     max_segments: int | None = None,
-    is_older: Callable[[LogSegment, int], bool] = is_older_than,
+    is_older: Callable[[OpenSegment, int], bool] = is_older_than,
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None if nothing is.
 
@@ -196,7 +196,7 @@ def _start_after_retention(
     local: PartitionLog | None,
     only_local: Sequence[_Piece],
     max_pieces: int | None,
-    is_older: Callable[[LogSegment, int], bool],
+    is_older: Callable[[OpenSegment, int], bool],
 ) -> int:
     pieces = sorted((*_remote(coverage), *only_local), key=lambda piece: piece.start_offset)
     size = sum(piece.size for piece in pieces) + _active_size(local, coverage)
@@ -248,7 +248,7 @@ def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
             size += segment.size
             continue
         with suppress(CorruptLogError, OSError):
-            found = LocalSegmentReader().read(LogSegment(segment.base_offset, segment.log_path.parent), remote_end + 1)
+            found = open_segment(segment.location).read(remote_end + 1)
             size += 0 if found is None else max(0, segment.size - found[1])
     return size
 
@@ -264,10 +264,10 @@ def _is_past(
     holder: RemoteLogSegmentMetadata | LocalSegment,
     limit_ms: int,
     now: int,
-    is_older: Callable[[LogSegment, int], bool],
+    is_older: Callable[[OpenSegment, int], bool],
 ) -> bool:
     if limit_ms < 0:
         return False
     if isinstance(holder, LocalSegment):
-        return is_older(LogSegment(holder.base_offset, holder.log_path.parent), now - limit_ms)
+        return is_older(open_segment(holder.location), now - limit_ms)
     return 0 <= holder.max_timestamp < now - limit_ms

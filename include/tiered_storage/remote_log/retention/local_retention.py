@@ -19,7 +19,6 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.files.directory_lock import ensure_not_linked
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
@@ -46,6 +45,7 @@ from tiered_storage.remote_log.retention.expired_segments import (
     why_waiting,
 )
 from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     LocalTrim,
@@ -167,8 +167,7 @@ def plan_local_retention(
     `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
     not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
     undelete what fell below it until its `grace` time is over, and it counts as if it had not. Nothing goes where all
-    that is remote of the partition is to go. Raises LineageContradictedError, and InvalidLogDirectoryError if the
-    partition's folder is a symbolic link.
+    that is remote of the partition is to go. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -230,8 +229,6 @@ def plan_local_retention(
         waits = len(due) != max_segments
         if waits or not going:
             held_back = why_together(due[len(going) :], None if waits else max_segments)
-    if going:
-        ensure_not_linked(log.directory, (segment.log_path for segment in going))
     new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
     return LocalRetentionPlan(
         partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total, waits
@@ -329,7 +326,9 @@ class LocalRetentionEnforcement:
 
     def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
         """Ensure that what nothing remote holds any more of what goes may go without; see expired_segments.py."""
-        going = [one for one in plan.segments if one.base_offset < plan.held_from and one.log_path.exists()]
+        going = [
+            one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
+        ]
         unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
         needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
         if needed:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.expiry import plan_expiry
 from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
-from tiered_storage.remote_log.source.log_directory_segment import is_indexed_before
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_age import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings
@@ -105,8 +105,7 @@ def _past_local_retention(log: PartitionLog, settings: TopicSettings, now: int) 
     for segment in log.closed_segments:
         is_over = settings.local_retention_bytes >= 0 and excess >= segment.size
         limit = settings.local_retention_ms
-        file = LogSegment(segment.base_offset, segment.log_path.parent)
-        if not is_over and (limit < 0 or not is_indexed_before(file, now - limit)):
+        if not is_over and (limit < 0 or not is_indexed_before(open_segment(segment.location), now - limit)):
             break
         excess -= segment.size
         found += Amount(1, segment.size)

@@ -1,57 +1,154 @@
-"""Reads whole batches of local segments by offset.
+"""Opens segments that are files in a log directory.
 
-A local index only says where to begin: where it is missing, broken or false, the segment is read from its start, so
-that no offset is passed over.
+An index only says where to begin: where it is missing, broken or false, the segment is read from its start, so that no
+offset is passed over.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
-import numpy as np
-
-from tiered_storage.errors import CorruptIndexError, CorruptRecordError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError, InvalidLogDirectoryError, TieredStorageError
+from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path, segment_at, segment_sizes
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, ProducerHistory
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import MAGIC_END, NO_TIMESTAMP, TimestampType, read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
-from tiered_storage.regular_files import open_regular
+from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner, iterate_segment
+from tiered_storage.regular_files import open_regular, open_unbuffered
+from tiered_storage.remote_log.source.log_directory_source import local_segments
+from tiered_storage.remote_log.source.segment_source import Beside, Content, LocalSegment, SegmentLocation
 
 LOCAL_READ_BYTES = 1 << 20
 
 
-class LocalSegmentReader:
-    """Reads segments of one partition; keeps the offset index of the last one. Not for two threads at once."""
+class LogDirectorySegment:
+    """The OpenSegment of files in a partition's directory. Keeps the offset index once it was read."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: LogSegment, history: ProducerHistory | None = None) -> None:
+        self._files = files
+        self._history = history
         self._index: OffsetIndex | None = None
 
-    def read(self, segment: LogSegment, offset: int) -> tuple[bytes, int] | None:
-        """Return whole batches, about 1 MiB, and the position (bytes) of the first, which `offset` is in or before.
+    @classmethod
+    def at(cls, location: SegmentLocation, history: ProducerHistory | None = None) -> Self:
+        """Open the `.log` file at `location`. Raises InvalidLogDirectoryError for a file of another name."""
+        return cls(files_at(location), history)
 
-        None if the segment has nothing at or behind `offset`. Raises FileNotFoundError if it is gone, and
-        CorruptRecordError.
-        """
-        position = self._position_of(segment, offset)
+    @property
+    def name(self) -> str:
+        return str(self._files.log_path)
+
+    @property
+    def log_name(self) -> str:
+        return str(self._files.directory)
+
+    @property
+    def base_offset(self) -> int:
+        return self._files.base_offset
+
+    @property
+    def offset_index(self) -> Beside[OffsetIndex]:
+        return self._beside(self._files.offset_index_path, lambda path: OffsetIndex.read(path, self.base_offset))
+
+    @property
+    def time_index(self) -> Beside[TimeIndex]:
+        return self._beside(self._files.time_index_path, lambda path: TimeIndex.read(path, self.base_offset))
+
+    @property
+    def transaction_index(self) -> Beside[TransactionIndex]:
+        path = self._files.transaction_index_path
+        return self._beside(path, lambda path: TransactionIndex.read(path, self.base_offset))
+
+    def producer_snapshot(self, offset: int) -> Beside[tuple[ProducerSnapshotEntry, ...]]:
+        return self._beside(producer_snapshot_path(self._files.directory, offset), read_producer_snapshot)
+
+    @staticmethod
+    def _beside(path: Path, read: Callable[[Path], Content]) -> Beside[Content]:
+        def read_if_there() -> Content | None:
+            try:
+                return read(path) if path.is_file() else None
+            except FileNotFoundError:
+                return None
+
+        return Beside(str(path), read_if_there)
+
+    def exists(self) -> bool:
+        return self._files.log_path.exists()
+
+    def state(self) -> Hashable:
+        status = self._files.log_path.stat()
+        return self._files.log_path, status.st_ino, status.st_size, status.st_mtime_ns
+
+    def size(self) -> int:
+        return self._files.size()
+
+    def crc32c(self) -> int:
+        checksum = 0
+        with open_unbuffered(self._files.log_path) as file:
+            while piece := file.read(LOCAL_READ_BYTES):
+                checksum = crc32c(piece, checksum)
+        return checksum
+
+    def magic(self) -> int | None:
+        with open_regular(self._files.log_path) as file:
+            head = file.read(MAGIC_END)
+        return head[-1] if len(head) == MAGIC_END and any(head) else None
+
+    def first_timestamp(self) -> int | None:
+        with open_regular(self._files.log_path) as file:
+            header = file.read(BATCH_OVERHEAD)
+        if len(header) < BATCH_OVERHEAD or not any(header):
+            return None
+        # A broken or older first batch is named when the segment is copied; for the window of a backfill it says
+        # nothing.
+        try:
+            batch = read_batch_header(header, source=self.name)
+        except TieredStorageError:
+            return None
+        by_broker = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        timestamp = batch.max_timestamp if by_broker else batch.base_timestamp
+        return None if timestamp == NO_TIMESTAMP else timestamp
+
+    def windows(
+        self, start_position: int = 0, *, window_bytes: int | None = None, verify_crc: bool = True
+    ) -> Iterator[tuple[memoryview, BatchTable]]:
+        return iterate_segment(
+            self._files.log_path,
+            self.base_offset,
+            start_position=start_position,
+            window_bytes=window_bytes or WINDOW_BYTES,
+            verify_crc=verify_crc,
+        )
+
+    def position_before(self, offset: int) -> int:
+        if self._index is None:
+            with suppress(CorruptIndexError):
+                self._index = self.offset_index.read()
+        return 0 if self._index is None else self._index.lookup(offset).position
+
+    def read(self, offset: int) -> tuple[bytes, int] | None:
+        position = self._position_of(offset)
         if position is None:
             return None
-        return read_batches(segment.log_path, position, offset, LOCAL_READ_BYTES), position
+        return read_batches(self._files.log_path, position, offset, LOCAL_READ_BYTES), position
 
-    def scan(self, segment: LogSegment, offset: int) -> tuple[bytes, BatchTable, int] | None:
-        """Return what `read` does, up to the first batch that is broken, checksums compared, with the batches' headers.
-
-        So what a crash tore behind the end that readers see hinders nobody. Raises as `read` if the first is broken.
-        """
-        position = self._position_of(segment, offset)
+    def scan(self, offset: int) -> tuple[bytes, BatchTable, int] | None:
+        position = self._position_of(offset)
         if position is None:
             return None
-        scanner = SegmentScanner(str(segment.log_path), segment.base_offset, start_position=position)
-        with open_regular(segment.log_path) as file:
+        scanner = SegmentScanner(self.name, self.base_offset, start_position=position)
+        with open_regular(self._files.log_path) as file:
             file.seek(position)
             content = file.read(LOCAL_READ_BYTES)
             needed = scanner.needed(memoryview(content))
@@ -63,30 +160,32 @@ class LocalSegmentReader:
             scanner.finish(len(content))
         return content[:consumed], table, position
 
-    def _position_of(self, segment: LogSegment, offset: int) -> int | None:
-        """Return where (bytes) the first batch begins that ends at or behind `offset`; None if there is none."""
-        begin = self._position_before(segment, offset)
-        found = _found_by_index(segment.log_path, begin, offset) or _seek(segment.log_path, 0, offset)
+    def siblings(self) -> Sequence[LocalSegment]:
+        return local_segments(segment_sizes(self._files.directory))
+
+    def producers_before(self) -> KnownProducers:
+        return (self._history or ProducerHistory()).before(self._files)
+
+    def producers_by_log(self) -> KnownProducers:
+        return (self._history or ProducerHistory()).by_the_log(self._files)
+
+    def remember_producers(self, known: KnownProducers) -> None:
+        if self._history is not None:
+            self._history.remember(self._files.directory, known)
+
+    def _position_of(self, offset: int) -> int | None:
+        """Return where (bytes) the first batch begins that ends at or after `offset`; None if there is none."""
+        path = self._files.log_path
+        found = _found_by_index(path, self.position_before(offset), offset) or _seek(path, 0, offset)
         return None if found is None else found[0]
 
-    def _position_before(self, segment: LogSegment, offset: int) -> int:
-        if self._index is None or self._index.base_offset != segment.base_offset:
-            try:
-                self._index = OffsetIndex.read(segment.offset_index_path, segment.base_offset)
-            except (CorruptIndexError, FileNotFoundError):
-                return 0
-        return self._index.lookup(offset).position
 
-
-def below(content: bytes, end_offset: int, source: str, source_position: int) -> bytes:
-    """Return the batches of `content`, from `source_position` of `source` on, that begin below `end_offset`."""
-    position = 0
-    while position < len(content):
-        header = read_batch_header(content, position, source=source, source_position=source_position)
-        if header.base_offset >= end_offset:
-            return content[:position]
-        position += header.size
-    return content
+def files_at(location: SegmentLocation) -> LogSegment:
+    """Return the files of the segment at `location`. Raises InvalidLogDirectoryError for a file of another name."""
+    files = segment_at(Path(location))
+    if files is None:
+        raise InvalidLogDirectoryError(f"{location} is not named like a segment's .log file: make the plan again")
+    return files
 
 
 def _scan_sound(scanner: SegmentScanner, content: bytes, position: int) -> tuple[BatchTable, int]:
@@ -122,49 +221,3 @@ def _seek(log_path: Path, position: int, offset: int) -> tuple[int, int] | None:
                 return position, header.base_offset
             position += header.size
     return None
-
-
-def is_older_than(segment: LogSegment, moment: int, below: int | None = None) -> bool:
-    """Return whether every record of a closed segment that has a timestamp was made before `moment` (ms), and one at
-    least.
-
-    Only batches that begin below the offset `below` count, where that is given. Where the time index tells of a later
-    one the segment is not even read. Raises CorruptRecordError and OSError.
-    """
-    return not is_indexed_since(segment, moment, below) and 0 <= largest_timestamp(segment, below) < moment
-
-
-def is_indexed_since(segment: LogSegment, moment: int, below: int | None = None) -> bool:
-    """Return whether the time index has an entry of `moment` (ms) or later with an offset below `below` (None: any)."""
-    indexed = _last_indexed(segment, below)
-    return indexed is not None and indexed >= moment
-
-
-def is_indexed_before(segment: LogSegment, moment: int) -> bool:
-    """Return whether the time index tells of timestamps, all before `moment` (ms): an estimate that reads no batch."""
-    indexed = _last_indexed(segment)
-    return indexed is not None and 0 <= indexed < moment
-
-
-def largest_timestamp(segment: LogSegment, below: int | None = None) -> int:
-    """Return the largest timestamp (ms) in the headers of a segment's batches, -1 where none has one.
-
-    Only batches that begin below the offset `below` count, where that is given. Reads all of them, in bounded memory,
-    checksums verified. Raises CorruptRecordError and OSError.
-    """
-    largest = -1
-    for _, table in iterate_segment(segment.log_path, segment.base_offset):
-        count = len(table) if below is None else int(np.searchsorted(table.base_offset, below))
-        largest = max(largest, int(table.max_timestamp[:count].max(initial=-1)))
-        if count < len(table):
-            break
-    return largest
-
-
-def _last_indexed(segment: LogSegment, below: int | None = None) -> int | None:
-    try:
-        index = TimeIndex.read(segment.time_index_path, segment.base_offset)
-    except (CorruptIndexError, FileNotFoundError):
-        return None
-    count = index.timestamps.size if below is None else int(np.searchsorted(index.offsets, below))
-    return int(index.timestamps[count - 1]) if count else None

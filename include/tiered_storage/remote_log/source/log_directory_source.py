@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, TieredStorageError
@@ -29,17 +29,17 @@ from tiered_storage.kafka_log.files.log_directory import (
 )
 from tiered_storage.kafka_log.files.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from tiered_storage.regular_files import open_regular
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     NamedPartition,
     PartitionLog,
+    SegmentLocation,
     UnreadablePartition,
 )
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-_HEADER_BYTES = 61
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class LogDirectorySource:
                 problem = self._why_end_unknown(directory, found) if same is None else several(same)
                 yield NamedPartition(
                     topic_id_partition=partition,
-                    directory=found.path,
+                    place=str(found.path),
                     is_internal=found.is_internal,
                     is_compacted=found.topic in compacted,
                     topic_id_is_derived=found.topic_id is None,
@@ -125,17 +125,14 @@ class LogDirectorySource:
                 raise InvalidLogDirectoryError(several(same))
         return self._look(*looks[0]) if looks else None
 
-    def first_timestamp(self, segment: LocalSegment) -> int | None:
-        """Read it from the header of the segment's first batch."""
-        return _first_timestamp(segment.log_path)
+    @property
+    def local_trim(self) -> LogDirectoryTrim:
+        """What removes segments under the directory's lock."""
+        return LogDirectoryTrim()
 
-    def magic(self, segment: LocalSegment) -> int | None:
-        """Read it from the header of the segment's first batch; who copies the segment names what is wrong with it."""
-        from tiered_storage.kafka_log.records.batch_header import MAGIC_END
-
-        with open_regular(segment.log_path) as file:
-            head = file.read(MAGIC_END)
-        return head[-1] if len(head) == MAGIC_END and any(head) else None
+    def while_trimming(self, segment: LocalSegment) -> LogDirectorySource:
+        """Take the lock on the log directory of `segment` for our own."""
+        return replace(self, held=Path(segment.location).parents[1])
 
     def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
         directory, compacted = _read_unlocked(root, self.held, only)
@@ -168,8 +165,8 @@ class LogDirectorySource:
             log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
         return PartitionLog(
             topic_id_partition=self._identify(directory, found),
-            directory=found.path,
-            segments=_local_segments(sizes),
+            place=str(found.path),
+            segments=local_segments(sizes),
             log_start_offset=log_start,
             stable_offset=last_stable_offset(found.path, high_watermark, files),
             leader_epochs=_lineage(found.path, files),
@@ -196,10 +193,11 @@ class LogDirectorySource:
         )
 
 
-def _local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:
+def local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegment, ...]:
+    """Return all segments of a log, of which `sizes` has the files and their bytes, in order."""
     ends = [successor.base_offset - 1 for successor, _ in sizes[1:]]
     return tuple(
-        LocalSegment(file.base_offset, end, size, file.log_path)
+        LocalSegment(file.base_offset, end, size, SegmentLocation(str(file.log_path)))
         for (file, size), end in zip(sizes, [*ends, None], strict=True)
     )
 
@@ -291,24 +289,6 @@ def _read_unlocked(
         raise InvalidLogDirectoryError(
             f"{root} cannot be read: {error}: give this user the right to, or look at the disk"
         ) from error
-
-
-def _first_timestamp(log_path: Path) -> int | None:
-    """Return the first record's timestamp (ms) as its batch's header tells it; None if it tells none."""
-    from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, TimestampType, read_batch_header
-
-    with open_regular(log_path) as file:
-        header = file.read(_HEADER_BYTES)
-    if len(header) < _HEADER_BYTES or not any(header):
-        return None
-    # A broken or older first batch is named when the segment is copied; for the window of a backfill it says nothing.
-    try:
-        batch = read_batch_header(header, source=str(log_path))
-    except TieredStorageError:
-        return None
-    by_broker = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-    timestamp = batch.max_timestamp if by_broker else batch.base_timestamp
-    return None if timestamp == NO_TIMESTAMP else timestamp
 
 
 def _log_end(active: LogSegment) -> int:

@@ -27,6 +27,12 @@ class LogDirectoryTrim:
     index files of what is removed anyway go first, for a broker builds them again; and then the oldest segments.
     """
 
+    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
+        """Raise InvalidLogDirectoryError if the partition's folder, or one of its logs, is a link or a mount."""
+        paths = [Path(segment.location) for segment in segments]
+        if paths:
+            ensure_not_linked(paths[0].parent, paths)
+
     def trim(
         self,
         partition: TopicIdPartition,
@@ -37,8 +43,8 @@ class LogDirectoryTrim:
         """Remove `segments` and everything that belongs to them; the active segment is never touched."""
         if not segments:
             return new_local_start
-        directory = segments[0].log_path.parent
-        ensure_not_linked(directory, (segment.log_path for segment in segments))
+        self.ensure_removable(segments)
+        directory = Path(segments[0].location).parent
         root = directory.parent
         with DirectoryLock.acquire(root):
             limit = new_local_start if still_due is None else still_due()

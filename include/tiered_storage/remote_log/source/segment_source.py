@@ -1,28 +1,46 @@
-"""The border to local logs: which segments exist, how far they are stable, and where their bytes are.
+"""The border to local logs: which segments exist, how far they are stable, and what is in them.
 
-A source reports what it cannot read instead of failing as a whole: one broken partition holds up no other.
+A source reports what it cannot read instead of failing as a whole: one broken partition holds up no other. Only a
+source knows where its segments lie: all others open a segment by the location that its source gave it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar
+
+from pydantic import AliasChoices, Field
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.topic_partition import INTERNAL_TOPICS
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 
+if TYPE_CHECKING:
+    from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
+    from tiered_storage.kafka_log.indexes.time_index import TimeIndex
+    from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+    from tiered_storage.kafka_log.producers.producer_history import KnownProducers
+    from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
+    from tiered_storage.kafka_log.records.batch_table import BatchTable
+
+SegmentLocation = NewType("SegmentLocation", str)
+"""Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
+sees what the source sees; what it says is the source's own affair."""
+PlannedLocation: TypeAlias = Annotated[SegmentLocation, Field(validation_alias=AliasChoices("location", "log_path"))]
+"""A location in a plan or a task that is written down; earlier releases called it log_path."""
+
+Content = TypeVar("Content")
+
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """A segment on a broker's disk. `end_offset` is inclusive; an active segment has none yet."""
+    """A segment of a local log. `end_offset` is inclusive; an active segment has none yet."""
 
     base_offset: int
     end_offset: int | None
     size: int
-    log_path: Path
+    location: PlannedLocation
 
     @property
     def is_active(self) -> bool:
@@ -32,7 +50,7 @@ class LocalSegment:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """One partition's local log, as seen at one moment.
+    """One partition's local log, as seen at one moment. `place` names it to a person.
 
     Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
@@ -41,7 +59,7 @@ class PartitionLog:
     """
 
     topic_id_partition: TopicIdPartition
-    directory: Path
+    place: str
     segments: tuple[LocalSegment, ...]
     log_start_offset: int
     stable_offset: int
@@ -97,14 +115,14 @@ class UnreadablePartition:
 
 @dataclass(frozen=True, slots=True)
 class NamedPartition:
-    """A partition as its directory's name and metadata files name it; nobody looked into its log.
+    """A partition that the source names, at a `place` named to a person; nobody looked into its log.
 
     Its ids may be derived, as those of a PartitionLog. `problem` says why its log cannot be used, as far as that is
     known without looking into it.
     """
 
     topic_id_partition: TopicIdPartition
-    directory: Path
+    place: str
     is_internal: bool
     is_compacted: bool
     topic_id_is_derived: bool
@@ -119,12 +137,161 @@ def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple
     return found.topic_id_partition.topic, found.topic_id_partition.partition
 
 
+@dataclass(frozen=True, slots=True)
+class Beside(Generic[Content]):
+    """What may stand beside a segment's batches, an index or a snapshot: its `name` for a person, and its content.
+
+    `read` returns None if there is none. It raises CorruptIndexError and OSError.
+    """
+
+    name: str
+    read: Callable[[], Content | None]
+
+
+class OpenSegment(Protocol):
+    """A segment as it is now. Holds nothing open between two calls. Not for two threads at once.
+
+    Whatever reads its batches raises FileNotFoundError if the segment is gone, CorruptRecordError and OSError.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a person finds the segment by."""
+        ...
+
+    @property
+    def log_name(self) -> str:
+        """What a person finds its log by."""
+        ...
+
+    @property
+    def base_offset(self) -> int:
+        """The offset that it begins at."""
+        ...
+
+    @property
+    def offset_index(self) -> Beside[OffsetIndex]:
+        """Where some of its batches begin."""
+        ...
+
+    @property
+    def time_index(self) -> Beside[TimeIndex]:
+        """Up to which offset no record is later."""
+        ...
+
+    @property
+    def transaction_index(self) -> Beside[TransactionIndex]:
+        """The transactions that were aborted in it."""
+        ...
+
+    def producer_snapshot(self, offset: int) -> Beside[tuple[ProducerSnapshotEntry, ...]]:
+        """The producers of its log up to `offset` (exclusive)."""
+        ...
+
+    def exists(self) -> bool:
+        """Say whether it is still there."""
+        ...
+
+    def state(self) -> Hashable:
+        """Return a value that differs once its batches do. Raises FileNotFoundError."""
+        ...
+
+    def size(self) -> int:
+        """Return how many bytes its batches have."""
+        ...
+
+    def crc32c(self) -> int:
+        """Return the checksum of all of its bytes, whatever they are."""
+        ...
+
+    def magic(self) -> int | None:
+        """Return the magic of its first batch; None if it holds none."""
+        ...
+
+    def first_timestamp(self) -> int | None:
+        """Return the timestamp (ms) of its first record; None if it holds none, that has none, or it is broken."""
+        ...
+
+    def windows(
+        self, start_position: int = 0, *, window_bytes: int | None = None, verify_crc: bool = True
+    ) -> Iterator[tuple[memoryview, BatchTable]]:
+        """Yield its batches from `start_position` (bytes) on, where one begins: their bytes and their headers.
+
+        The bytes are valid until the next step. A window has about `window_bytes`, and more where a batch is larger.
+        """
+        ...
+
+    def position_before(self, offset: int) -> int:
+        """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 where that is no help."""
+        ...
+
+    def read(self, offset: int) -> tuple[bytes, int] | None:
+        """Return whole batches, about 1 MiB, and the position (bytes) of the first, which `offset` is in or before.
+
+        None if the segment has nothing at or after `offset`. Checksums are not compared.
+        """
+        ...
+
+    def scan(self, offset: int) -> tuple[bytes, BatchTable, int] | None:
+        """Return what `read` does, up to the first batch that is broken, checksums compared, with the batches' headers.
+
+        So what a crash tore after the end that readers see hinders nobody. Raises as `read` if the first is broken.
+        """
+        ...
+
+    def siblings(self) -> Sequence[LocalSegment]:
+        """Return all segments of its log as they are now, in order; the last one is the active one."""
+        ...
+
+    def producers_before(self) -> KnownProducers:
+        """Return what is known of the log's producers at the base offset, by the snapshot there if it is sound."""
+        ...
+
+    def producers_by_log(self) -> KnownProducers:
+        """Return the same by what the log has before that, whatever the snapshot there says."""
+        ...
+
+    def remember_producers(self, known: KnownProducers) -> None:
+        """Keep what a reader of the whole segment found out, for those that follow it."""
+        ...
+
+
+class LocalTrim(Protocol):
+    """Removes segments from the start of a local log."""
+
+    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
+        """Raise InvalidLogDirectoryError if `segments`, of one log, are not where removing them would free room."""
+        ...
+
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],
+        new_local_start: int,
+        still_due: Callable[[], int] | None = None,
+    ) -> int:
+        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`; return where it
+        begins now.
+
+        `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
+        at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
+        broker has the directory, and InvalidLogDirectoryError if `segments` are not (or no longer) the oldest
+        closed ones. A second call does nothing.
+        """
+        ...
+
+
 class SegmentSource(Protocol):
-    """Where local segments come from."""
+    """Where local segments come from. Each is opened by its location: see open_segment."""
 
     @property
     def notices(self) -> Sequence[str]:
         """What a person should know of the source as a whole, such as a checkpoint file that is not there."""
+        ...
+
+    @property
+    def local_trim(self) -> LocalTrim:
+        """What removes segments of this source."""
         ...
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
@@ -134,22 +301,16 @@ class SegmentSource(Protocol):
         """
         ...
 
+    def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
+        """Name every partition, and look into no log. Raises as `partitions`."""
+        ...
+
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition now; None if it is not there. Raises as the partition's files demand."""
         ...
 
-    def first_timestamp(self, segment: LocalSegment) -> int | None:
-        """Return the timestamp (ms) of a segment's first record; None if it holds none, or that has none.
-
-        It opens a file: a plan over 100,000 segments asks only where it has to know.
-        """
-        ...
-
-    def magic(self, segment: LocalSegment) -> int | None:
-        """Return the magic of a segment's first batch; None if it holds none.
-
-        It opens a file; raises OSError if that cannot be read.
-        """
+    def while_trimming(self, segment: LocalSegment) -> SegmentSource:
+        """Return this source for whom `local_trim` asks whether `segment`, of a log that it holds, is still due."""
         ...
 
 
@@ -174,24 +335,3 @@ def share_offsets(holder: RemoteLogSegmentMetadata, local: LocalSegment) -> bool
     return local.base_offset <= holder.end_offset and (
         local.end_offset is None or holder.start_offset <= local.end_offset
     )
-
-
-class LocalTrim(Protocol):
-    """Removes segments from the start of a local log."""
-
-    def trim(
-        self,
-        partition: TopicIdPartition,
-        segments: Sequence[LocalSegment],
-        new_local_start: int,
-        still_due: Callable[[], int] | None = None,
-    ) -> int:
-        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`; return where it
-        begins now.
-
-        `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
-        at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
-        broker has the directory, and InvalidLogDirectoryError if `segments` are not (or no longer) the oldest
-        closed ones. A second call does nothing.
-        """
-        ...

@@ -15,7 +15,7 @@ from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.tiering_policy import decide, decided_topic, is_wanted
 from tiered_storage.settings.settings import Settings, load_settings
 
-LOG = PartitionLog(ORDERS_0, Path("orders-0"), (), 0, 0, ())
+LOG = PartitionLog(ORDERS_0, "orders-0", (), 0, 0, ())
 ENABLED = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders", remote_storage_enable=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.remote_logs import ORDERS_0
+from support.remote_logs import ORDERS_0, location_of
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -24,8 +24,10 @@ def segment(start: int, end: int) -> CoveredRange:
 def local(bases: list[int], end: int) -> PartitionLog:
     """A local log of segments with those base offsets, the last one active."""
     ends = [base - 1 for base in bases[1:]]
-    segments = tuple(LocalSegment(base, last, 1, Path("x")) for base, last in zip(bases, [*ends, None], strict=True))
-    return PartitionLog(ORDERS_0, Path("x"), segments, bases[0], end, ())
+    segments = tuple(
+        LocalSegment(base, last, 1, location_of(Path("x"))) for base, last in zip(bases, [*ends, None], strict=True)
+    )
+    return PartitionLog(ORDERS_0, "x", segments, bases[0], end, ())
 
 
 def view(remote: list[tuple[int, int]], log: PartitionLog | None, log_start: int = 0) -> PartitionView:

@@ -10,6 +10,7 @@ from support.remote_logs import (
     a_copied_remote_log,
     carry_out,
     flip_bit,
+    location_of,
     segments_of,
     topic_id,
 )
@@ -117,7 +118,7 @@ def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_goes_on
     with files.open() as remote_log:
         second = segments_of(remote_log)[1]
         local = files.local_segments()[1]
-        again = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), second.leader_epochs)
+        again = PlannedSegment(ORDERS_0, location_of(local.log_path), 10, 19, local.size(), second.leader_epochs)
         plan = CopyPlan((again,), replacing=frozenset({second.segment_id.id}))
         assert remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "another"))).is_whole
 
@@ -135,7 +136,7 @@ def test_an_overlap_beside_something_else_hides_nothing(tmp_path: Path) -> None:
     with files.open() as remote_log:
         second = segments_of(remote_log)[1]
         local = files.local_segments()[1]
-        again = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), second.leader_epochs)
+        again = PlannedSegment(ORDERS_0, location_of(local.log_path), 10, 19, local.size(), second.leader_epochs)
         plan = CopyPlan((again,), replacing=frozenset({second.segment_id.id}))
         remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "another")))
         next(path for path in files.objects(".log") if second.segment_id.id in path.name).unlink()

@@ -18,6 +18,7 @@ from support.remote_logs import (
     batches_in,
     cut,
     flip_bit,
+    location_of,
     record,
     records,
     rewrite_segment,
@@ -72,7 +73,7 @@ def task_for(
         segment.size() if size is None else size,
         lineage,
     )
-    return CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), segment.log_path, lineage)
+    return CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), location_of(segment.log_path), lineage)
 
 
 def run(task: CopyTask, storage: ObjectRemoteStorageManager) -> CopyOutcome:

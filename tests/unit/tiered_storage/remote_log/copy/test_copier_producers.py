@@ -17,7 +17,7 @@ from support.golden_logs import GoldenLogs
 from support.local_logs import NOW, TOPIC_ID
 from support.metadata_stores import ManualClock
 from support.records import USUAL_EXAMPLES
-from support.remote_logs import ORDERS_0, flip_bit, unsynced
+from support.remote_logs import ORDERS_0, flip_bit, location_of, unsynced
 from support.transactions import (
     ABORT,
     BEGINS_ANEW,
@@ -119,7 +119,7 @@ def copied(
         segment.size(),
         (EpochEntry(0, 0),),
     )
-    task = CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), segment.log_path, (), readable_from)
+    task = CopyTask(metadata, Lease(ORDERS_0, "copy", 1, NOW), location_of(segment.log_path), (), readable_from)
     with unsynced():
         return copy_segment(task, storage, SIZES, CLOCK, history)
 

@@ -16,6 +16,7 @@ from support.remote_logs import (
     a_remote_log,
     begin,
     flip_bit,
+    location_of,
     partition_of,
     unsynced,
 )
@@ -35,7 +36,7 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 
 def task(number: int, start: int, size: int) -> CopyTask:
     lease = Lease(partition_of(number=number), "copy", 1, 0)
-    return CopyTask(a_segment(lease, start, start + 9, size=size), lease, Path("a.log"), ())
+    return CopyTask(a_segment(lease, start, start + 9, size=size), lease, location_of(Path("a.log")), ())
 
 
 def starts(groups: list[list[CopyTask]]) -> list[list[tuple[int, int]]]:

@@ -23,6 +23,7 @@ from support.remote_logs import (
     copy,
     flip_bit,
     held_by,
+    location_of,
     partition_of,
     ranges,
     record,
@@ -87,7 +88,7 @@ def test_closed_segments_are_due_earliest_first_and_the_active_one_is_not(tmp_pa
     assert plan.segments == tuple(
         PlannedSegment(
             ORDERS_0,
-            files.partition_directory() / f"{base:020}.log",
+            location_of(files.partition_directory() / f"{base:020}.log"),
             base,
             base + 9,
             SEGMENT_BYTES,
@@ -427,7 +428,7 @@ def test_under_any_limit_each_partition_gives_its_earliest_and_none_more_than_it
     counts: list[int], limit: int
 ) -> None:
     segments = [
-        PlannedSegment(partition_of(number=number), Path("a.log"), base, base, 1, ())
+        PlannedSegment(partition_of(number=number), location_of(Path("a.log")), base, base, 1, ())
         for number, count in enumerate(counts)
         for base in range(count)
     ]

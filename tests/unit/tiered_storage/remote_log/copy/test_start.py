@@ -22,6 +22,7 @@ from support.remote_logs import (
     cut,
     flip_bit,
     held_by,
+    location_of,
     offsets_read,
     partition_of,
     ranges,
@@ -118,7 +119,7 @@ def test_a_run_takes_the_lease_and_writes_down_what_it_starts(tmp_path: Path) ->
     assert {task.lease for task in begun.tasks} == {begun.tasks[0].lease}
     assert {segment.fencing_number for segment in known} == {begun.tasks[0].lease.fencing_number}
     assert {segment.event_timestamp for segment in known} == {files.clock.now}
-    assert [task.log_path for task in begun.tasks] == [one.log_path for one in files.local_segments()[:3]]
+    assert [task.location for task in begun.tasks] == [str(one.log_path) for one in files.local_segments()[:3]]
 
 
 def test_the_leader_epochs_of_a_started_segment_are_those_within_it(tmp_path: Path) -> None:
@@ -709,7 +710,7 @@ def test_what_a_repair_replaces_is_begun_though_it_is_there(tmp_path: Path) -> N
     with files.open() as remote_log:
         _, second, _ = segments_of(remote_log)
         local = files.local_segments()[1]
-        planned = PlannedSegment(ORDERS_0, local.log_path, 10, 19, local.size(), (EpochEntry(0, 0),))
+        planned = PlannedSegment(ORDERS_0, location_of(local.log_path), 10, 19, local.size(), (EpochEntry(0, 0),))
         plan = CopyPlan((planned,), replacing=frozenset({second.segment_id.id}))
 
         report = remote_log.commit_copy(carry_out(remote_log, remote_log.begin_copy(plan, "repair")))

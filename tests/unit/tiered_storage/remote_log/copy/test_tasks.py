@@ -8,16 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.metadata_stores import ORDERS_0, a_segment
+from support.remote_logs import location_of
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 LEASE = Lease(ORDERS_0, "copy/run 1", 7, 1_700_000_000_000)
 LINEAGE = (EpochEntry(0, 0), EpochEntry(3, 4))
-TASK = CopyTask(a_segment(LEASE, 0, 9, epochs=((0, 0), (3, 4))), LEASE, Path("/logs/größe/0.log"), LINEAGE)
+TASK = CopyTask(a_segment(LEASE, 0, 9, epochs=((0, 0), (3, 4))), LEASE, location_of(Path("/logs/größe/0.log")), LINEAGE)
+
+PLANNED = PlannedSegment(ORDERS_0, location_of(Path("/logs/0.log")), 0, 9, 4096, LINEAGE)
 
 
 def finished(custom_metadata: bytes) -> RemoteLogSegmentMetadataUpdate:
@@ -45,13 +49,20 @@ def test_a_topics_name_travels_though_it_is_no_part_of_its_identity() -> None:
 
 
 def test_a_plan_comes_back_as_it_was_written() -> None:
-    planned = PlannedSegment(ORDERS_0, Path("/logs/0.log"), 0, 9, 4096, LINEAGE)
-    plan = CopyPlan((planned,), (Finding("clicks", "compacted"),), (Finding("views-0", "torn"),), (Finding("", "x"),))
+    plan = CopyPlan((PLANNED,), (Finding("clicks", "compacted"),), (Finding("views-0", "torn"),), (Finding("", "x"),))
 
     raw = to_lines([plan], CopyPlan)
 
     assert from_lines(raw, CopyPlan, "plan") == [plan]
     assert raw.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("message", [PLANNED, TASK, LocalSegment(0, 9, 4096, PLANNED.location)])
+def test_what_an_earlier_release_wrote_down_is_read(message: PlannedSegment | CopyTask | LocalSegment) -> None:
+    kind = type(message)
+    written = to_lines([message], kind).replace(b'"location":', b'"log_path":')
+
+    assert from_lines(written, kind, "plan") == [message]
 
 
 def test_no_messages_are_no_lines() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.remote_logs import NOW, ORDERS_0, a_copied_remote_log, held_by, move_log_start, records
+from support.remote_logs import NOW, ORDERS_0, a_copied_remote_log, held_by, location_of, move_log_start, records
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
@@ -24,14 +24,16 @@ from tiered_storage.remote_log.read import local_timestamp_search
 from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, OffsetSpec
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source import log_directory_segment
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 BASE = 100
 BATCHES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=1, max_size=30)
 """The timestamps of a segment's records, batch by batch."""
 
 
-def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind: int = 0) -> LocalSegment:
+def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind: int = 0) -> OpenSegment:
     """Write an active segment whose time index has true entries for some of its offsets, and `behind` more past its
     end; its offset index has one for each second batch."""
     files = LogSegment(BASE, folder)
@@ -51,7 +53,7 @@ def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind:
     indexed += [(50 + at, offset + at) for at in range(behind)]
     times, at = (np.array([entry[column] for entry in indexed], np.int64) for column in (0, 1))
     files.time_index_path.write_bytes(TimeIndex(BASE, times, at).to_bytes())
-    return LocalSegment(BASE, None, len(content), files.log_path)
+    return open_segment(location_of(files.log_path))
 
 
 @given(
@@ -69,7 +71,7 @@ def test_the_largest_timestamp_of_a_range_is_that_of_its_records_whatever_index_
     end = data.draw(st.integers(first + 1, len(known)), label="end")
     with TemporaryDirectory() as folder:
         segment = a_segment(Path(folder), batches, entries, behind)
-        path = segment.log_path.with_suffix(".timeindex")
+        path = Path(segment.name).with_suffix(".timeindex")
         content = path.read_bytes()
         if index == "missing":
             path.unlink()
@@ -94,7 +96,7 @@ def test_of_an_active_segment_only_what_lies_behind_its_time_index_is_read(
             scanned.append(len(table))
             yield window, table
 
-    monkeypatch.setattr(local_timestamp_search, "iterate_segment", counted)
+    monkeypatch.setattr(log_directory_segment, "iterate_segment", counted)
     segment = a_segment(tmp_path, [[at] for at in range(2000)], set(range(0, 2000, 5)))
     assert local_timestamp_search.largest(segment, BASE + first, BASE + end) == end - 1
     assert sum(scanned) < 20
@@ -106,7 +108,7 @@ def test_the_largest_timestamp_of_a_local_segment_is_looked_for_once(
     asked: list[int] = []
     find = local_timestamp_search.largest
 
-    def counted(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+    def counted(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
         asked.append(segment.base_offset)
         return find(segment, first_offset, end_offset)
 
@@ -122,7 +124,7 @@ def test_what_was_found_is_kept_until_the_file_changes(tmp_path: Path, monkeypat
     asked: list[int] = []
     find = local_timestamp_search.largest
 
-    def counted(segment: LocalSegment, first_offset: int, end_offset: int) -> int:
+    def counted(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
         asked.append(end_offset)
         return find(segment, first_offset, end_offset)
 
@@ -131,12 +133,12 @@ def test_what_was_found_is_kept_until_the_file_changes(tmp_path: Path, monkeypat
     for first, end, expected in ((0, 3, 9), (1, 2, 3), (0, 3, 9), (1, 3, 5), (0, 3, 9), (1, 2, 3)):
         assert kept.find(segment, BASE + first, BASE + end) == expected
     assert asked == [BASE + 3, BASE + 2, BASE + 3, BASE + 3, BASE + 2]
-    with segment.log_path.open("ab") as log:
+    with Path(segment.name).open("ab") as log:
         log.write(encode_batch([Record(BASE + 3, 12, None, b"")]))
     assert kept.find(segment, BASE + 1, BASE + 4) == 12
     assert kept.find(segment, BASE + 1, BASE + 2) == 3
     assert len(asked) == 7
-    segment.log_path.unlink()
+    Path(segment.name).unlink()
     with pytest.raises(FileNotFoundError):
         kept.find(segment, BASE + 1, BASE + 2)
 

@@ -54,7 +54,7 @@ class Site:
 def a_site(root: Path, max_age_ms: int = 0, *, may_be_hidden: bool = True) -> Iterator[Site]:
     files, hides = a_copied_remote_log(root, remote_log_reader_metadata_max_age_ms=max_age_ms), list[Exception]()
     with files.open() as log:
-        source = HidingSource(log.source.directories, hides=(hides,))
+        source = HidingSource(log.settings.log_dirs, hides=(hides,))
         inner = RemoteLogReader(source, log.segments, log.storage, log.settings, local_may_be_hidden=may_be_hidden)
         with BlockingLogReader(inner) as reader:
             yield Site(files, log, reader, hides)

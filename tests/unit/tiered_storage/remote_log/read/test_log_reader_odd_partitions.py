@@ -66,7 +66,7 @@ class ChangedSource(LogDirectorySource):
 def a_reader(files: RemoteLogFiles, change: Change) -> Iterator[tuple[RemoteLogManager, BlockingLogReader]]:
     """Open a reader of what `change` makes of the local log."""
     with files.open() as remote_log:
-        source = ChangedSource(remote_log.source.directories, change=change)
+        source = ChangedSource(remote_log.settings.log_dirs, change=change)
         inner = RemoteLogReader(source, remote_log.segments, remote_log.storage, remote_log.settings)
         with BlockingLogReader(inner) as reader:
             yield remote_log, reader

@@ -455,7 +455,7 @@ def copied_twice(files: RemoteLogFiles) -> tuple[RemoteLogSegmentMetadata, Remot
     with files.open() as remote_log:
         files.clock.now += 1
         earlier = segments_of(remote_log)[1]
-        path = local_log(remote_log).segments[1].log_path
+        path = local_log(remote_log).segments[1].location
         due = PlannedSegment(ORDERS_0, path, 10, 19, earlier.size, local_log(remote_log).leader_epochs)
         begun = remote_log.begin_copy(CopyPlan((due,), replacing=frozenset({earlier.segment_id.id})), "repair")
         [later] = remote_log.commit_copy(carry_out(remote_log, begun, "runs/repair/1")).committed

@@ -388,7 +388,7 @@ def _mark(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> No
 
 def _add_twin(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """Let a second copy of the same local segment be made, as by two attempts that nobody fenced."""
-    [path] = [each.log_path for each in local_log(remote_log).segments if each.base_offset == like.start_offset]
+    [path] = [each.location for each in local_log(remote_log).segments if each.base_offset == like.start_offset]
     due = PlannedSegment(
         ORDERS_0, path, like.start_offset, like.end_offset, like.size, local_log(remote_log).leader_epochs
     )

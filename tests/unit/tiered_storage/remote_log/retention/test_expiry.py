@@ -28,6 +28,7 @@ from support.remote_logs import (
     flip_bit,
     held_by,
     local_log,
+    location_of,
     offsets_read,
     partition_of,
     record,
@@ -42,6 +43,7 @@ from tiered_storage.errors import (
     StoreMismatchError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -698,9 +700,12 @@ def test_never_more_than_the_excess_ends_where_boundaries_differ(
     metadata = mock.Mock(spec=RemoteLogMetadataManager)
     metadata.list_remote_log_segments.return_value = [of_a_byte_each(*one, f"s{one[0]}") for one in remote]
     metadata.partition_state.return_value = PartitionState(0, (EpochEntry(0, 0),))
-    active = LocalSegment(held, None, 10, tmp_path / "active")
-    closed = [LocalSegment(start, end, end - start + 1, tmp_path / "closed") for start, end in local]
-    log = PartitionLog(ORDERS_0, tmp_path, (*closed, active), 0, held + 10, (EpochEntry(0, 0),))
+    active = LocalSegment(held, None, 10, location_of(LogSegment(held, tmp_path).log_path))
+    closed = [
+        LocalSegment(start, end, end - start + 1, location_of(LogSegment(start, tmp_path).log_path))
+        for start, end in local
+    ]
+    log = PartitionLog(ORDERS_0, str(tmp_path), (*closed, active), 0, held + 10, (EpochEntry(0, 0),))
     limit = held + 10 - excess
     settings = TopicSettings.parse("orders", {"retention.bytes": limit}).over(BYTE_A_RECORD, "orders")
 

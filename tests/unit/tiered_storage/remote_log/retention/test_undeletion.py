@@ -205,7 +205,7 @@ def test_a_copy_that_a_repair_replaced_stays_marked(files: RemoteLogFiles) -> No
     """It may be damaged: readers take the offsets from the one that was made in its place."""
     with files.open() as remote_log:
         [damaged, *_] = segments_of(remote_log)
-        [path] = [each.log_path for each in local_log(remote_log).segments if each.base_offset == 0]
+        [path] = [each.location for each in local_log(remote_log).segments if each.base_offset == 0]
         again = PlannedSegment(ORDERS_0, path, 0, 9, damaged.size, local_log(remote_log).leader_epochs)
         begun = remote_log.begin_copy(CopyPlan((again,), replacing=frozenset({damaged.segment_id.id})), "repair")
         [sound] = remote_log.commit_copy(carry_out(remote_log, begun, "runs/repair/1")).committed

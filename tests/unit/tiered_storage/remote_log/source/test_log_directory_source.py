@@ -46,7 +46,8 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_batch
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
 
 
 def source_of(files: RemoteLogFiles, *, end_is_stable: bool = False) -> LogDirectorySource:
@@ -59,7 +60,7 @@ def look(files: RemoteLogFiles, *, end_is_stable: bool = False) -> PartitionLog:
     return found
 
 
-def why_unreadable(source: LogDirectorySource) -> dict[str, str]:
+def why_unreadable(source: SegmentSource) -> dict[str, str]:
     return {found.partition: found.reason for found in source.partitions() if isinstance(found, UnreadablePartition)}
 
 
@@ -70,9 +71,9 @@ def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp
 
     assert log.topic_id_partition == ORDERS_0
     assert log.topic_id_partition.topic == "orders"
-    assert log.directory == files.partition_directory()
-    source = source_of(files)
-    assert [(one.base_offset, one.end_offset, one.size, source.first_timestamp(one)) for one in log.segments] == [
+    assert log.place == str(files.partition_directory())
+    begun = {one.base_offset: open_segment(one.location).first_timestamp() for one in log.segments}
+    assert [(one.base_offset, one.end_offset, one.size, begun[one.base_offset]) for one in log.segments] == [
         (0, 9, SEGMENT_BYTES, NOW),
         (10, 19, SEGMENT_BYTES, NOW + 10_000),
         (20, None, BATCH_BYTES, NOW + 20_000),
@@ -446,7 +447,7 @@ def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
     rewrite_segment(files.local_segments()[-1].log_path, [batch])
 
-    assert source_of(files).first_timestamp(look(files).segments[-1]) == expected
+    assert open_segment(look(files).segments[-1].location).first_timestamp() == expected
 
 
 # ----------------------------------------------------------------------------------------------- what cannot be read

@@ -254,7 +254,7 @@ def test_a_mounted_log_directory_is_trimmed_under_its_own_lock(tmp_path: Path) -
 
 def test_a_segment_whose_log_is_a_link_is_not_trimmed(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
-    log = seen(files)[1].log_path
+    log = Path(seen(files)[1].location)
     real = log.rename(tmp_path / "elsewhere.log")
     log.symlink_to(real)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.remote_logs import ORDERS_0
+from support.remote_logs import ORDERS_0, location_of
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
@@ -45,9 +45,9 @@ def test_of_leaders_that_took_over_at_the_same_offset_the_last_one_wrote() -> No
 
 
 def test_the_active_segment_is_not_closed() -> None:
-    closed = LocalSegment(0, 9, 100, Path("0.log"))
-    active = LocalSegment(10, None, 50, Path("10.log"))
-    log = PartitionLog(ORDERS_0, Path("orders-0"), (closed, active), 0, 12, LINEAGE)
+    closed = LocalSegment(0, 9, 100, location_of(Path("0.log")))
+    active = LocalSegment(10, None, 50, location_of(Path("10.log")))
+    log = PartitionLog(ORDERS_0, "orders-0", (closed, active), 0, 12, LINEAGE)
 
     assert log.closed_segments == [closed]
     assert active.is_active
