@@ -1,7 +1,7 @@
 """Trim local logs: segments past local retention that the remote tier holds.
 
 Runs on the event of a committed copy, for the partitions that it names, and every hour for all: segments grow old also
-where nothing new is copied. Deletes only where local deletion was allowed for the topic, oldest first, while no
+if nothing new is copied. Deletes only where local deletion was allowed for the topic, oldest first, while no
 broker has the directory. A manual run looks at all partitions. Scheduled runs and those of events only plan until
 scheduled.deletion.enable is set; see plan_deletions.
 """

@@ -27,7 +27,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one task of a run, by name; times are ms. `task_id` has a mapped one's number behind it."""
+    """The figures of one task of a run, by name; times are ms. `task_id` has a mapped one's number after it."""
 
     dag_id: str
     run_id: str

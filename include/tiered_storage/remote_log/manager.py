@@ -84,7 +84,7 @@ class RemoteLogManager(RemoteLogContext):
     def open_log_reader(self, timing: ReadTiming | None = None) -> RemoteLogReader:
         """Open a reader of both tiers for many reads at once; close it before this remote log.
 
-        Put a BlockingLogReader around it where there is no event loop.
+        Put a BlockingLogReader around it if there is no event loop.
         """
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 

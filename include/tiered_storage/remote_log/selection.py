@@ -77,7 +77,7 @@ EVERYTHING = Selection()
 
 
 def parse_partitions(text: str | None) -> frozenset[int] | None:
-    """Return the numbers in a text such as 0,2-4 (ends inclusive); None, for all, where none was given.
+    """Return the numbers in a text such as 0,2-4 (ends inclusive); None, for all, if none was given.
 
     Raises ConfigurationError if it cannot be read, is blank, or names more than MOST_PARTITIONS.
     """

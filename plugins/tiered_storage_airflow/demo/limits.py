@@ -74,7 +74,7 @@ def readable_segments(remote_log: RemoteLogManager, expected: ExpectedPartition)
 
 
 def start_after_expiry(start_before: int, before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return the offset behind the last segment of `before` that is not in `after`; `start_before` where none went."""
+    """Return the offset after the last segment of `before` that is not in `after`; `start_before` if none went."""
     ends = [end_offset for segment_id, end_offset in before.items() if segment_id not in after]
     return max([start_before, *(end_offset + 1 for end_offset in ends)])
 

@@ -46,7 +46,7 @@ exec {java} "$@"
 def java_home(state: Path, environ: Mapping[str, str]) -> Path:
     """Return a JAVA_HOME that runs Spark: of JAVA_HOME in `environ`, of its PATH, or made below `state`/java.
 
-    The last one is written again where it is missing or belongs to another virtual environment.
+    The last one is written again if it is missing or belongs to another virtual environment.
     """
     named = environ.get("JAVA_HOME")
     candidates = [str(Path(named) / "bin" / "java")] if named else []

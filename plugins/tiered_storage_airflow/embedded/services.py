@@ -140,7 +140,7 @@ def _require_free_port(port: int) -> None:
 
 def _prepare(airflow: EmbeddedAirflow, environment: Mapping[str, str]) -> None:
     bin_directory = virtual_environment_bin()
-    # Migrating costs seconds even where there is nothing to do: once for each version of Airflow is enough.
+    # Migrating costs seconds even if there is nothing to do: once for each version of Airflow is enough.
     migrated = airflow.home / f"migrated-{version('apache-airflow-core')}"
     if not (migrated.exists() and (airflow.home / "airflow.db").exists()):
         _run(airflow, "db-migrate", [str(bin_directory / "airflow"), "db", "migrate"], environment)

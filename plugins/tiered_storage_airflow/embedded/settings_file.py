@@ -36,7 +36,7 @@ def _without_empty_items(value: object) -> object:
 
 
 def _is_of_template(item: object) -> bool:
-    """Astro's template leaves each value empty, but for an example inside conn_extra."""
+    """Astro's template leaves each value empty, except an example inside conn_extra."""
     return isinstance(item, dict) and all(value in (None, "") or isinstance(value, dict) for value in item.values())
 
 

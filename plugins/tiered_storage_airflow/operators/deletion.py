@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
     """Plan the deletion of everything remote of one incarnation of a topic; what is local stays.
 
-    Returns the plan's path; a dry run skips everything behind it.
+    Returns the plan's path; a dry run skips everything after it.
 
     :param topic: the topic's exact name
     :param topic_id: which incarnation of the topic, where it had several

@@ -162,7 +162,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 
 
 def skip_unless_wanted(wanted: bool | str) -> None:
-    """Raise AirflowSkipException where nothing is to be planned."""
+    """Raise AirflowSkipException if nothing is to be planned."""
     if not is_switched_on(wanted, "wanted"):
         raise AirflowSkipException("this tier was not asked for")
 

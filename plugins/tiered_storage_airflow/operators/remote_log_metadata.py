@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class PlanCopyOperator(RemoteLogOperator, SkipMixin):
     """Plan what a copy run moves; its log is the dry run's output.
 
-    Returns the plan's path. A dry run or an empty plan skips everything behind it.
+    Returns the plan's path. A dry run or an empty plan skips everything after it.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -145,7 +145,7 @@ class CommitMetadataOperator(RemoteLogOperator):
 class AnnounceCopyOperator(RemoteLogOperator):
     """Emit one asset event for the run, naming the partitions that got something and the time to take as now.
 
-    Skips itself where nothing was committed.
+    Skips itself if nothing was committed.
 
     :param results: what CopySegmentsOperator returned
     :param not_begun: its XCom of that name; empty: all were begun

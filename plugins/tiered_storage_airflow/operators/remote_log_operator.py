@@ -66,7 +66,7 @@ class RemoteLogOperator(BaseOperator):
 
 
 def told(findings: Iterable[Finding]) -> str:
-    """Return `findings` as one text, each behind its partition where it is of one."""
+    """Return `findings` as one text, each after its partition where it is of one."""
     return "; ".join(map(str, findings))
 
 
@@ -108,7 +108,7 @@ def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mappin
 
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:
-    """Fail for `findings` where there are any; another try follows where one of them may pass by itself."""
+    """Fail for `findings` if there are any; another try follows where one of them may pass by itself."""
     from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in findings):

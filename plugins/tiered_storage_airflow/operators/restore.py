@@ -165,7 +165,7 @@ class _RestoringOperator(RemoteLogOperator):
 
 
 class PlanRestoreOperator(_RestoringOperator, SkipMixin):
-    """Show what of a topic the store would give back; a dry run skips everything behind it.
+    """Show what of a topic the store would give back; a dry run skips everything after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where the store has several

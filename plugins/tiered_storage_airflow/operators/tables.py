@@ -128,7 +128,7 @@ class _Asked(BaseOperator):
 
 
 class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
-    """Show what of a topic an export would read; a dry run, or no topic, skips everything behind it.
+    """Show what of a topic an export would read; a dry run, or no topic, skips everything after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where it had several

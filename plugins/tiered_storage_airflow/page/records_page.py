@@ -76,7 +76,7 @@ def records_page(
 
 
 def shown(value: bytes | None) -> Shown | None:
-    """Return the beginning of `value` as text, or in hex where it is no text; None for null."""
+    """Return the beginning of `value` as text, or in hex where it is not text; None for null."""
     if value is None:
         return None
     try:

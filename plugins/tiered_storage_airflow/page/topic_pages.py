@@ -20,7 +20,7 @@ from tiered_storage_airflow.rendering import number, size
 class Rights:
     """Where rights come from, and whether `user`, who has `roles`, has any: what to tell who sees no topic.
 
-    `file` is None if the settings name none; it `is_broken` where nobody has a right because it cannot be read.
+    `file` is None if the settings name none; it `is_broken` if nobody has a right because it cannot be read.
     """
 
     file: Path | None
@@ -31,7 +31,7 @@ class Rights:
 
 
 def topics_page(root: str, topics: Sequence[TopicAnswer], rights: Rights) -> str:
-    """Return the page of all topics that somebody may see; where there is none, of why, and of what to do."""
+    """Return the page of all topics that somebody may see; if there is none, of why, and of what to do."""
     rows = [
         (link(of_topic(root, each.topic), each.topic), number(len(each.partitions)), _allowed(each), each.topic_id)
         for each in topics

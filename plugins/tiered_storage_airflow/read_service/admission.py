@@ -19,7 +19,7 @@ SECONDS_BETWEEN = 0.05
 
 
 class Admission:
-    """Whose credentials were good before does not wait behind those that nobody knows yet. For one event loop."""
+    """Whose credentials were good before does not wait after those that nobody knows yet. For one event loop."""
 
     def __init__(self, short: ShortCalls) -> None:
         """Let them in with pauses while there are `short` calls."""

@@ -77,7 +77,7 @@ class Tiers:
         return ReadableRange(view, start, await self.end(view, isolation))
 
     async def end(self, view: PartitionView, isolation: Isolation) -> int:
-        """Return the offset behind the last one that a reader is given."""
+        """Return the offset after the last one that a reader is given."""
         if isolation is Isolation.READ_UNCOMMITTED:
             return view.end_offset(isolation)
         found = await self.offset(view.partition, OffsetSpec.LATEST, isolation, of_what_is_seen=True)
@@ -99,7 +99,7 @@ class Tiers:
         return await self.reader.offsets(partition, spec, isolation, of_what_is_seen=of_what_is_seen)
 
     async def first_at(self, view: PartitionView, timestamp: int, isolation: Isolation) -> int:
-        """Return the offset of the first record at or after `timestamp` (ms); the end where there is none yet.
+        """Return the offset of the first record at or after `timestamp` (ms); the end if there is none yet.
 
         Raises as `offset`.
         """

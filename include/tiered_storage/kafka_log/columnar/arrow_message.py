@@ -7,7 +7,7 @@ by column; nothing is copied.
     4  size           int32   of the metadata, padding included
     8  metadata       a FlatBuffers table: Message
        padding        up to 64 bytes
-    .. body           where the message says that buffers lie, in bytes from here
+    .. body           the buffers, where the message says, in bytes from here
 
 FlatBuffers, little-endian: a table begins with how far before it (int32) its vtable lies: uint16 size, uint16 size of
 the table, then for each field how far behind the table's beginning it is. A field that is a table or a vector holds how
@@ -37,7 +37,7 @@ _LENGTH, _NODES, _BUFFERS = 0, 1, 2
 
 
 class ArrowMessage:
-    """The metadata of record batches of one schema."""
+    """The metadata of the record batches of one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -58,22 +58,22 @@ class ArrowMessage:
         )
 
     def put_size(self, rows: int, body_bytes: int) -> None:
-        """Say how many rows the batch has, and how many bytes follow the message."""
+        """Set how many rows the batch has, and how many bytes follow the message."""
         self._numbers[self._length] = rows
         self._numbers[self._body_length] = body_bytes
 
     def put_lengths(self, nodes: list[int], length: int) -> None:
-        """Say of several arrays how long they are."""
+        """Set the length of several arrays."""
         numbers, first = self._numbers, self._nodes
         for node in nodes:
             numbers[first + 2 * node] = length
 
     def put_nulls(self, node: int, nulls: int) -> None:
-        """Say how many elements of an array are null, or -1; with 0 its validity is not looked at."""
+        """Set how many elements of an array are null, or -1 for unknown; with 0, readers ignore its validity."""
         self._numbers[self._nodes + 2 * node + 1] = nulls
 
     def put_buffer(self, buffer: int, offset: int, size: int) -> None:
-        """Say where in the body a buffer lies (bytes); it may be longer than its array needs."""
+        """Set where in the body a buffer is (bytes); it may be longer than its array needs."""
         at = self._buffers + 2 * buffer
         self._numbers[at] = offset
         self._numbers[at + 1] = size

@@ -1,4 +1,4 @@
-"""A chunk of columns between its first batch and its last, and what decode_batches has noted of it."""
+"""A chunk of columns while it is being filled, and the state that decode_batches keeps in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiered_storage.kafka_log.kernels.machine_code import address_of
 
 
 class ChunkFilling:
-    """A chunk while batches are decoded into it, and what the kernel has noted."""
+    """A chunk while batches are decoded into it, and the kernel's notes."""
 
     def __init__(self, memory: ChunkMemory) -> None:
         self._memory = memory
@@ -38,14 +38,14 @@ class ChunkFilling:
         return sum(buffer.size for buffer in self.viewed)
 
     def begin(self, rows: int, size: int) -> None:
-        """Take a new chunk for `rows` records of `size` bytes; where among the batches the kernel is stays noted."""
+        """Take a new chunk for `rows` records of `size` bytes; the kernel's position among the batches is kept."""
         self.capacity = (rows, size)
         self._chunk = self._memory.allocate(rows, size)
         self.progress[constants.ROWS :] = 0
         self.viewed = []
 
     def arguments(self) -> tuple[int, int, int, int]:
-        """Return what the kernel is given: the places of the chunk, its capacity, and where it makes its notes."""
+        """Return the kernel's arguments: the addresses of the chunk, its capacity, and the address of its notes."""
         assert self._chunk is not None  # noqa: S101 -- it is begun before
         return address_of(self._chunk.places), *self.capacity, self._progress_address
 

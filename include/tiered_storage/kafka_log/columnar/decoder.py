@@ -1,7 +1,7 @@
 """Decodes the records of a segment into Arrow record batches, a chunk that stays in the CPU's cache at a time.
 
-Batches that a range leaves out by their headers are neither checked nor decompressed. All others are: the checksum of
-the batch, then every record of it to the last byte, whichever columns are wanted and whichever rows are kept.
+Batches whose header is outside the range are neither checked nor decompressed. All others are: the batch checksum, then
+every record to its last byte, whichever columns are wanted and whichever rows are kept.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from tiered_storage.kafka_log.records.compression import DEFAULT_MAX_DECOMPRESSE
 from tiered_storage.kafka_log.records.segment_scan import as_array, check_checksums, iterate_segment
 
 CHUNK_BYTES = 1_700_000
-"""How many bytes of records a chunk has, about.
+"""The approximate size of a chunk, in bytes of records.
 
-Of larger ones Python's share is smaller, but the columns of two threads have left the cache when they are needed again.
+Larger chunks cost less Python, but the columns of two threads no longer fit into the cache.
 """
 VIEW_CHUNK_BYTES = 5_000_000
-"""The same where values stay where they are: columns are small then."""
+"""The same for chunks with value views: their columns are small."""
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _LEAST_RECORD_BYTES = 7
 _HOT_BYTES = 1 << 20
-"""So much is decompressed, then decoded out of the cache closest to a core; the codec takes the same memory again."""
+"""How much is decompressed at once, to be decoded from the cache nearest to a core; the codec reuses the memory."""
 _SPARE_BYTES = _HOT_BYTES + (256 << 10)
-"""A chunk of decompressed batches ends behind the ones that make it large enough."""
+"""A chunk of decompressed batches ends after the batch with which it reaches this size."""
 _MOST_VIEWED = 2
-"""A chunk whose values are views keeps so many times its size at most, whatever is left out of what it looks at."""
+"""A chunk with value views keeps at most this many times its size, whatever is filtered out of it."""
 _MOST_ROWS = 1 << 16
 _MOST_TEXT_BYTES = 3
-"""What a byte that is no UTF-8 becomes at most: U+FFFD."""
+"""The most bytes that an invalid UTF-8 byte becomes: U+FFFD."""
 _EMPTY = -1
-"""In the place of a codec: a batch without records."""
+"""Stands for the codec of a batch without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """Which records to give: those whose offset and `timestamp` (ms) lie in both ranges, ends not included."""
+    """Which records to return: those whose offset and `timestamp` (ms) lie in both ranges (ends exclusive)."""
 
     first_offset: int | None = None
     end_offset: int | None = None
     first_timestamp: int | None = None
     end_timestamp: int | None = None
     with_control: bool = True
-    """Whether to give the markers of transactions too."""
+    """Whether to return transaction markers too."""
 
     def bounds(self) -> NDArray[np.int64]:
         """Return the least and the greatest offset inside, the same of timestamps, and the attributes left out."""
@@ -75,7 +75,7 @@ class RecordRange:
         greatest = [_INT64_MAX if end is None else end - 1 for end in ends]
         bounds = [least[0], greatest[0], least[1], greatest[1]]
         if max(least) > _INT64_MAX or min(greatest) < _INT64_MIN:
-            # Nothing lies there; the nearest numbers of 64 bits would let in what has just these.
+            # Nothing is in range; clipping to 64 bits would admit the largest or smallest number.
             bounds = [_INT64_MAX, _INT64_MIN] * 2
         bounds.append(0 if self.with_control else CONTROL_BIT)
         return np.array([min(max(bound, _INT64_MIN), _INT64_MAX) for bound in bounds], np.int64)
@@ -98,7 +98,7 @@ EVERYTHING = RecordRange()
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What decoding makes sure of; its form a record always has to keep."""
+    """Which checks decoding makes; the format of a record is always checked."""
 
     crc: bool = True
     """Whether the checksum of each batch is compared."""
@@ -112,12 +112,12 @@ STRICT = Checks()
 
 
 def chunk_bytes_of(*, value_views: bool) -> int:
-    """Return how many bytes of records a chunk has, about, and how large windows are best."""
+    """Return the approximate size of a chunk in bytes of records, which is also the best size for windows."""
     return VIEW_CHUNK_BYTES if value_views else CHUNK_BYTES
 
 
 class ColumnDecoder:
-    """Decodes scanned windows of one segment. Holds memory and codecs that no other thread may use: one a thread."""
+    """Decodes scanned windows of one segment. It owns memory and codecs: use one decoder per thread."""
 
     def __init__(
         self,
@@ -129,13 +129,13 @@ class ColumnDecoder:
         chunk_bytes: int | None = None,
         value_views: bool = False,
     ) -> None:
-        """Decode `columns` (record_columns.py has all of them) of the records `within` a range; errors name `source`.
+        """Decode `columns` (all: record_columns.py) of the records `within` a range; errors name `source`.
 
-        With `value_views` values stay where they are, in the window or where they were decompressed to: the column is
-        `binary_view`, the record batches keep that memory, and it must not change for as long as they live.
-        `chunk_bytes` is how many bytes of records a record batch has, about, if not as many as is fast.
+        With `value_views` values are not copied: the column is `binary_view`, the record batches keep the window or the
+        decompressed memory alive, and that memory must not change while they live. `chunk_bytes` is the approximate
+        size of a record batch, in bytes of records, if not the fastest one.
 
-        Raises ConfigurationError for an unknown column and for limits that cannot be.
+        Raises ConfigurationError for an unknown column or an invalid limit.
         """
         if not 0 < checks.max_decompressed_bytes <= INT32_MAX:
             raise ConfigurationError(f"{checks.max_decompressed_bytes} bytes of a batch: allow 1 to {INT32_MAX}")
@@ -159,14 +159,14 @@ class ColumnDecoder:
         return self._memory.schema
 
     def decode(self, window: memoryview | NDArray[np.uint8], table: BatchTable) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the batches in `table`, whose bytes `window` holds one behind the other.
+        """Yield the records of the batches in `table`; `window` holds their bytes one after the other.
 
-        That is what SegmentScanner and iterate_segment give, best without checking checksums there. `window` has to
-        stay as it is until the last record batch is taken; the record batches keep nothing of it but views of values.
-        A record batch is one piece of memory: who keeps one of its columns keeps all, so ask for those alone to keep.
-        It may be up to twice as large as its columns; the decoder uses it again when nobody keeps anything of it.
+        SegmentScanner and iterate_segment produce both; leave checksums to this decoder. `window` must not change until
+        the last record batch is taken; only value views refer to it. A record batch is one piece of memory: keeping one
+        column keeps all, so request only the columns to keep. It may be up to twice as large as its columns; the
+        decoder reuses the memory once nobody keeps any of it.
 
-        Raises CorruptRecordError at the first chunk that is broken: `position` is that of the batch in the segment.
+        Raises CorruptRecordError at the first broken chunk; `position` is that of the batch in the segment.
         """
         data = as_array(window)
         if self._memory.has_value_views and data.size > INT32_MAX:
@@ -188,7 +188,7 @@ class ColumnDecoder:
     def _place(self, data: NDArray[np.uint8], table: BatchTable, rows: NDArray[np.int64]) -> PlacedBatches:
         """Return the batches of `table` in `rows`, by their addresses in `data`.
 
-        Raises CorruptRecordError if the table says of one that it lies elsewhere.
+        Raises CorruptRecordError if the table gives another position for one.
         """
         places = np.empty((3, rows.size), np.int64)
         totals = np.empty(4, np.int64)
@@ -215,7 +215,7 @@ class ColumnDecoder:
         return self._within.rows(table, self._bounds)
 
     def _decode_open(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
-        """Decode what belongs into one chunk; a batch that is too large for that makes several."""
+        """Decode the batches of one chunk; a batch that is too large for it makes several."""
         filling = ChunkFilling(self._memory)
         most_rows = min(batches.records, batches.total // _LEAST_RECORD_BYTES)
         filling.begin(_even_rows(most_rows), min(batches.total, 2 * self._chunk_bytes))
@@ -224,7 +224,7 @@ class ColumnDecoder:
         yield from filling.end()
 
     def _decode_compressed(self, batches: PlacedBatches) -> Iterator[pa.RecordBatch]:
-        """Decompress some batches, decode them while they are in the cache, and so on until that has made a chunk."""
+        """Decompress some batches and decode them while they are in the cache, until they make a chunk."""
         view, window = batches.data.data, batches.data_end - batches.data.size
         begins, ends = (batches.places[STARTS] - window).tolist(), (batches.places[ENDS] - window).tolist()
         sizes, counts = batches.places[ENDS] - batches.places[STARTS], batches.record_counts()
@@ -236,7 +236,7 @@ class ColumnDecoder:
             try:
                 content = self._records_of(batches, i, view[begin:end], codec)
             except CorruptRecordError:
-                # A batch before it may be broken as well: that one is named then.
+                # An earlier batch may be broken too; then report that one.
                 if contents:
                     self._begin(filling, size, sizes[first:i], counts[first:i], i - first)
                     yield from self._fill(filling, OpenBatches.decompressed(batches, first, contents))
@@ -256,9 +256,9 @@ class ColumnDecoder:
     def _begin(
         self, filling: ChunkFilling, size: int, compressed: NDArray[np.int64], counts: NDArray[np.int64], ready: int
     ) -> None:
-        """Begin a chunk, if there is none, for batches of which the `ready` first ones have become `size` bytes.
+        """Begin a chunk, if there is none, for batches of which the first `ready` ones decompressed to `size` bytes.
 
-        How much the others become is guessed from that: a chunk that turns out too small is followed by another.
+        The size of the others is estimated from that; if the chunk turns out too small, another follows.
         """
         if filling.is_begun:
             return
@@ -270,7 +270,7 @@ class ColumnDecoder:
         filling.begin(_even_rows(min(records, most_bytes // _LEAST_RECORD_BYTES)), most_bytes)
 
     def _records_of(self, batches: PlacedBatches, number: int, body: memoryview, codec: int) -> pa.Buffer:
-        """Return the records of a batch, which are its `body` in the form of `codec`."""
+        """Return the records of a batch from its `body`, which is compressed with `codec`."""
         most = self._checks.max_decompressed_bytes
         decompress_whole = WHOLE.get(codec)
         if decompress_whole and (whole := decompress_whole(body, most)) is not None:
@@ -284,7 +284,7 @@ class ColumnDecoder:
     def _fill(
         self, filling: ChunkFilling, opened: OpenBatches, *, is_checked: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Decode all of `opened`; yield each chunk that is full, and leave the last one as far as it came.
+        """Decode all of `opened`; yield each full chunk, and keep the last one unfinished.
 
         With `is_checked` the kernel compares checksums.
         """
@@ -314,7 +314,7 @@ class ColumnDecoder:
                 return
             rows, size = filling.capacity
             if progress[constants.ROWS] == rows and 2 * rows <= _MOST_ROWS:
-                # Its number was guessed, maybe by batches that are not like these: the next guess is a better one.
+                # The size was estimated, maybe from different batches: the next estimate is better.
                 rows *= 2
             if progress[constants.ROWS]:
                 yield from filling.end()
@@ -323,7 +323,7 @@ class ColumnDecoder:
             filling.begin(rows, size)
 
     def _raise_broken(self, verdict: int, batches: PlacedBatches, number: int, behind: int) -> NoReturn:
-        """Say what is wrong with the record that follows `behind` others in batch `number`."""
+        """Raise the error for the record after `behind` others in batch `number`."""
         row = batches.rows[number]
         position = int(batches.table.position[row])
         if verdict == constants.WRONG_CHECKSUM:
@@ -336,7 +336,7 @@ class ColumnDecoder:
 
 
 def _even_rows(records: int) -> int:
-    """Return how many rows a chunk has where chunks share `records`: a small rest would have to be copied."""
+    """Return how many rows a chunk gets if chunks share `records` evenly: a small rest would have to be copied."""
     chunks = max(-(-records // _MOST_ROWS), 1)
     return -(-records // chunks)
 
@@ -351,14 +351,14 @@ def iterate_columns(
     start_position: int = 0,
     value_views: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a `.log` file, which may be of any size, to the end that it has now.
+    """Yield the records of a `.log` file of any size, up to its present end.
 
-    Zeros up to that end, as a preallocated file has them, are behind the last batch and no damage.
+    Zeros up to that end, as in a preallocated file, are not damage.
 
-    With `value_views` values are not copied: record batches keep the whole windows of the file that they look into.
+    With `value_views` values are not copied: record batches keep the whole windows of the file that they refer to.
 
-    `start_position` (bytes) is where a batch begins, as an offset index says it. What lies behind the end of the range
-    of offsets is not read, unless `checks` ask for it. Raises as iterate_segment and ColumnDecoder do.
+    `start_position` (bytes) is the start of a batch, as in an offset index. Batches past the end of the offset range
+    are not read, unless `checks` require it. Raises as iterate_segment and ColumnDecoder do.
     """
     decoder = ColumnDecoder(str(path), columns, within, checks, value_views=value_views)
     end_offset = _INT64_MAX if within.end_offset is None or checks.outside else within.end_offset

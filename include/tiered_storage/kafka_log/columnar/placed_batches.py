@@ -27,16 +27,16 @@ class PlacedBatches:
     """The addresses of their headers, of their uncompressed records, and of the ends of these."""
     data_end: int
     total: int
-    """How many bytes their records take."""
+    """The total size of their records in bytes."""
     largest: int
-    """How many those of the largest one take."""
+    """The size of the largest batch's records."""
     records: int
-    """How many records they say that they have."""
+    """The number of records by their headers."""
     compressed: int
-    """How many of those that have records are compressed."""
+    """How many batches with records are compressed."""
 
     def part(self, begin: int, end: int) -> PlacedBatches:
-        """Return those from number `begin` to `end`, which is not included."""
+        """Return the batches from number `begin` to `end` (exclusive)."""
         if end - begin == self.rows.size:
             return self
         rows, places = self.rows[begin:end], self.places[:, begin:end]
@@ -44,11 +44,11 @@ class PlacedBatches:
         return replace(part, records=int(part.record_counts().sum()))
 
     def record_counts(self) -> NDArray[np.int64]:
-        """Return how many records each batch says that it has."""
+        """Return the record count in each batch's header."""
         return np.maximum(self.table.record_count[self.rows], 0).astype(np.int64)
 
     def chunks(self, chunk_bytes: int) -> Iterator[PlacedBatches]:
-        """Yield them in runs of at most `chunk_bytes` of records; a batch that is larger is a run of its own."""
+        """Yield the batches in runs of at most `chunk_bytes` of records; a larger batch is a run of its own."""
         if self.total <= chunk_bytes:
             yield self
             return
@@ -62,18 +62,18 @@ class PlacedBatches:
 
 @dataclass(frozen=True, slots=True)
 class OpenBatches:
-    """Some batches, those from number `first` on of `placed`."""
+    """The batches from number `first` on of `placed`, uncompressed."""
 
     placed: PlacedBatches
     first: int
     places: Sequence[NDArray[np.int64]]
     """The addresses of their headers, of their records, and of the ends of these."""
     viewed: Sequence[pa.Buffer | memoryview]
-    """What views of values look into: all of one window, or the records of each batch."""
+    """The memory that value views refer to: one window, or the records of each batch."""
     view_base: int
-    """Where the window begins; 0 if each batch has its own."""
+    """The address of the window; 0 if each batch has its own memory."""
     data_end: int
-    """Up to where may be read ahead."""
+    """The address up to which the kernel may prefetch."""
 
     @classmethod
     def in_window(cls, placed: PlacedBatches) -> OpenBatches:
@@ -83,7 +83,7 @@ class OpenBatches:
 
     @classmethod
     def decompressed(cls, placed: PlacedBatches, first: int, contents: Sequence[pa.Buffer]) -> OpenBatches:
-        """Return as many batches as there are `contents`: what their records have become."""
+        """Return as many batches as there are `contents`, their decompressed records."""
         starts = np.array([content.address for content in contents], np.int64)
         sizes = np.array([content.size for content in contents], np.int64)
         headers = placed.places[HEADERS][first : first + starts.size]

@@ -1,23 +1,23 @@
 """The Arrow columns of Kafka's records, and the memory that a chunk of them is decoded into.
 
     offset           int64                    absolute
-    timestamp        timestamp[ms, UTC]       what consumers are given: the producer's time, or the broker's where the
-                                              batch has log append time; -1 ms, before 1970, where there is none
+    timestamp        timestamp[ms, UTC]       as consumers see it: the producer's time, or the broker's if the
+                                              batch has log append time; -1 ms, before 1970, if there is none
     timestamp_type   int8                     0 create time, 1 log append time
     create_time      timestamp[ms, UTC]       the producer's time in either case: the broker leaves it in the records
     log_append_time  timestamp[ms, UTC]       the broker's time; null with create time
-    key, value       binary                   null where the producer sent none
+    key, value       binary                   null if the producer sent none
     headers          list<struct<key: string, value: binary>>   as sent: in their order, keys may repeat
     leader_epoch     int32                    of the leader that appended the batch
     producer_id      int64                    -1: none, as for the two that follow
     producer_epoch   int16
-    sequence         int32                    behind 2**31 - 1 follows 0
+    sequence         int32                    0 follows 2**31 - 1
     transactional    bool                     visible to read_committed consumers with a later commit marker only
     control          bool                     a marker of Kafka's own, which no consumer is given
 
-A timestamp is an instant to Spark, to Arrow and to those who read tables; Kafka's milliseconds are kept as they are,
-and cast to int64 without a copy. Values can be left where they are, as `binary_view`. `binary` has offsets of 32 bits:
-a chunk ends long before 2 GiB, and no batch may exceed that, so neither can a single value.
+A timestamp is an instant to Spark and Arrow; Kafka's milliseconds are kept, and cast to int64 without a copy. Values
+can stay in place, as `binary_view`. `binary` has 32-bit offsets: a chunk ends long before 2 GiB, and no batch may
+exceed that, so no value can.
 
 Source: KIP-32 (timestamp types); KIP-82 (headers); KIP-98 (producers, sequences); released Kafka.
 """
@@ -83,25 +83,25 @@ _VIEW_PARTS = (constants.VALUE_VIEWS, constants.VALUE_VALIDITY)
 _VIEW = pa.binary_view()
 _VIEW_BYTES = pa.binary(16)
 _EXTENT = {pa.binary(): (1, 3), SCHEMA.field("headers").type: (4, 9)}
-"""Nodes and buffers of a column in a message, if not one and two (validity, contents)."""
+"""The nodes and buffers of a column in a message, unless one and two (validity, contents)."""
 _ALIGNMENT = 64
 _NOT_COUNTED = -1
 _EMPTY = np.empty(0, np.uint8)
 _MOST_SPARES = 2
-"""Who takes a record batch while he has the one before it needs two chunks in turn."""
+"""A reader that takes a record batch while it still holds the previous one needs two chunks in turn."""
 _MOST_SPARE_BYTES = 12 << 20
-"""A chunk that is larger, for a large batch, is not kept. The smallest records have the largest of the others."""
+"""A larger chunk, made for a large batch, is not kept. Chunks of the smallest records are the largest others."""
 _MOST_WASTE = 2
-"""A record batch that would keep so many times its memory is copied out of it."""
+"""A record batch that would keep this many times its own size in memory is copied."""
 _SPARE = 8
-"""Memory is taken larger by such a share: the next chunk may need a little more."""
+"""The share by which memory is allocated larger than needed: the next chunk may need a little more."""
 
 
 def select_columns(names: Sequence[str] | None, *, value_views: bool = False) -> pa.Schema:
-    """Return the schema of the columns `names`, in their order; of all where it is None.
+    """Return the schema of the columns `names`, in their order; None: all columns.
 
-    With `value_views` values are `binary_view`. Raises ConfigurationError for a name that is none of them or comes
-    twice, and if there are no names.
+    With `value_views` values are `binary_view`. Raises ConfigurationError if a name is unknown or repeated, or if
+    there are no names.
     """
     names = SCHEMA.names if names is None else names
     wrong = [name for name in names if name not in _PARTS or names.count(name) > 1]
@@ -113,37 +113,37 @@ def select_columns(names: Sequence[str] | None, *, value_views: bool = False) ->
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where the columns of a chunk go: records whose bytes are `size` in all, as many as the layout has room for."""
+    """Memory for the columns of a chunk: records of `size` bytes in all, as many as the layout has room for."""
 
     size: int
     memory: NDArray[np.uint8]
-    """All of it, in one piece: room for Arrow's message, the parts, the values, then for keys and headers."""
+    """All memory in one piece: Arrow's message, the parts, the values, then room for keys and headers."""
     layout: list[int]
-    """Where each part begins, behind the message."""
+    """The position of each part, after the message."""
     values: int
-    """Where the values begin, behind the message."""
+    """The position of the values, after the message."""
     places: NDArray[np.int64]
-    """The address of each part, in the slab and beside it, or 0."""
+    """The address of each part, inside and outside the slab, or 0."""
 
     @property
     def references(self) -> int:
-        """How many hold the memory. It changes only under the GIL: Arrow takes it to let go of what is Python's."""
+        """The number of references to the memory. It changes only under the GIL, which Arrow takes to drop one."""
         return sys.getrefcount(self.memory)
 
 
 _ALONE = Chunk(0, np.empty(0, np.uint8), [], 0, np.empty(0, np.int64)).references
-"""How many hold the memory of a chunk that nobody else holds.
+"""The number of references to the memory of a chunk that nobody else holds.
 
-Not counted where one is made: a debugger may hold it there for a while, and with a number that is too high memory would
-be written over that somebody has.
+Not measured on a new chunk: a debugger may hold a reference for a while, and too high a number would let the decoder
+overwrite memory that is in use.
 """
 
 
 class ChunkMemory:
-    """Makes chunks and turns them into record batches.
+    """Allocates chunks and turns them into record batches.
 
-    What is copied out anyway, keys and headers, is used again, and so is a chunk when nobody keeps its record batch: to
-    take memory of Arrow's and give it back costs more time, and twice the GIL.
+    It reuses the memory for keys and headers, which are copied out anyway, and a chunk whose record batch nobody keeps:
+    allocating and freeing Arrow's memory costs more time, and the GIL twice.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -151,7 +151,7 @@ class ChunkMemory:
         self.has_value_views = _VIEW in schema.types
         fields = [field.with_type(_VIEW_BYTES) if field.type == _VIEW else field for field in schema]
         self._message = ArrowMessage(pa.schema(fields))
-        """A message has what views look into in its body: their bytes go through it, and become views behind it."""
+        """A message has the viewed memory as a buffer of its body: the buffer is used to make the views."""
         self._nodes, self._buffers = _numbered(self._message.schema)
         self._row_nodes = list(self._nodes.values())
         if "log_append_time" in self._nodes:
@@ -179,7 +179,7 @@ class ChunkMemory:
 
     @property
     def message_size(self) -> int:
-        """How many bytes of a slab lie before its parts."""
+        """The number of bytes before the parts of a slab."""
         return self._message.size
 
     def allocate(self, rows: int, size: int) -> Chunk:
@@ -209,7 +209,7 @@ class ChunkMemory:
         return chunk
 
     def _lay_out(self, rows: int) -> None:
-        """Give each part of a slab its place, with room for `rows` rows."""
+        """Assign each part of a slab its place, with room for `rows` rows."""
         self._rows = rows
         self._layout = [-1] * len(constants.PART_BITS)
         at = 0
@@ -229,7 +229,7 @@ class ChunkMemory:
     def record_batch(
         self, chunk: Chunk, progress: NDArray[np.int64], viewed: Sequence[pa.Buffer] = ()
     ) -> pa.RecordBatch:
-        """Return what `chunk` was filled with; `progress` says how far that is. Views of values look into `viewed`."""
+        """Return the record batch in `chunk`; `progress` tells how far it is filled. Value views refer to `viewed`."""
         noted = progress.tolist()
         rows = noted[constants.ROWS]
         message = self._message
@@ -237,7 +237,7 @@ class ChunkMemory:
         end = message.size + tail.end
         memory = chunk.memory
         if end > memory.size:
-            # The next chunks have room for as much; this one is gone.
+            # Later chunks get as much room; this one is used up.
             self._tail_bytes = max(self._tail_bytes, tail.size + tail.size // _SPARE)
             self._spares.clear()
             memory = np.frombuffer(pa.allocate_buffer(end), np.uint8)
@@ -254,7 +254,7 @@ class ChunkMemory:
         return batch.take(_first_numbers(rows)) if is_wasteful else batch
 
     def _describe(self, chunk: Chunk, noted: list[int]) -> _Tail:
-        """Put the numbers of a filled chunk into the message; return what has to be copied behind its values."""
+        """Write the numbers of a filled chunk into the message; return what to copy after its values."""
         message = self._message
         message.put_lengths(self._row_nodes, noted[constants.ROWS])
         end = chunk.values
@@ -302,10 +302,9 @@ class ChunkMemory:
         return pa.Array.from_buffers(_VIEW, noted[constants.ROWS], [validity, views, *viewed], nulls)
 
     def _reserve(self, size: int) -> None:
-        """Have room for the keys and headers of `size` bytes of records; a header takes two bytes or more.
+        """Make room for the keys and headers of `size` bytes of records; a header takes two bytes or more.
 
-        Where there is not so much memory, all stays as it was: the kernel is given addresses, and must not be given old
-        ones.
+        If memory runs out, nothing changes: the kernel must never get stale addresses.
         """
         keys, texts, ends = self.keys, self.header_texts, self.header_ends
         if self._has_key:
@@ -331,7 +330,7 @@ class ChunkMemory:
 
 
 class _Tail:
-    """What is copied behind the values of a chunk. Places count from the end of the message."""
+    """What to copy after the values of a chunk. Positions count from the end of the message."""
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
@@ -343,7 +342,7 @@ class _Tail:
         return self.end - self._begin
 
     def add(self, source: NDArray[Any], size: int) -> tuple[int, int]:
-        """Take the first `size` bytes of `source`; return where they go, and `size`."""
+        """Add the first `size` bytes of `source`; return their position and `size`."""
         at = _aligned(self.end)
         self._pieces.append((at, source, size))
         self.end = at + size
@@ -371,7 +370,7 @@ def _aligned(size: int) -> int:
 
 
 def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Return texts and their ends with U+FFFD for what is no UTF-8, as Java's consumers are given it."""
+    """Return texts and their ends with U+FFFD for invalid UTF-8, as Java's consumers get them."""
     content = texts.tobytes()
     places = ends.tolist()
     mended = [decode_header_key(content[begin:end]).encode() for begin, end in pairwise(places)]
@@ -380,5 +379,5 @@ def _as_utf8(texts: NDArray[np.uint8], ends: NDArray[np.int32]) -> tuple[NDArray
 
 
 def _first_numbers(count: int) -> pa.Array:
-    """Return 0 to `count` - 1. pyarrow makes an array of numpy's only after it has imported pandas, for a second."""
+    """Return 0 to `count` - 1. From a numpy array pyarrow would first import pandas, which takes a second."""
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(count).tobytes())], 0)

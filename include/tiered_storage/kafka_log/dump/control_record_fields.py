@@ -1,4 +1,4 @@
-"""What control records say, field by field: end markers, and those that KRaft writes into the cluster's metadata log.
+"""The fields of control records: end markers, and those that KRaft writes into the cluster's metadata log.
 
 Their types and the layout of end markers are in control_record.py. The values of KRaft's begin with an int16 version;
 an array is its length + 1 and then its elements, a text its length + 1 in bytes and then UTF-8, both lengths unsigned
@@ -35,10 +35,10 @@ _MOST_VARINT_BYTES = 5
 
 
 def describe_control_record(record: Record) -> Fields:
-    """Return what the control record says, by Kafka's names.
+    """Return the control record's fields, by Kafka's names.
 
-    An end marker has `endTxnMarker` and `coordinatorEpoch`. Another one has `controlType`, and either `control` with
-    its fields or, of a type or version that is not known here or broken, `key` and `value` as they are.
+    An end marker has `endTxnMarker` and `coordinatorEpoch`. Any other has `controlType`, and either `control` with its
+    fields, or `key` and `value` unparsed if its type or version is unknown or it is corrupt.
     """
     try:
         kind = read_control_type(record.key)
@@ -68,7 +68,7 @@ def _decode(kind: ControlRecordType, value: bytes) -> Fields | None:
 
 
 class _Reader:
-    """Reads a message from its start on. Raises struct.error, IndexError or ValueError if it is broken."""
+    """Reads a message from its start. Raises struct.error, IndexError or ValueError if it is corrupt."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""What a dump of a file is made of, in the order of the file: rows, and remarks about what is no row."""
+"""The events of a dump, in the order of the file: rows, notes and problems."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiered_storage.errors import CorruptLogError
 
 
 class RowKind(Enum):
-    """What a row stands for: a batch of a log, a record of the batch before it, an entry of any other file."""
+    """What a row is: a batch of a log, a record of the batch before it, or an entry of any other file."""
 
     BATCH = "batch"
     RECORD = "record"
@@ -19,9 +19,10 @@ class RowKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DumpRow:
-    """One row by the names of its fields, as Kafka's own DumpLogSegments calls them; None: the file has none.
+    """One row, by DumpLogSegments' names for its fields; None: the file has none.
 
-    Keys, values and header values are bytes, headers pairs of key and value; all else is a number, a text or a bool.
+    Keys, values and header values are bytes; headers are pairs of key and value; all else is a number, a text or a
+    bool.
     """
 
     kind: RowKind
@@ -30,14 +31,14 @@ class DumpRow:
 
 @dataclass(frozen=True, slots=True)
 class DumpNote:
-    """Something to know that is no damage."""
+    """Information that is not damage."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class DumpProblem:
-    """Something that is not as Kafka writes it: `error` names file, position and reason."""
+    """Something that Kafka would not have written: `error` names file, position and reason."""
 
     error: CorruptLogError
 

@@ -1,6 +1,6 @@
-"""Shows any of Kafka's files: finds out by its name what it is, and changes nothing, so that a broker may be at work.
+"""Dump any of Kafka's files; its name tells its kind. Nothing is changed, so the broker may be running.
 
-Which files there are is in file_kind.py, what is shown of them in log_dump.py, index_dump.py and state_dump.py.
+The kinds of files are in file_kind.py; what is dumped of them is in log_dump.py, index_dump.py and state_dump.py.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _STATE_DUMPS: dict[FileKind, Callable[[Path], Iterator[DumpEvent]]] = {
 
 
 def find_files(paths: list[Path]) -> list[KafkaFile]:
-    """Return the files to show: of each directory in `paths` Kafka's files in it and in the directories in it.
+    """Return the files to dump: for each directory in `paths`, Kafka's files in it and in its subdirectories.
 
-    Raises ConfigurationError for a file that is not named as Kafka names its files, and if there is none at all.
+    Raises ConfigurationError for a file without a name of Kafka's, and if there is no file at all.
     """
     found: list[KafkaFile] = []
     for path in paths:
@@ -52,16 +52,16 @@ def find_files(paths: list[Path]) -> list[KafkaFile]:
             found.append(file)
         else:
             raise ConfigurationError(
-                f"{path.name!r} is no name of a file of Kafka's: give it the name that it had there, "
-                "as 00000000000000000000.log"
+                f"{path.name!r} is not the name of a Kafka file: rename it to its original name, "
+                "such as 00000000000000000000.log"
             )
     if not found:
-        raise ConfigurationError(f"no file of Kafka's is in {', '.join(map(str, paths))}")
+        raise ConfigurationError(f"there is no Kafka file in {', '.join(map(str, paths))}")
     return found
 
 
 def dump_file(file: KafkaFile, *, with_records: bool = False) -> Iterator[DumpEvent]:
-    """Yield what is in `file`, row by row, and what is wrong with it; `with_records` also the records of a log."""
+    """Yield the content of `file`, row by row, and its problems; `with_records` also the records of a log."""
     try:
         if file.kind is FileKind.LOG:
             yield from dump_log(file.path, file.offset, with_records=with_records)

@@ -1,4 +1,4 @@
-"""What a file of Kafka's is, by its name.
+"""The kind of a Kafka file, by its name.
 
     {base offset}.log, .index, .timeindex, .txnindex    see log_segment.py; {offset}.snapshot likewise
     {…}.deleted, .cleaned, .swap                        such a file on its way out or in, see log_leftovers.py
@@ -35,7 +35,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 
 class FileKind(Enum):
-    """The kinds of Kafka's files, by their words."""
+    """The kinds of Kafka's files, with their description."""
 
     LOG = "log"
     OFFSET_INDEX = "offset index"
@@ -70,9 +70,9 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class KafkaFile:
-    """A file by its name: its `kind`, and the offset that it is named by, 0 if its name has none.
+    """A file: its `kind`, and the offset in its name, or 0.
 
-    `log_path` is where the log of an index has to be.
+    `log_path` is where the log of an index must be.
     """
 
     path: Path
@@ -86,7 +86,7 @@ class KafkaFile:
 
 
 def recognize(path: Path) -> KafkaFile | None:
-    """Return what `path` is by its name alone, None if Kafka has no file of that name."""
+    """Return the kind of `path` by its name alone; None if Kafka has no file of that name."""
     if (kind := _NAMES.get(path.name)) is not None:
         return KafkaFile(path, kind)
     if _METADATA_SNAPSHOT.fullmatch(path.name):

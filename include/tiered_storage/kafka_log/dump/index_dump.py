@@ -1,7 +1,7 @@
-"""Shows the index files of a segment entry by entry, and holds them against their log where it lies beside them.
+"""Dump the index files of a segment entry by entry, and compare them with the log beside them, if it is there.
 
-The entries of a broken index are shown up to the break. What an entry has to say is in offset_index.py, time_index.py
-and transaction_index.py; which ones there have to be is not checked, since it depends on the broker's settings.
+The entries of a corrupt index are shown up to the damage. offset_index.py, time_index.py and transaction_index.py
+define what an entry promises; which entries must exist is not checked, since it depends on the broker's settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNK = 1 << 14
 
 
 class _Check(Protocol):
-    """Holds an index against the batches of its log, as those in index_check.py do."""
+    """Compares an index with the batches of its log, like those in index_check.py."""
 
     def feed(self, batches: BatchTable) -> None: ...
 
@@ -42,7 +42,7 @@ class _Check(Protocol):
 
 
 def dump_offset_index(path: Path, base_offset: int, log_path: Path) -> Iterator[DumpEvent]:
-    """Yield the entries of an offset index (`offset` and `position`), then what is wrong with it."""
+    """Yield the entries of an offset index (`offset` and `position`), then its problems."""
 
     def rows(entries: NDArray[Any]) -> Iterator[dict[str, object]]:
         offsets = entries["relative_offset"].astype(np.int64) + base_offset
@@ -57,7 +57,7 @@ def dump_offset_index(path: Path, base_offset: int, log_path: Path) -> Iterator[
 
 
 def dump_time_index(path: Path, base_offset: int, log_path: Path) -> Iterator[DumpEvent]:
-    """Yield the entries of a time index (`timestamp`, ms, and `offset`), then what is wrong with it."""
+    """Yield the entries of a time index (`timestamp`, ms, and `offset`), then its problems."""
 
     def rows(entries: NDArray[Any]) -> Iterator[dict[str, object]]:
         offsets = entries["relative_offset"].astype(np.int64) + base_offset
@@ -72,7 +72,7 @@ def dump_time_index(path: Path, base_offset: int, log_path: Path) -> Iterator[Du
 
 
 def dump_transaction_index(path: Path, base_offset: int, log_path: Path) -> Iterator[DumpEvent]:
-    """Yield the entries of a transaction index, then what is wrong with it."""
+    """Yield the entries of a transaction index, then its problems."""
 
     def rows(entries: NDArray[Any]) -> Iterator[dict[str, object]]:
         for version, producer_id, first_offset, last_offset, stable in entries.tolist():
@@ -99,7 +99,7 @@ def _dump_index(
     rows: Callable[[NDArray[Any]], Iterator[dict[str, object]]],
     read: Callable[[], tuple[int, _Check]],
 ) -> Iterator[DumpEvent]:
-    """Yield `rows` of the entries in `path`, as many as are sound, and what `read` or its check complains of."""
+    """Yield the sound `rows` of the entries in `path`, and the problems that `read` or its check finds."""
     problem, check = None, None
     try:
         count, check = read()
@@ -134,9 +134,9 @@ def _hold_against_log(check: _Check, log_path: Path, base_offset: int) -> Iterat
 
 
 class _MarkerCheck:
-    """Checks a transaction index while the batches of its segment come by: each entry ends with its producer's marker.
+    """Checks that each entry of a transaction index ends with its producer's marker; feed it the segment's batches.
 
-    The marker may be gone, with all of its transaction, where the log was compacted.
+    The marker may be missing, with its whole transaction, if the log was compacted.
     """
 
     def __init__(self, path: Path, index: TransactionIndex) -> None:
@@ -145,7 +145,7 @@ class _MarkerCheck:
         self._checked = 0
 
     def feed(self, batches: BatchTable) -> None:
-        """Take the next batches. Raises CorruptIndexError at the first entry that they show to be false."""
+        """Take the next batches. Raises CorruptIndexError at the first entry that they contradict."""
         while self._checked < len(self._transactions):
             transaction = self._transactions[self._checked]
             row = int(np.searchsorted(batches.last_offset, transaction.last_offset))
@@ -156,7 +156,7 @@ class _MarkerCheck:
             self._checked += 1
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
+        """End the check. Raises CorruptIndexError if entries point past the batches."""
         if self._checked < len(self._transactions):
             self._refuse("the entry points past the end of the log")
 

@@ -1,8 +1,8 @@
-"""Shows a log batch by batch, in DumpLogSegments' words; memory is bounded by one window of batches or one batch.
+"""Dump a log batch by batch, with DumpLogSegments' names, in the memory of one window or one batch.
 
-A batch with a wrong checksum, or with records that cannot be read, is shown and named, and the next one follows. Where
-no batch can be told from the next any more, the dump ends. Zeros of a preallocated file are no damage, nor is a batch
-that a broker was appending when we came to it.
+A batch with a wrong checksum or unreadable records is shown and reported, and the dump goes on with the next one. It
+ends where the next batch cannot be found. Zeros of a preallocated file are not damage, nor is a batch that a broker
+was appending during the dump.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TIME_NAMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_
 
 
 def dump_log(path: Path, base_offset: int, *, with_records: bool = False) -> Iterator[DumpEvent]:
-    """Yield a row for each batch of `path`, to the end that it has now, and with `with_records` one for each record.
+    """Yield a row for each batch of `path`, up to its present end, and with `with_records` one for each record.
 
-    The names of a row: `CreateTime` or `LogAppendTime` is the batch's largest timestamp; `deleteHorizonMs` is None
-    where compaction has set none. A record of a batch stamped LogAppendTime has both times: its producer's is kept.
+    In a row, `CreateTime` or `LogAppendTime` is the batch's largest timestamp; `deleteHorizonMs` is None if compaction
+    has set none. A record of a batch stamped LogAppendTime has both times, since its producer's time is kept.
     """
     size, next_offset = path.stat().st_size, base_offset
     try:
@@ -53,10 +53,10 @@ def dump_log(path: Path, base_offset: int, *, with_records: bool = False) -> Ite
 
 
 def end_of_log(path: Path, size: int, error: CorruptRecordError, next_offset: int) -> DumpNote | DumpProblem:
-    """Say what it means that `error` ended a walk through the batches of `path`, which had `size` bytes before it.
+    """Return what `error` means, which ended a walk through the batches of `path`, of `size` bytes at its start.
 
-    The batches before it end below `next_offset`. A preallocated log does not grow when a batch is appended: what is
-    sound by now was being written when the walk came to it.
+    The batches before it end below `next_offset`. A preallocated log does not grow with an append: a batch that is
+    sound now was being written when the walk reached it.
     """
     with open_regular(path) as file:
         file.seek(error.position)
@@ -103,7 +103,7 @@ def _dump_batch(path: Path, position: int, batch: memoryview, with_records: bool
             for record in read_records(_as_produced(batch), source=source, source_position=position, verify_crc=False):
                 yield DumpRow(RowKind.RECORD, _record_fields(header, record))
         except CorruptRecordError as error:
-            # A wrong checksum explains all else.
+            # A wrong checksum explains all other errors.
             problem = problem or DumpProblem(error)
     if problem is not None:
         yield problem
@@ -154,7 +154,7 @@ def _record_fields(header: RecordBatch, record: Record) -> dict[str, object]:
 
 
 def _as_produced(batch: memoryview) -> bytearray:
-    """Return `batch` with its producer's times: they stay in the records when a broker stamps it with its own."""
+    """Return `batch` with its producer's times, which stay in the records when a broker stamps it with its own."""
     produced = bytearray(batch)
     produced[_LOW_ATTRIBUTES] &= ~APPEND_TIME_BIT
     return produced

@@ -1,6 +1,7 @@
-"""Shows Kafka's small files of state entry by entry: producer snapshots, checkpoints, identities.
+"""Dump Kafka's small state files entry by entry: producer snapshots, checkpoints, identities.
 
-The entries of a broken checkpoint are shown up to the break. Of a broken snapshot nothing is: its checksum covers all.
+The entries of a corrupt checkpoint are shown up to the damage; of a corrupt snapshot none, since its checksum covers
+all of it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _INT32_VALUES = 1 << 31
 _NONE = -1
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 _CLUSTER_METADATA_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The reserved id of the topic of the cluster's metadata; no other topic may have it."""
+"""The reserved id of the cluster's metadata topic; no other topic may have it."""
 _CLUSTER_METADATA = f"version: 0\ntopic_id: {_CLUSTER_METADATA_ID}".encode()
 
 
@@ -76,7 +77,7 @@ def dump_partition_metadata(path: Path) -> Iterator[DumpEvent]:
 
 
 def dump_meta_properties(path: Path) -> Iterator[DumpEvent]:
-    """Yield what meta.properties says of its cluster and node, by the keys of its version."""
+    """Yield the cluster and node in meta.properties, by the keys of its version."""
 
     def entries() -> Entries:
         found = MetaProperties.read(path)
@@ -96,7 +97,7 @@ def dump_clean_shutdown(path: Path) -> Iterator[DumpEvent]:
 
 
 def _dump(entries: Callable[[], Entries], before: Callable[[int], Entries] | None = None) -> Iterator[DumpEvent]:
-    """Yield `entries`, or the problem with them and `before` it what stands before its position."""
+    """Yield `entries`, or the problem with them and, from `before`, the entries before its position."""
     problem = None
     try:
         rows = list(entries())
@@ -140,5 +141,5 @@ def _producer_fields(producer: ProducerSnapshotEntry) -> dict[str, object]:
 
 
 def _sequence_before(sequence: int, records: int) -> int:
-    """Return the sequence number so many `records` before `sequence`; 2**31 - 1 comes before 0."""
+    """Return the sequence number `records` before `sequence`; 2**31 - 1 comes before 0."""
     return (sequence - records) % _INT32_VALUES

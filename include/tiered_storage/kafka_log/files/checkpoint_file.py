@@ -35,15 +35,15 @@ class CheckpointEntry:
     fields: tuple[str, ...]
 
     def integer(self, field: int, bits: int) -> int:
-        """Return `fields[field]` as a signed number of `bits` bits that is not negative, or raise CorruptIndexError."""
+        """Return `fields[field]` as a number of `bits` bits, not negative. Raises CorruptIndexError."""
         return _integer(self.path, self.position, self.fields[field], bits)
 
 
 def read_checkpoint(path: Path, fields: int) -> list[CheckpointEntry]:
-    """Read the entries of the checkpoint file `path`, each of so many `fields`.
+    """Read the entries of the checkpoint file `path`, each with `fields` fields.
 
-    Raises CorruptIndexError if the version is unknown, the count is not that of the lines, or a line has another
-    number of fields.
+    Raises CorruptIndexError if the version is unknown, the count differs from the number of lines, or a line has
+    another number of fields.
     """
     return parse_checkpoint(read_small_file(path, MAX_CHECKPOINT_BYTES), path, fields)
 

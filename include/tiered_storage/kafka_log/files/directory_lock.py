@@ -31,9 +31,9 @@ _OF_AN_OPEN_FILE = -1
 
 
 class DirectoryLock:
-    """A held lock on a log directory, given back by `release`, at the end of a `with` block or with the process.
+    """A held lock on a log directory, released by `release`, at the end of a `with` block or with the process.
 
-    A process that is forked meanwhile holds it too, until it closes the file or executes another program.
+    A child process that is forked meanwhile holds it too, until it closes the file or executes another program.
     """
 
     def __init__(self, directory: Path, descriptor: int) -> None:
@@ -42,12 +42,12 @@ class DirectoryLock:
 
     @classmethod
     def acquire(cls, directory: Path, *, exclusive: bool = True) -> Self:
-        """Lock `directory`, at once or not at all: exclusively, or shared with others who only read.
+        """Lock `directory` without waiting: exclusively, or shared with other readers.
 
-        Either way no broker can start in it meanwhile. Creates `.lock` where it is missing.
+        Either way no broker can start in it meanwhile. Creates a missing `.lock`.
 
-        Raises LogDirectoryLockedError if it is held, InvalidLogDirectoryError if `.lock` cannot be opened or is
-        no regular file.
+        Raises LogDirectoryLockedError if it is held, InvalidLogDirectoryError if `.lock` cannot be opened or is not a
+        regular file.
         """
         path = directory / LOCK_FILE
         try:
@@ -67,7 +67,7 @@ class DirectoryLock:
         return cls(directory, descriptor)
 
     def release(self) -> None:
-        """Give the lock back; doing it twice is harmless. The file stays, as a broker's does."""
+        """Release the lock; repeated calls are harmless. The file stays, as a broker's does."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -82,10 +82,10 @@ class DirectoryLock:
 
 
 def ensure_unlocked(directory: Path) -> None:
-    """Raise LogDirectoryLockedError where someone holds `directory`'s lock; take nothing and create nothing.
+    """Raise LogDirectoryLockedError if anybody holds `directory`'s lock; take and create nothing.
 
-    It speaks of this moment only: whoever changes the directory has to hold the lock. Raises InvalidLogDirectoryError
-    if `.lock` is no regular file, and OSError.
+    The result holds for this moment only: to change the directory, hold the lock. Raises InvalidLogDirectoryError
+    if `.lock` is not a regular file, and OSError.
     """
     try:
         descriptor = _opened(directory / LOCK_FILE, os.O_RDONLY)
@@ -100,10 +100,10 @@ def ensure_unlocked(directory: Path) -> None:
 
 
 def ensure_not_linked(directory: Path, logs: Iterable[Path] = ()) -> None:
-    """Raise InvalidLogDirectoryError where a partition's `directory`, or one of its `logs`, lies elsewhere in truth.
+    """Raise InvalidLogDirectoryError if a partition's `directory`, or one of its `logs`, is a link or mount point.
 
-    Kafka's lock on the files of a symbolic link or of a mount point is beside the real ones, where a broker may be at
-    work. Whoever removes a log that is a link removes the link alone.
+    Kafka's lock here would not protect the real files, on which a broker may be working. Deleting a log that is a link
+    deletes only the link.
     """
     if directory.is_symlink():
         target = directory.resolve()
@@ -125,7 +125,7 @@ def ensure_not_linked(directory: Path, logs: Iterable[Path] = ()) -> None:
 
 
 def _opened(path: Path, flags: int) -> int:
-    """Open `.lock` itself: what is locked where a link leads says nothing of the files beside the link."""
+    """Open `.lock` itself, not the target of a link, which would not protect the files beside the link."""
     try:
         return regular_descriptor(path, flags | os.O_NOFOLLOW, 0o644)
     except OSError as error:
@@ -138,7 +138,7 @@ def _opened(path: Path, flags: int) -> int:
 
 
 def _mount_of(directory: Path) -> str:
-    """Return the id of the mount that `directory` is in: its device is the same for a bind mount of the same disk.
+    """Return the id of the mount that holds `directory`: a bind mount of the same disk has the same device number.
 
     Source: proc(5), /proc/pid/fdinfo.
     """
@@ -155,7 +155,7 @@ def _whole_file(kind: int) -> bytes:
 
 
 def _holder(descriptor: int) -> int | None:
-    """Return the pid of whoever holds a lock on the file (-1 where it belongs to an open file), None if nobody."""
+    """Return the pid that holds a lock on the file (-1: an open-file-description lock); None if it is not locked."""
     found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _whole_file(fcntl.F_WRLCK))
     kind, _, _, _, pid = _FLOCK.unpack(found)
     return None if kind == fcntl.F_UNLCK else pid

@@ -1,7 +1,7 @@
-"""Kafka's text form of a UUID, in which topic ids and directory ids stand in its files.
+"""Kafka's text form of a UUID, as in topic ids and directory ids.
 
-Sixteen bytes, most significant first, as base64 with `-` and `_` and without padding: 22 characters. Kafka keeps two
-values for itself, zero (no id) and one (the metadata topic), and makes no random one that begins with a dash.
+Sixteen bytes, most significant first, in base64 with `-` and `_` and without padding: 22 characters. Kafka reserves
+zero (no id) and one (the metadata topic), and its random ids never begin with a dash.
 
 Source: KIP-516; released Kafka.
 """
@@ -51,7 +51,7 @@ def decode_uuid(text: str) -> bytes:
 
 
 def random_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-    """Return the text of a new random UUID (version 4), one that Kafka itself could have made."""
+    """Return the text of a new random UUID (version 4) that Kafka itself could have generated."""
     while True:
         raw = UUID(bytes=random_bytes(UUID_BYTES), version=4).bytes
         text = encode_uuid(raw)

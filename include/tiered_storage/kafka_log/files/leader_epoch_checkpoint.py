@@ -1,12 +1,12 @@
-"""`leader-epoch-checkpoint`: at which offset each leader epoch of a partition began.
+"""`leader-epoch-checkpoint`: the start offset of each leader epoch of a partition.
 
     0             version
     2             count of the entries
     0 0           epoch, start offset: the first offset that the leader of that epoch appended
     3 1500        both rise; an epoch lasts until the next entry's start offset
 
-LeaderEpochCache keeps them while a log is written, and writes each change to the file at once. The end of an epoch is
-where two logs begin to differ: followers ask their leader for it.
+LeaderEpochCache keeps the epochs while a log is written, and writes each change to the file at once. Two logs can
+diverge at the end of an epoch: followers ask their leader for it.
 
 Source: KIP-101, KIP-279; released Kafka.
 """
@@ -82,7 +82,7 @@ _START = attrgetter("start_offset")
 
 
 def end_offset_for(entries: Sequence[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None if that is unknown.
+    """Return the latest epoch up to `epoch`, and the offset (exclusive) where it ends; None if unknown.
 
     The latest of `entries` ends with the log. An epoch before all of them ends where the first one begins.
     """
@@ -104,9 +104,9 @@ class LeaderEpochCache:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the checkpoint `path`; one that is missing has no entries, and is made.
+        """Read the checkpoint `path`; a missing one has no entries, and is created.
 
-        Raises CorruptIndexError if it is broken.
+        Raises CorruptIndexError if it is corrupt.
         """
         if not path.is_file():
             write_leader_epochs(path, [])
@@ -114,7 +114,7 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """At which offsets the leader epochs began, earliest first."""
+        """The leader epochs with their start offsets, earliest first."""
         return tuple(self._entries)
 
     @property
@@ -123,9 +123,9 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let `epoch` begin at `start_offset`; nothing happens where it is the latest one and has begun before that.
+        """Begin `epoch` at `start_offset`; do nothing if it is the latest one and began before that.
 
-        Entries that this one contradicts go: those of the same or a later epoch, and those that do not begin before it.
+        This removes contradicted entries: those of the same or a later epoch, and those that do not begin before it.
         """
         if self._entries and epoch == self._entries[-1].epoch and start_offset >= self._entries[-1].start_offset:
             return
@@ -133,7 +133,7 @@ class LeaderEpochCache:
         self._replace([*kept, EpochEntry(epoch, start_offset)])
 
     def add_later(self, entries: Iterable[EpochEntry]) -> None:
-        """Take those of `entries`, as batches show them, that are later than the latest epoch."""
+        """Add those of `entries`, as found in batches, that are later than the latest epoch."""
         found = list(self._entries)
         for entry in entries:
             if entry.epoch >= 0 and (not found or entry.epoch > found[-1].epoch):
@@ -150,18 +150,18 @@ class LeaderEpochCache:
         return end_offset_for(self._entries, epoch, log_end_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that begin at `end_offset` or behind it."""
+        """Remove the epochs that begin at `end_offset` or later."""
         self._replace([entry for entry in self._entries if entry.start_offset < end_offset])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end before `start_offset`; the one that it belongs to begins there from now on."""
+        """Remove the epochs that end before `start_offset`; the one that contains it now begins there."""
         before = bisect_right(self._entries, start_offset, key=_START)
         if before:
             first = EpochEntry(self._entries[before - 1].epoch, start_offset)
             self._replace([first, *self._entries[before:]])
 
     def clear(self) -> None:
-        """Forget all epochs."""
+        """Remove all epochs."""
         self._replace([])
 
     def _replace(self, entries: list[EpochEntry]) -> None:

@@ -1,4 +1,4 @@
-"""A broker's log directory: which partitions are in it, and what its checkpoints say of them.
+"""A broker's log directory: its partitions and its checkpoints.
 
     meta.properties                      cluster and node, see meta_properties.py
     replication-offset-checkpoint        high watermarks, see offset_checkpoint.py
@@ -41,7 +41,7 @@ _SUFFIX_REASONS = {
 }
 _NO_SEGMENT = {
     False: "it has no .log file",
-    True: "its segments were being exchanged when its broker fell over: start that, or open it with LogDirectoryWriter",
+    True: "its segments were being swapped when its broker crashed: start it, or open it with LogDirectoryWriter",
 }
 _INDEX_CACHE = "remote-log-index-cache"
 
@@ -57,18 +57,18 @@ class PartitionDirectory:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic is one of Kafka's own, as `__consumer_offsets`."""
+        """Whether the topic is one of Kafka's own, such as `__consumer_offsets`."""
         return self.topic in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """What is in a log directory.
+    """The content of a log directory.
 
-    `partitions` are in order of topic and partition. `skipped` has a reason for each directory that is left out on
-    purpose, `damaged` the error for each partition whose own files cannot be read. `high_watermarks` and
-    `log_start_offsets` go by (topic, partition), None if there is no such file. `warnings` says which of the
-    directory's files are missing, and what that means.
+    `partitions` are in order of topic and partition. `skipped` has the reason for each directory that is left out on
+    purpose, `damaged` the error for each partition with unreadable files. `high_watermarks` and `log_start_offsets` are
+    by (topic, partition), None if there is no such file. `warnings` lists missing files of the directory, and what
+    follows from that.
     """
 
     root: Path
@@ -83,16 +83,16 @@ class LogDirectory:
 
 
 def read_log_directory(root: Path) -> LogDirectory:
-    """Read what is in the log directory `root`, changing nothing in it.
+    """Read the log directory `root` without changing it.
 
-    Raises InvalidLogDirectoryError if `root` is not a Kafka log directory, CorruptIndexError if meta.properties
-    or a checkpoint is broken. A broken file of one partition costs only that partition: see `LogDirectory.damaged`.
+    Raises InvalidLogDirectoryError if `root` is not a Kafka log directory, CorruptIndexError if meta.properties or a
+    checkpoint is corrupt. A corrupt file of one partition affects only that partition: see `LogDirectory.damaged`.
     """
     return _read(root, sorted(entry for entry in _entries(root) if entry.is_dir()))
 
 
 def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirectory:
-    """Read no more of the log directory `root` than one partition and the checkpoints.
+    """Read only one partition and the checkpoints of the log directory `root`.
 
     Raises as `read_log_directory`.
     """
@@ -100,13 +100,13 @@ def read_partition_directory(root: Path, topic: str, partition: int) -> LogDirec
     if not directory.is_dir():
         if (meta := _meta(root)) is not None and meta.names_owner:
             return _read(root, ())
-        # Whether `root` is a log directory at all, the others have to tell.
+        # The other directories decide whether `root` is a log directory at all.
         return replace(read_log_directory(root), partitions=(), skipped={}, damaged={})
     return _read(root, [directory])
 
 
 def sign_of_tiering(root: Path) -> Path | None:
-    """Return what only a broker with a remote tier of its own leaves in the log directory `root`; None without it."""
+    """Return a file in `root` that only a broker with its own remote tier leaves; None if there is none."""
     cache = root / _INDEX_CACHE
     return cache if cache.exists() else next(root.glob(f"{REMOTE_LOG_METADATA_TOPIC}-*"), None)
 

@@ -1,4 +1,4 @@
-"""The files of one segment, which are named by its base offset in 20 digits.
+"""The files of one segment, named by its base offset in 20 digits.
 
     {base offset}.log          the record batches
     {base offset}.index        offset index
@@ -30,7 +30,7 @@ _MAX_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogSegment:
-    """One segment of a partition: its `directory` and the offset that its files are named by."""
+    """One segment of a partition: its `directory`, and its base offset, which is in its file names."""
 
     base_offset: int
     directory: Path
@@ -53,11 +53,11 @@ class LogSegment:
 
     @property
     def index_paths(self) -> tuple[Path, ...]:
-        """The offset, the time and the transaction index, whether they exist or not."""
+        """The paths of the offset, time and transaction index, whether they exist or not."""
         return self.offset_index_path, self.time_index_path, self.transaction_index_path
 
     def size(self) -> int:
-        """Return how many bytes the `.log` file has."""
+        """Return the size of the `.log` file in bytes."""
         return self.log_path.stat().st_size
 
     def has_indexes(self) -> bool:
@@ -65,7 +65,7 @@ class LogSegment:
         return self.offset_index_path.is_file() and self.time_index_path.is_file()
 
     def has_transaction_index(self) -> bool:
-        """Return whether there is a transaction index: a transaction was aborted in this segment."""
+        """Return whether there is a transaction index, which means that a transaction was aborted in this segment."""
         return self.transaction_index_path.is_file()
 
     def _path(self, suffix: str) -> Path:
@@ -78,23 +78,23 @@ def segment_at(log_path: Path) -> LogSegment | None:
 
 
 def producer_snapshot_path(partition_directory: Path, offset: int) -> Path:
-    """Return where the producer snapshot up to `offset` (exclusive) stands."""
+    """Return the path of the producer snapshot up to `offset` (exclusive)."""
     return partition_directory / f"{offset:020d}.snapshot"
 
 
 def list_segments(partition_directory: Path) -> list[LogSegment]:
     """Return the segments in `partition_directory`, by rising base offset; the last one is the active one.
 
-    Files of other names, as `.deleted` ones, are none of the log's and are left alone.
+    Files with other names, such as `.deleted` ones, are not part of the log and are ignored.
     """
     offsets = sorted(int(name.removesuffix(".log")) for name in _files(partition_directory, _LOG_FILE))
     return [LogSegment(offset, partition_directory) for offset in offsets if offset <= _MAX_OFFSET]
 
 
 def segment_sizes(partition_directory: Path) -> list[tuple[LogSegment, int]]:
-    """Return what `list_segments` does, each with the bytes of its `.log` file.
+    """Return what `list_segments` does, each with the size of its `.log` file in bytes.
 
-    Raises FileNotFoundError if one goes meanwhile.
+    Raises FileNotFoundError if one is deleted meanwhile.
     """
     with os.scandir(partition_directory) as entries:
         sizes = {int(entry.name[:20]): entry.stat().st_size for entry in entries if _is_file(entry, _LOG_FILE)}
@@ -108,7 +108,7 @@ def has_segment(partition_directory: Path) -> bool:
 
 
 def awaits_swap(partition_directory: Path) -> bool:
-    """Return whether a segment is about to be swapped in there, whatever else there is."""
+    """Return whether any segment is about to be swapped in there."""
     return bool(_files(partition_directory, _SWAPPED_LOG_FILE))
 
 
@@ -125,7 +125,7 @@ DELETED_SUFFIX = ".deleted"
 
 
 class SegmentDeletion:
-    """Renames the files of segments of one log, and removes them `delay_ms` later. Not for two threads at once."""
+    """Renames the files of segments of one log, and deletes them `delay_ms` later. Not thread-safe."""
 
     def __init__(self, directory: Path, delay_ms: int) -> None:
         self._directory = directory
@@ -133,10 +133,10 @@ class SegmentDeletion:
         self._waiting: list[tuple[int, Path]] = []
 
     def delete(self, segments: Sequence[LogSegment], now: int) -> None:
-        """Take `segments` out of the log, with the producer snapshots that are named by their base offsets.
+        """Remove `segments` from the log, with the producer snapshots named by their base offsets.
 
-        They go in this order, each durably before the next one, so that a crash takes none without those before it; and
-        each with its `.log` file first.
+        They are removed in this order, each durably before the next one, so that a crash leaves no gap; and each with
+        its `.log` file first.
         """
         for segment in segments:
             snapshot = producer_snapshot_path(segment.directory, segment.base_offset)
@@ -145,7 +145,7 @@ class SegmentDeletion:
             sync_directory(self._directory)
 
     def remove(self, now: int) -> None:
-        """Remove the files whose time is over at `now` (ms)."""
+        """Delete the files whose delay has passed at `now` (ms)."""
         over = [path for since, path in self._waiting if now - since >= self._delay_ms]
         for path in over:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`meta.properties`: which cluster and which broker a log directory belongs to.
+"""`meta.properties`: the cluster and the broker that a log directory belongs to.
 
 A Java properties file. Version 1 (KRaft) has `cluster.id`, `node.id` and mostly `directory.id`; version 0 (ZooKeeper)
 has `broker.id`, and each of its other keys may be absent:
@@ -36,7 +36,7 @@ _CONTROL_CHARACTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Who owns a log directory; `version` is 0 or 1, and version 1 always has a cluster id and a node id."""
+    """The owner of a log directory; `version` is 0 or 1, and version 1 always has a cluster id and a node id."""
 
     version: int
     cluster_id: str | None
@@ -45,9 +45,9 @@ class MetaProperties:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `path`; keys that are not ours are ignored, as a broker does.
+        """Read `path`; ignore unknown keys, as a broker does.
 
-        Raises CorruptIndexError if the version is unknown, a key that it needs is absent, or a value is malformed.
+        Raises CorruptIndexError if the version is unknown, a required key is missing, or a value is malformed.
         """
         content = read_small_file(path, MAX_BYTES)
         values = _parse(path, content)
@@ -70,13 +70,13 @@ class MetaProperties:
 
     @property
     def names_owner(self) -> bool:
-        """Whether it tells of a cluster or a broker: any text is a properties file of version 0, with nothing in it."""
+        """Whether it names a cluster or a broker: any text is a valid, empty properties file of version 0."""
         return self.cluster_id is not None or self.node_id is not None
 
     def write(self, path: Path) -> None:
-        """Replace `path` by these properties, durably and all or nothing.
+        """Replace `path` by these properties, durably and atomically.
 
-        Raises ConfigurationError if a value is not printable ASCII, or the node's id no number of 32 bits.
+        Raises ConfigurationError if a value is not printable ASCII, or the node id is not a 32-bit number.
         """
         if self.node_id is not None and not _LEAST <= self.node_id <= INT32_MAX:
             raise ConfigurationError(f"node id {self.node_id}: take {_LEAST} to {INT32_MAX}")
@@ -125,9 +125,9 @@ def _parse(path: Path, content: bytes) -> dict[str, _Value]:
 
 
 def _logical_lines(content: bytes) -> Iterator[tuple[int, str]]:
-    """Yield Java's logical lines: no comments, no blank ones, joined where a line goes on after a backslash.
+    """Yield Java's logical lines, each with the position of its first byte.
 
-    Each comes with the position of its first byte.
+    No comments and no blank lines; a line that ends with a backslash is joined with the next.
     """
     begun, position, end = "", 0, 0
     for natural_line in content.splitlines(keepends=True):
@@ -146,7 +146,7 @@ def _logical_lines(content: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return `text` without escapes: they are of UTF-16, where two can make one character.
+    """Return `text` without escapes: they are UTF-16 units, two of which can make one character.
 
     Raises UnicodeDecodeError for half of one.
     """

@@ -1,4 +1,4 @@
-"""The three checkpoints of a log directory: one offset a partition.
+"""The three checkpoints of a log directory: one offset per partition.
 
     0             version
     2             count of the entries
@@ -6,8 +6,8 @@
     orders 1 4
 
 `replication-offset-checkpoint` holds high watermarks, `recovery-point-offset-checkpoint` the offsets up to which the
-log is on the disk for sure, `log-start-offset-checkpoint` log starts. A running broker writes the first every five
-seconds, the others every minute: they lag behind.
+log is flushed to disk, `log-start-offset-checkpoint` log starts. A running broker writes the first every five seconds,
+the others every minute: they are stale by up to that.
 
 Source: KIP-107 for log starts; released Kafka.
 """
@@ -28,15 +28,15 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 
 _KEPT = 8
-"""Who looks at thousands of partitions of a few directories, one after the other, reads the same files each time."""
+"""How many files to cache: a pass over thousands of partitions reads the same few checkpoints each time."""
 _MOST_KEPT_BYTES = 4 << 20
-"""A file that is larger than any broker's is parsed each time, rather than kept."""
+"""A file larger than any broker's is parsed each time, not cached."""
 
 
 def read_offset_checkpoint(path: Path) -> Mapping[tuple[str, int], int]:
     """Read offsets by (topic, partition).
 
-    Raises CorruptIndexError if the file is broken or names a partition twice.
+    Raises CorruptIndexError if the file is corrupt or has a partition twice.
     """
     content = read_small_file(path, MAX_CHECKPOINT_BYTES)
     return _kept(path, content) if len(content) <= _MOST_KEPT_BYTES else _parsed(path, content)
@@ -52,11 +52,11 @@ def _parsed(path: Path, content: bytes) -> Mapping[tuple[str, int], int]:
     for line in parse_checkpoint(content, path, fields=3):
         partition = (line.fields[0], line.integer(1, bits=32))
         if partition in offsets:
-            raise CorruptIndexError(path, line.position, f"{partition[0]}-{partition[1]} is there twice")
+            raise CorruptIndexError(path, line.position, f"{partition[0]}-{partition[1]} is listed twice")
         offsets[partition] = line.integer(2, bits=64)
     return MappingProxyType(offsets)
 
 
 def write_offset_checkpoint(path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the offsets by (topic, partition), durably and all or nothing."""
+    """Replace the offsets by (topic, partition), durably and atomically."""
     write_checkpoint(path, (f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()))

@@ -1,4 +1,4 @@
-"""`partition.metadata`: the id of the topic that a partition's directory belongs to.
+"""`partition.metadata`: the topic id of a partition's directory.
 
     version: 0
     topic_id: cxfmXdFdRF2-6WITmvYjdA      as in kafka_uuid.py
@@ -22,9 +22,9 @@ _CONTENT = re.compile(rb"version: (?P<version>[0-9]+)\r?\ntopic_id: (?P<topic_id
 
 
 def read_topic_id(path: Path) -> str | None:
-    """Return the topic id, in Kafka's text form, that `path` holds, or None if it is missing (before Kafka 2.8).
+    """Return the topic id in `path`, in Kafka's text form, or None if the file is missing (before Kafka 2.8).
 
-    Raises CorruptIndexError if the file is anything else, of another version, or its id is a reserved one.
+    Raises CorruptIndexError if the file has other content, another version, or a reserved id.
     """
     if not path.is_file():
         return None
@@ -43,9 +43,9 @@ def read_topic_id(path: Path) -> str | None:
 
 
 def write_topic_id(path: Path, topic_id: str) -> None:
-    """Replace `path` by one that holds `topic_id`, durably and all or nothing.
+    """Replace `path` by a file with `topic_id`, durably and atomically.
 
-    Raises ConfigurationError if `topic_id` is no UUID in Kafka's text form.
+    Raises ConfigurationError if `topic_id` is not a UUID in Kafka's text form.
     """
     decode_uuid(topic_id)
     replace_file(path, f"version: 0\ntopic_id: {topic_id}".encode())

@@ -1,4 +1,4 @@
-"""What a log that is open for writing says of the files that it had to repair, so that nobody has to guess it."""
+"""What a log that is open for writing reports of a file that it repaired."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MISSING = "it is missing"
-BUILT_ANEW = "built anew from the log"
+BUILT_ANEW = "rebuilt from the log"
 CUT_OFF = "cut off"
 REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryEvent:
-    """The file `path` was found missing, broken or half done: `fault` says how, `remedy` what became of it."""
+    """The file `path` was missing, corrupt or incomplete: `fault` says how, `remedy` what was done."""
 
     path: Path
     fault: str

@@ -1,7 +1,7 @@
-"""Kafka's small files, as checkpoints and indexes: read whole but within a bound, and replaced all or nothing.
+"""Kafka's small files, such as checkpoints and indexes: read whole within a limit, and replaced atomically.
 
 A file is replaced as a broker does it: a temporary file beside it (`{name}.tmp`), fsync, rename, fsync of the
-directory. After a crash there is the old file or the new one, never a part of one, and perhaps the temporary file.
+directory. A crash leaves the old file or the new one, and perhaps the temporary file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TEMPORARY_SUFFIX = ".tmp"
 def read_small_file(path: Path, max_bytes: int) -> bytes:
     """Return all of `path`.
 
-    Raises CorruptIndexError if it holds more than `max_bytes`, as no such file of Kafka's does, or is no regular
-    file; and OSError.
+    Raises CorruptIndexError if it holds more than `max_bytes`, as no such Kafka file does, or is not a regular file;
+    and OSError.
     """
     with open_small_file(path) as file:
         content = file.read(max_bytes + 1)
@@ -33,7 +33,7 @@ def read_small_file(path: Path, max_bytes: int) -> bytes:
 
 
 def open_small_file(path: Path) -> BufferedReader:
-    """Open `path` to read it. Raises CorruptIndexError if it is no regular file, and OSError."""
+    """Open `path` for reading. Raises CorruptIndexError if it is not a regular file, and OSError."""
     try:
         return open_regular(path)
     except (IsADirectoryError, NotRegularFileError) as error:
@@ -41,14 +41,14 @@ def open_small_file(path: Path) -> BufferedReader:
 
 
 def holds(path: Path, content: bytes) -> bool:
-    """Return whether `path` is a file of that content."""
+    """Return whether `path` is a file with that content."""
     return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Make `content` the whole content of `path`, durably and all or nothing."""
+    """Replace the whole content of `path` by `content`, durably and atomically."""
     temporary = _temporary(path)
-    # A link there would name a file elsewhere, and a FIFO makes us wait for its reader.
+    # A link would name a file elsewhere, and a FIFO would block until it has a reader.
     descriptor = regular_descriptor(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
     with os.fdopen(descriptor, "wb") as file:
         try:
@@ -63,7 +63,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_temporary_files(directory: Path, names: Iterable[str]) -> list[str]:
-    """Remove what a crash left in `directory` of files of these `names` that were being replaced; return its names."""
+    """Delete what a crash during a replacement of files with these `names` left in `directory`; return its names."""
     left = [temporary for name in names if (temporary := _temporary(directory / name)).is_file()]
     for temporary in left:
         temporary.unlink()
@@ -71,7 +71,7 @@ def remove_temporary_files(directory: Path, names: Iterable[str]) -> list[str]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable: files that were created, renamed or removed there."""
+    """Make created, renamed and deleted names in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -88,9 +88,9 @@ _UNKNOWN_TO_FILE_SYSTEM = (errno.EINVAL, errno.ENOTSUP)
 
 
 def is_zero(file: IO[bytes], begin: int, end: int) -> bool:
-    """Return whether there are bytes from `begin` up to `end` (exclusive) of `file`, all of them zeros.
+    """Return whether all bytes from `begin` to `end` (exclusive) of `file` are zeros; False if there are none.
 
-    Where the file is read next is another place then.
+    This moves the file's position.
     """
     if begin >= end:
         return False
@@ -99,14 +99,14 @@ def is_zero(file: IO[bytes], begin: int, end: int) -> bool:
         piece = os.pread(descriptor, min(_PIECE_BYTES, end - begin), begin)
         if piece.count(0) < len(piece):
             return False
-        begin += len(piece) or end  # it was cut while we looked: nothing is left
+        begin += len(piece) or end  # the file was truncated meanwhile: nothing is left
     return True
 
 
 def _next_data(descriptor: int, begin: int, end: int) -> int:
-    """Return where the first bytes at `begin` or behind it are that lie in no hole, `end` where there are none.
+    """Return the position of the first byte at or after `begin` that is not in a hole; `end` if there is none.
 
-    A file system that cannot say where holes are has bytes everywhere.
+    A file system that does not report holes has data everywhere.
     """
     try:
         return os.lseek(descriptor, begin, os.SEEK_DATA)

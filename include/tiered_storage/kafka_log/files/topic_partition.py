@@ -1,7 +1,7 @@
 """Topic names, and the directory names that Kafka gives to partitions.
 
 A topic's name has 1 to 249 of the characters a-z, A-Z, 0-9, `.`, `_` and `-`, and is neither `.` nor `..`. Its
-partition lives in a directory `{topic}-{partition}`; a suffix behind a dot marks one that is on its way out or in:
+partition's directory is `{topic}-{partition}`; a suffix after a dot marks one that is being deleted or moved in:
 
     {topic}-{partition}.{unique id}-delete    deleted, and soon to be removed
     {topic}-{partition}.{unique id}-stray     of a topic that the cluster does not know
@@ -19,9 +19,9 @@ from tiered_storage.errors import ConfigurationError
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
 REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
-"""Where a broker with tiered storage of its own keeps its remote segments' metadata; no internal topic by Kafka."""
+"""The metadata topic of a broker with tiered storage of its own; Kafka does not count it as internal."""
 RESERVED_PREFIX = "__"
-"""How the names of all topics begin that Kafka keeps for itself; a user's topic may begin so too."""
+"""The prefix of Kafka's own topics; a user's topic may begin with it too."""
 MAX_TOPIC_LENGTH = 249
 MAX_PARTITION = (1 << 31) - 1
 
@@ -30,12 +30,12 @@ _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka takes `name` as that of a topic."""
+    """Return whether Kafka accepts `name` as a topic name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def parse_partition_directory(name: str) -> tuple[str, int] | None:
-    """Return (topic, partition) of the directory name `name`, None if it is not of the form `topic-partition`."""
+    """Return (topic, partition) of the directory `name`; None if it is not of the form `topic-partition`."""
     parts = _PARTITION_DIRECTORY.fullmatch(name)
     if parts is None or not is_topic_name(parts["topic"]) or int(parts["partition"]) > MAX_PARTITION:
         return None
@@ -45,11 +45,11 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 def partition_directory_name(topic: str, partition: int) -> str:
     """Return the name of a partition's directory.
 
-    Raises ConfigurationError if `topic` is no topic's name or `partition` no partition's number.
+    Raises ConfigurationError if `topic` is not a topic name or `partition` not a partition number.
     """
     if not is_topic_name(topic):
         raise ConfigurationError(
-            f"{topic!r} is no topic name: it has 1 to {MAX_TOPIC_LENGTH} ASCII letters, digits, '.', '_' and '-'"
+            f"{topic!r} is not a topic name: it has 1 to {MAX_TOPIC_LENGTH} ASCII letters, digits, '.', '_' and '-'"
         )
     if not 0 <= partition <= MAX_PARTITION:
         raise ConfigurationError(f"{topic} cannot have a partition {partition}: they count from 0 to {MAX_PARTITION}")

@@ -1,12 +1,12 @@
-"""Builds a segment's offset index and time index from its batches, entry for entry as a broker does on append.
+"""Build a segment's offset index and time index from its batches, with the entries that a broker writes on append.
 
-Before each batch: where more than `index_interval_bytes` (index.interval.bytes, 4096 unless set) lie between the
-batch with the last entry and this one, the offset index gets (last offset, position) of this batch, and the time index
-the largest timestamp so far, this batch's included, with the last offset of the first batch that had it, unless its
-last entry is as late. When a segment is closed, the time index gets the largest timestamp in the same way.
+If more than `index_interval_bytes` (index.interval.bytes, 4096 unless set) lie between the batch with the last entry
+and the next batch, the offset index gets (last offset, position) of that next batch. The time index gets the largest
+timestamp so far, including that batch's, with the last offset of the first batch that had it, unless its last entry is
+as late. When a segment is closed, the time index gets the largest timestamp in the same way.
 
-Source: LogSegment of released Kafka 4.x, on append and on recovery alike. Earlier brokers looked at a whole append at
-once, so their followers' indexes are sparser.
+Source: LogSegment of released Kafka 4.x, on append and on recovery alike. Earlier brokers treated a whole append as
+one unit, so their followers' indexes are sparser.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INDEX_INTERVAL_BYTES = 4096
 
 
 class IndexBuilder:
-    """Collects the entries of one segment's indexes while its batches come by, in order and without a gap."""
+    """Collects the entries of one segment's indexes; feed it the batches in order and without a gap."""
 
     def __init__(self, base_offset: int, index_interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
         self._base_offset = base_offset
@@ -41,7 +41,7 @@ class IndexBuilder:
         return self._latest
 
     def append(self, batches: BatchTable) -> None:
-        """Take the next batches of the segment; `position` counts from the start of its `.log` file."""
+        """Add the next batches of the segment; `position` counts from the start of its `.log` file."""
         if not batches.position.size:
             return
         indexed = self._choose(batches.position)
@@ -53,7 +53,7 @@ class IndexBuilder:
             self._append_times(timestamps[indexed], offsets[indexed])
 
     def close(self) -> None:
-        """Take the largest timestamp into the time index, as when the segment is rolled; doing it twice is harmless."""
+        """Add the largest timestamp to the time index, as when the segment is rolled; repeated calls are harmless."""
         self._append_times(np.array([self._latest.timestamp]), np.array([self._latest.offset]))
 
     def offset_index(self) -> OffsetIndex:
@@ -61,11 +61,11 @@ class IndexBuilder:
         return OffsetIndex(self._base_offset, *_joined(self._offset_entries))
 
     def time_index(self) -> TimeIndex:
-        """Return the time index of the batches so far; `close` first for that of a closed segment."""
+        """Return the time index of the batches so far; for a closed segment, call `close` first."""
         return TimeIndex(self._base_offset, *_joined(self._time_entries))
 
     def closed_time_index(self) -> TimeIndex:
-        """Return what `time_index` would be after `close`, which this does not do."""
+        """Return the time index as it would be after `close`, without closing."""
         index = self.time_index()
         if self._latest.timestamp <= self._indexed_timestamp:
             return index
@@ -73,9 +73,10 @@ class IndexBuilder:
         return TimeIndex(self._base_offset, timestamps, np.append(index.offsets, self._latest.offset))
 
     def until(self, position: int) -> tuple[IndexBuilder, int]:
-        """Return a builder as this one was at its last entry before `position` (bytes), and the position of that entry.
+        """Return a builder in the state of this one at its last entry before `position` (bytes), and that entry's
+        position.
 
-        The batches from there on come next, the one that got the entry once more. Without such an entry that is all.
+        Continue with the batches from there on, including the one with the entry. Without such an entry, start at 0.
         """
         earlier = IndexBuilder(self._base_offset, self._interval)
         offsets, positions = _joined(self._offset_entries)
@@ -86,7 +87,7 @@ class IndexBuilder:
         earlier.offset_entry_count = count
         earlier._indexed_position = int(positions[count - 1])
         timestamps, latest_offsets = _joined(self._time_entries)
-        # Whatever was latest at an entry of the offset index, the time index got then, unless it had it.
+        # At each entry of the offset index, the time index got the latest timestamp unless it already had it.
         count = int(np.searchsorted(latest_offsets, offsets[count - 1], side="right"))
         if count:
             earlier._time_entries = [(timestamps[:count], latest_offsets[:count])]
@@ -96,7 +97,7 @@ class IndexBuilder:
         return earlier, earlier._indexed_position
 
     def _choose(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which batches get an entry: from each of them the next is the first one beyond the interval."""
+        """Return which batches get an entry: from each of them, the next is the first one beyond the interval."""
         following = np.searchsorted(positions, positions + self._interval, side="right").tolist()
         first = int(np.searchsorted(positions, self._indexed_position + self._interval, side="right"))
         chosen = []
@@ -115,7 +116,7 @@ class IndexBuilder:
         return timestamps, np.where(latest < 0, self._latest.offset, batches.last_offset[latest])
 
     def _append_times(self, timestamps: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
-        """Append those of these entries, in order of time, that are later than the entry before them."""
+        """Append the entries, in order of time, that are later than the entry before them."""
         later = timestamps > np.concatenate(([self._indexed_timestamp], timestamps[:-1]))
         if later.any():
             self._time_entries.append((timestamps[later], offsets[later]))

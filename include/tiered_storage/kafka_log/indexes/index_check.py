@@ -1,8 +1,8 @@
-"""Holds a segment's indexes against its batches: what they say must be true; how densely they say it is their affair.
+"""Check a segment's indexes against its batches: every entry must be true, however dense or sparse the entries are.
 
-An offset index entry (O, P) is true where a batch begins at P, another one or the same ends with O at P or after it,
-and the next entry's position lies behind that. A time index entry (T, O) is true where T is the largest timestamp of
-the records up to O. Which batches have entries depends on settings and on how a broker appended them.
+An offset index entry (O, P) is true if a batch begins at P, that batch or a later one ends with O, and the next entry's
+position is larger. A time index entry (T, O) is true if T is the largest timestamp of the records up to O. Which
+batches have entries depends on settings and on how a broker appended them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_TIMESTAMP = -1
 
 
 class OffsetIndexCheck:
-    """Checks one offset index while the batches of its segment come by, in order and without a gap."""
+    """Checks one offset index; feed it the batches of its segment in order and without a gap."""
 
     def __init__(self, path: Path | str, index: OffsetIndex) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class OffsetIndexCheck:
     def feed(self, batches: BatchTable) -> None:
         """Take the next batches of the segment.
 
-        Raises CorruptIndexError at the first entry that they show to be false.
+        Raises CorruptIndexError at the first entry that they contradict.
         """
         if not batches.position.size:
             return
@@ -57,7 +57,7 @@ class OffsetIndexCheck:
         self._ended = ended
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
+        """End the check. Raises CorruptIndexError if entries point past the batches."""
         known = min(self._begun, self._ended)
         self._refuse(known, np.ones(self._offsets.size - known, bool), "the entry points past the end of the log")
 
@@ -66,7 +66,7 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """Checks one time index while the batches of its segment come by, in order and without a gap."""
+    """Checks one time index; feed it the batches of its segment in order and without a gap."""
 
     def __init__(self, path: Path | str, index: TimeIndex) -> None:
         self._path = path
@@ -78,14 +78,14 @@ class TimeIndexCheck:
     def feed(self, batches: BatchTable) -> None:
         """Take the next batches of the segment.
 
-        Raises CorruptIndexError at the first entry that they show to be false.
+        Raises CorruptIndexError at the first entry that they contradict.
         """
         if not batches.position.size:
             return
         end = int(np.searchsorted(self._offsets, batches.last_offset[-1], side="right"))
         offsets, timestamps = self._offsets[self._checked : end], self._timestamps[self._checked : end]
         latest = np.maximum.accumulate(np.concatenate(([self._latest], batches.max_timestamp)))
-        # An entry's offset may lie within a batch: of that one, the records after the offset do not count.
+        # An entry's offset may lie within a batch: then later records of that batch do not count.
         whole = latest[np.searchsorted(batches.last_offset, offsets, side="right")]
         begun = latest[np.searchsorted(batches.base_offset, offsets, side="right")]
         self._refuse(timestamps < whole, "a record up to the entry's offset is later than the entry's timestamp")
@@ -94,7 +94,7 @@ class TimeIndexCheck:
         self._latest = int(latest[-1])
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError if entries point past them."""
+        """End the check. Raises CorruptIndexError if entries point past the batches."""
         self._refuse(np.ones(self._offsets.size - self._checked, bool), "the entry points past the end of the log")
 
     def _refuse(self, false: NDArray[np.bool_], reason: str) -> None:

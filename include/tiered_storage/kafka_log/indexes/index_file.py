@@ -1,4 +1,4 @@
-"""What the offset index and the time index have in common as files: fixed entries, then perhaps zeros.
+"""The common format of offset and time index files: fixed-size entries, then perhaps zeros.
 
 A broker preallocates the indexes of its active segment (`segment.index.bytes`, 10 MiB unless set) and cuts the zeros
 off when the segment is rolled or the broker stops.
@@ -22,7 +22,7 @@ MAX_INDEX_BYTES = 128 << 20
 def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
     """Read the index file `path` as an array of `entry`, without the zeros of its preallocation.
 
-    An entry of zeros only counts with another one behind it, or where it is the whole file: preallocated ones have room
+    An entry of zeros only counts with another one after it, or where it is the whole file: preallocated ones have room
     for more. A time index has such an entry for the first record, if it is of 1970.
     Raises CorruptIndexError if the file is no regular one, no whole number of entries, or more than zeros lies
     behind 128 MiB.

@@ -1,13 +1,13 @@
-"""Kafka's offset index: from an offset to the position in a segment where looking for it has to begin.
+"""Kafka's offset index: from an offset to the position in a segment where the search for it begins.
 
 `{base offset, 20 digits}.index` is a run of 8-byte entries, big-endian, both fields rising:
 
     relative offset   int32   offset - base offset; the last offset of a batch
     position          int32   bytes from the start of the `.log` file, where a batch begins
 
-An entry (O, P) promises that offset O and all later ones stand at P or after it: P is where the batch that ends with O
-begins, or, written by an older broker that appended several batches at once, where the first of them begins. The
-index of an active segment is preallocated: zeros follow its last entry.
+An entry (O, P) promises that offset O and all later ones are at P or after it. P is the start of the batch that ends
+with O; an older broker that appended several batches at once wrote the start of the first of them. The index of an
+active segment is preallocated: zeros follow its last entry.
 
 Source: released Kafka (the layout has not changed since 0.8).
 """
@@ -29,7 +29,7 @@ ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 @dataclass(frozen=True, slots=True)
 class OffsetPosition:
-    """An absolute `offset` and the `position` in its segment, bytes from the start of the `.log` file."""
+    """An absolute `offset` and its `position` in the segment, in bytes from the start of the `.log` file."""
 
     offset: int
     position: int
@@ -37,7 +37,7 @@ class OffsetPosition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetIndex:
-    """The offset index of one segment, read whole: 8 bytes an entry, at most a few MiB."""
+    """The offset index of one segment in memory: 8 bytes per entry, at most a few MiB."""
 
     base_offset: int
     offsets: NDArray[np.int64]
@@ -45,7 +45,7 @@ class OffsetIndex:
 
     @classmethod
     def read(cls, path: Path, base_offset: int) -> Self:
-        """Read the entries of `path`, leaving out the zeros of a preallocated file.
+        """Read the entries of `path`, without the zeros of a preallocated file.
 
         Raises CorruptIndexError if an entry is torn, negative, or does not rise above the one before it.
         """
@@ -70,7 +70,7 @@ class OffsetIndex:
         return cls(base_offset, offsets, positions)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """Return the last entry at or before `offset`, or (base offset, 0) where there is none."""
+        """Return the last entry at or before `offset`, or (base offset, 0) if there is none."""
         i = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         if i < 0:
             return OffsetPosition(self.base_offset, 0)

@@ -1,4 +1,4 @@
-"""Kafka's time index: from a timestamp to the offset in a segment where looking has to begin.
+"""Kafka's time index: from a timestamp to the offset in a segment where the search for it begins.
 
 `{base offset, 20 digits}.timeindex` is a run of 12-byte entries, big-endian, both fields rising:
 
@@ -36,7 +36,7 @@ class TimestampOffset:
 
 @dataclass(frozen=True, slots=True)
 class TimeIndex:
-    """The time index of one segment, read whole: 12 bytes an entry, at most a few MiB."""
+    """The time index of one segment in memory: 12 bytes per entry, at most a few MiB."""
 
     base_offset: int
     timestamps: NDArray[np.int64]
@@ -44,7 +44,7 @@ class TimeIndex:
 
     @classmethod
     def read(cls, path: Path, base_offset: int) -> Self:
-        """Read the entries of `path`, leaving out the zeros of a preallocated file.
+        """Read the entries of `path`, without the zeros of a preallocated file.
 
         Raises CorruptIndexError if an entry is torn, negative, or falls behind the one before it.
         """
@@ -69,7 +69,7 @@ class TimeIndex:
         return cls(base_offset, timestamps, offsets)
 
     def lookup(self, timestamp: int) -> TimestampOffset:
-        """Return the last entry at or before `timestamp` (ms), or (-1, base offset) where there is none."""
+        """Return the last entry at or before `timestamp` (ms), or (-1, base offset) if there is none."""
         i = int(np.searchsorted(self.timestamps, timestamp, side="right")) - 1
         if i < 0:
             return TimestampOffset(-1, self.base_offset)

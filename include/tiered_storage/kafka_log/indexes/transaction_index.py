@@ -1,4 +1,4 @@
-"""Kafka's transaction index: the aborted transactions whose abort markers stand in a segment.
+"""Kafka's transaction index: the aborted transactions whose abort markers are in a segment.
 
 `{base offset, 20 digits}.txnindex` is a run of 34-byte entries, big-endian, in the order of their markers:
 
@@ -7,16 +7,16 @@
     first offset         int64   of the transaction, maybe in an earlier segment
     last offset          int64   the abort marker's
     last stable offset   int64   as the marker left it: the first offset of the earliest transaction that was still
-                                 open, or the offset behind the marker; a follower may have written a later one
+                                 open, or the offset after the marker; a follower may have written a later one
 
-A transaction that begins in one segment and is aborted in another has its entry in the latter alone: a reader looks on
-into later segments until an entry tells that nothing before an offset can be aborted any more. The file exists only
-where there was an abort, is never preallocated, and grows entry by entry.
+A transaction that begins in one segment and is aborted in another has its entry in the latter alone: a reader continues
+into later segments until an entry shows that no more transactions before an offset can be aborted. The file exists only
+if there was an abort, is never preallocated, and grows entry by entry.
 
-A broker that follows takes all batches of a fetch before it computes the last stable offsets of the transactions that
-end in it. Where none is open at the marker, an entry may then name the first offset of one that begins behind it in the
-same fetch, even if the very next batch begins another of the same producer. So of a last stable offset no more counts
-than the offset behind the marker: whatever begins there is not decided by the marker.
+A follower takes all batches of a fetch before it computes the last stable offsets of the transactions that end in it.
+If none is open at the marker, an entry may name the first offset of a transaction that begins later in the same fetch,
+even if the very next batch begins another one of the same producer. So only the part of a last stable offset up to the
+offset after the marker is reliable: the marker decides nothing that begins there.
 
 Source: KIP-98; released Kafka (UnifiedLog, ProducerStateManager).
 """
@@ -50,13 +50,13 @@ class AbortedTransaction:
 
     @property
     def decided_up_to(self) -> int:
-        """The offset (exclusive) below which the marker left no transaction open, whoever wrote the entry."""
+        """The offset (exclusive) below which no transaction is open after the marker, whoever wrote the entry."""
         return min(self.last_stable_offset, self.last_offset + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """What a look-up found; with `is_complete`, no later segment holds more for its range of offsets."""
+    """The result of a look-up; if `is_complete`, later segments have no more for its range of offsets."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
@@ -64,14 +64,14 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionIndex:
-    """The transaction index of one segment, read whole: 34 bytes an abort."""
+    """The transaction index of one segment in memory: 34 bytes per abort."""
 
     base_offset: int
     transactions: tuple[AbortedTransaction, ...] = ()
 
     @classmethod
     def read(cls, path: Path, base_offset: int) -> Self:
-        """Read the entries of `path`; a file that is missing has none.
+        """Read the entries of `path`; a missing file has none.
 
         Raises CorruptIndexError if an entry is torn or of an unknown version, ends before it begins or before the
         segment, does not end after the one before it, or has a last stable offset below 0.
@@ -97,9 +97,9 @@ class TransactionIndex:
         return cls(base_offset, tuple(transactions))
 
     def collect_aborted(self, start_offset: int, end_offset: int) -> AbortedTransactions:
-        """Return the aborted transactions with records in [`start_offset`, `end_offset`), as far as they end here.
+        """Return the aborted transactions with records in [`start_offset`, `end_offset`) that end in this segment.
 
-        Where the result is not complete, the next segment's index has to be asked as well.
+        If the result is not complete, search the next segment's index as well.
         """
         found = []
         for transaction in self.transactions:
@@ -117,7 +117,7 @@ class TransactionIndex:
 def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> AbortedTransactions:
     """Return the aborted transactions with records in [`start_offset`, `end_offset`).
 
-    `indexes` are those of the segments from the one with `start_offset` on; no more of them is taken than is needed.
+    `indexes` are those of the segments from the one with `start_offset` on; only as many are taken as needed.
     """
     found: list[AbortedTransaction] = []
     for index in indexes:
@@ -129,7 +129,7 @@ def collect_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_
 
 
 def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """Return the entries that can be right, each for itself, of the file `path` as it is: torn, broken or missing."""
+    """Return the entries of the file `path` that are valid each on its own, even if it is torn, corrupt or missing."""
     try:
         raw = read_small_file(path, MAX_INDEX_BYTES)
     except (FileNotFoundError, CorruptIndexError):
@@ -147,7 +147,7 @@ def read_sound_entries(path: Path, base_offset: int) -> tuple[AbortedTransaction
 
 
 def encode_aborted_transactions(transactions: Sequence[AbortedTransaction]) -> bytes:
-    """Return the bytes of these entries, one behind the other."""
+    """Return the bytes of these entries, one after the other."""
     return b"".join(
         _ENTRY.pack(VERSION, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
         for entry in transactions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
-    """Return the CRC-32C, between 0 and 2**32 - 1, of bytes whose checksum is `before`, followed by `data`."""
+    """Return the CRC-32C (0 to 2**32 - 1) of `data`, after bytes whose checksum is `before`."""
     from awscrt import checksums
 
     return int(checksums.crc32c(data, before))

@@ -1,8 +1,8 @@
-"""CRC-32C in the form that is compiled: by vectors where the CPU has such products, or by its own instruction.
+"""The compiled CRC-32C: by vector products if the CPU has them, else by its own CRC instruction.
 
-The instruction takes eight bytes a cycle but answers three cycles later, so three checksums that do not wait for one
-another are as fast as one: those of three small batches, or of three stretches of a large one. What the first two
-stretches have come to is then carried over the bytes behind them, and added to the last word.
+The instruction takes eight bytes a cycle, but its result comes three cycles later. So three independent checksums take
+as long as one: those of three small batches, or of three stretches of a large one. The results of the first two
+stretches are then carried over the bytes after them, and added to the last word.
 
 Source: V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel, 2011.
 """
@@ -35,26 +35,26 @@ _ONES = 0xFFFFFFFF
 _CACHE_LINE = 64
 _LONG = 1024
 _SHORT = 128
-"""How many bytes a stretch has: three long ones as often as they fit, then three short ones."""
+"""The size of a stretch in bytes: three long ones as often as they fit, then three short ones."""
 IN_THREES = 512 if HAS_WIDE_PRODUCTS else 1024
-"""Batches below it have their checksums computed three at a time."""
+"""The checksums of smaller batches are computed three at a time."""
 _TWO_LONG, _ONE_LONG = carrying(16 * _LONG), carrying(8 * _LONG)
 _TWO_SHORT, _ONE_SHORT = carrying(16 * _SHORT), carrying(8 * _SHORT)
-"""What carries a checksum over so many bytes."""
+"""The operators that carry a checksum over this many bytes."""
 
 
 @inlined
 def fetch_ahead(begin: int, end: int, data_end: int) -> None:
-    """Have fetched from memory what is as far behind `begin` to `end` as takes about as long, up to `data_end`."""
+    """Prefetch data after `begin` to `end`, about as far ahead as that takes, up to `data_end`."""
     for line in range(begin + AHEAD, min(end + AHEAD, data_end), _CACHE_LINE):
         prefetch(line)
 
 
 @inlined
 def _three_stretches(before: int, at: int, size: int, over_two: int, over_one: int, data_end: int) -> int:
-    """Return the state of a checksum, which `before` was, behind three stretches of `size` bytes each.
+    """Return the state of a checksum, `before` at first, after three stretches of `size` bytes each.
 
-    What is fetched ahead is so a line at a time: a processor remembers only so many that are on their way.
+    Prefetch a line at a time: a processor tracks only a limited number of pending lines.
     """
     first, second, third = before, 0, 0
     last = size - 8
@@ -76,9 +76,9 @@ def _three_stretches(before: int, at: int, size: int, over_two: int, over_one: i
 
 @compiled
 def crc32c_of(at: int, size: int, data_end: int) -> int:
-    """Return the CRC-32C of `size` bytes; have fetched what is some way behind them, if that is before `data_end`.
+    """Return the CRC-32C of `size` bytes; prefetch data some way after them, if that is before `data_end`.
 
-    Vectors do not ask where the data ends: to fetch what is not there costs them less.
+    The vector version ignores `data_end`: prefetching absent memory costs it less than the check.
     """
     end = at + size
     state = _ONES
@@ -100,10 +100,10 @@ def crc32c_of(at: int, size: int, data_end: int) -> int:
 def are_crc32c_of_three(
     first: int, first_end: int, second: int, second_end: int, third: int, third_end: int, data_end: int
 ) -> bool:
-    """Return whether the bytes before each of three stretches are its CRC-32C, big-endian; fetch what is behind the
+    """Return whether the bytes before each of three stretches are its CRC-32C, big-endian; prefetch data after the
     third.
 
-    They are shorter than IN_THREES, and computed at once for the same reason as the three stretches of a long one.
+    The stretches are shorter than IN_THREES, and computed together for the same reason as those of a long batch.
     """
     fetch_ahead(first, third_end, data_end)
     one, two, three = _ONES, _ONES, _ONES
@@ -120,7 +120,7 @@ def are_crc32c_of_three(
 
 @inlined
 def _to_end(state: int, at: int, end: int) -> int:
-    """Return the CRC-32C of which `state` is the state before the bytes from `at` to `end`."""
+    """Return the CRC-32C of data whose state before the bytes from `at` to `end` is `state`."""
     while end - at >= 8:
         state = checksum_word(state, load_word(at))
         at += 8

@@ -1,17 +1,17 @@
-"""The numbers by which decode_kernels.py and those who call it speak of columns, of progress and of what is broken.
+"""The numbers with which decode_kernels.py and its callers denote columns, progress and errors.
 
 Plain integers: compiled code takes them as constants.
 """
 
 from __future__ import annotations
 
-# What a scan of headers has come to.
+# Results of a scan of headers.
 HEADERS_SOUND = 0
 BROKEN_HEADER = 1
 BROKEN_OFFSETS = 2
 TABLE_FULL = 3
 
-# A part of the slab that holds a chunk's columns: what it has for each row.
+# The parts of the slab that holds a chunk's columns: what each has per row.
 OFFSETS = 0
 TIMESTAMPS = 1
 TIMESTAMP_TYPES = 2
@@ -30,7 +30,7 @@ SEQUENCES = 14
 TRANSACTIONAL = 15
 CONTROL = 16
 VALUE_VIEWS = 17
-# What has no place in the slab: it grows by the byte, or by the header.
+# Data outside the slab: they grow by the byte, or by the header.
 KEYS = 18
 VALUES = 19
 HEADER_KEYS = 20
@@ -41,15 +41,15 @@ HEADER_VALUE_VALIDITY = 24
 PLACES = 25
 
 PART_BITS = (64, 64, 8, 64, 64, 1, 32, 1, 32, 1, 32, 32, 64, 16, 32, 1, 1, 128)
-"""Bits a row of the slab's parts. The ends of keys, values and headers begin with a 0 before the first row."""
+"""Bits per row of the slab's parts. The ends of keys, values and headers begin with a 0 before the first row."""
 
-# Where the loop is: the batch, where its next record begins (0: not begun), that record's number, the least offset
-# delta that it may have.
+# The state of the loop: the batch, the start of its next record (0: not begun), that record's number, and the least
+# offset delta that it may have.
 BATCH = 0
 POSITION = 1
 RECORD = 2
 LOWEST_DELTA = 3
-# What a chunk has come to.
+# The totals of a chunk.
 ROWS = 4
 KEY_BYTES = 5
 VALUE_BYTES = 6
@@ -91,4 +91,4 @@ REASONS = {
     OUT_OF_WINDOW: "its batch is not in the window that is said to hold it",
     WRONG_CHECKSUM: "the batch does not have the checksum that its header says",
 }
-"""Words for a broken record; the caller says which record of which batch."""
+"""The reasons for a corrupt record; the caller adds record and batch."""

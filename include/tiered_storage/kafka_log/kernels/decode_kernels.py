@@ -1,11 +1,11 @@
-"""The loop over the records of many batches, in the form that is compiled; the layout of what it reads is in record.py.
+"""The compiled loop over the records of many batches; record.py has the layout of a record.
 
-It checks every length and count against the bytes that there are before it reads or writes by it. It fills one slab of
-memory with the columns of a chunk, and beside it what grows by the byte: keys, values and headers. All arguments and
-results are 64-bit integers; memory is spoken of by its address, with 0 for what nobody wants, which is not written.
+It checks every length and count against the available bytes before it uses them. It fills one slab of memory with the
+columns of a chunk, and beside it the data that grow by the byte: keys, values and headers. All arguments and results
+are 64-bit integers; memory is given by its address, or 0 for a column that is not wanted.
 
-`progress` carries the loop from one call to the next: it stops before a record that its buffers may not hold, to go on
-there with the next chunk, and it goes on in the same chunk with further batches. machine_code.py gives the kernels.
+`progress` carries the loop from one call to the next: it stops before a record that may not fit its buffers, continues
+there with the next chunk, and continues in the same chunk with further batches. machine_code.py loads the kernels.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tiered_storage.kafka_log.kernels.record_kernels import read_fields, read_re
 from tiered_storage.kafka_log.kernels.scan_kernels import is_sound
 
 _LONG_RECORD = 256
-"""With records so long, what comes some way behind is fetched: computing a checksum does it otherwise."""
+"""For longer records, memory some way ahead is prefetched here; for shorter ones the checksum loop does it."""
 
 
 @inlined
@@ -58,10 +58,10 @@ def _noted(progress: int, what: int) -> int:
 
 @inlined
 def _put_view(view: int, source: int, size: int, buffer: int, offset: int) -> None:
-    """Write Arrow's view of `size` bytes (-1: null) at `source`: short ones whole, of others where they are.
+    """Write Arrow's view of `size` bytes (-1: null) at `source`: short values inline, long ones by reference.
 
     0  size     int32
-    4  bytes    12, zeros behind them      or: 4  the first bytes   4
+    4  bytes    12, zeros after them      or: 4  the first bytes   4
                                                8  number of buffer  int32
                                               12  offset in it      int32
     """
@@ -82,9 +82,9 @@ def place_batches(
 ) -> int:  # fmt: skip
     """Write the addresses of `count` batches' headers, of their records and of their ends to `places`, `count` each.
 
-    Batch i is row rows[i] of a table whose columns of positions and sizes are given; it has to lie in the window of
-    `size` bytes. Returns the number of the first batch that does not, or -1. `totals` takes the bytes of records, the
-    same of the largest batch, how many records there can be, and how many batches with records are compressed.
+    Batch i is row rows[i] of a table whose columns of positions and sizes are given; it must lie in the window of
+    `size` bytes. Returns the number of the first batch that does not, or -1. `totals` gets the bytes of records, those
+    of the largest batch, how many records there can be, and how many batches with records are compressed.
     """
     total = largest = records = compressed = 0
     for i in range(count):
@@ -114,15 +114,14 @@ def decode_batches(  # noqa: PLR0912, PLR0915 -- one loop: what it holds in regi
 ) -> int:  # fmt: skip
     """Decode records into a chunk until the batches or the capacity (rows; bytes of records) end; return the verdict.
 
-    The header of batch i is at headers[i], its records, uncompressed, are at starts[i] up to ends[i]: the caller
-    answers for that. `bounds`: the least and the greatest offset, then timestamp, to keep, and the attributes of
-    batches of which to keep nothing. `places` has the address of every part of the chunk; those that grow by the byte
-    have room for the capacity. With `is_checked`, which takes a CPU that has_checksum_instructions, the checksum of
-    each batch is compared; its header has to lie before its records then. What lies before `data_end` may be
-    fetched ahead.
+    The header of batch i is at headers[i]; its records, uncompressed, are from starts[i] up to ends[i]. The caller
+    vouches for these addresses. `bounds`: the least and greatest offset, then timestamp, to keep, and the attributes of
+    batches to drop. `places` has the address of every part of the chunk; those that grow by the byte have room for the
+    capacity. With `is_checked`, which requires has_checksum_instructions, the checksum of each batch is compared; its
+    header must lie before its records then. Memory before `data_end` may be prefetched.
 
-    Where values are given as views, they are in buffer `first_buffer`, which begins at `view_base`; or, if that is 0,
-    in the buffer whose number is higher by i, which begins at starts[i].
+    If values are returned as views, they are in buffer `first_buffer`, which begins at `view_base`; or, if that is 0,
+    in buffer `first_buffer` + i, which begins at starts[i].
     """
     offsets, timestamps = _part(places, constants.OFFSETS), _part(places, constants.TIMESTAMPS)
     kinds, create_times = _part(places, constants.TIMESTAMP_TYPES), _part(places, constants.CREATE_TIMES)

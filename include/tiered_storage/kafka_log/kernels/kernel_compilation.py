@@ -1,6 +1,6 @@
-"""Compiles the kernels to one object file of machine code: the only place that needs numba, which is slow to import.
+"""Compile the kernels to one object file: the only module that needs numba, which is slow to import.
 
-As a program it writes that file to standard output, for machine_code.py, which keeps it.
+As a program it writes that file to standard output, for machine_code.py, which caches it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SOURCES: dict[str, Callable[..., int]] = {
 _EXTERNAL_LINKAGE = 0
 _INNER = "inner_"
 _EXCEPTION = ".const.pickle"
-"""So numba calls the exceptions that it keeps for code to raise."""
+"""The prefix of numba's names for the exceptions that compiled code can raise."""
 _LIBRARY = {"memcpy", "memmove", "memset"}
 
 
@@ -39,15 +39,15 @@ def compile_kernels() -> bytes:
         whole.link_in(_caller(name, function.__code__.co_argcount))
     needed = {each.name for each in whole.functions if each.is_declaration and not each.name.startswith("llvm.")}
     if needed - _LIBRARY:
-        raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: keep to numbers and addresses")
+        raise RuntimeError(f"the kernels call {', '.join(sorted(needed - _LIBRARY))}: use only numbers and addresses")
     if any(each.name.startswith(_EXCEPTION) for each in whole.global_variables):
-        raise RuntimeError("a kernel may raise an exception, which nobody would see: return a verdict")
+        raise RuntimeError("a kernel may raise an exception, which would be lost: return a verdict instead")
     code: bytes = _target_machine().emit_object(whole)
     return code
 
 
 def _target_machine() -> Any:
-    """Return what makes machine code for the CPU of this machine."""
+    """Return LLVM's target machine for the CPU of this machine."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     features = binding.get_host_cpu_features().flatten()

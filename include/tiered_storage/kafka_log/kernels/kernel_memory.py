@@ -1,6 +1,6 @@
-"""What the kernels do with memory by its address: compiled code, with no check of its own and nothing to count.
+"""The kernels' access to memory by its address: compiled code without bounds checks or reference counts.
 
-Only where kernels are compiled is this imported: numba takes most of a second.
+Import it only to compile kernels: numba takes most of a second to import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HAS_CHECKSUM_INSTRUCTIONS = has_checksum_instructions()
 _WORD_BITS = 64
 WORD = ir.IntType(_WORD_BITS)
 AHEAD = 16 << 10
-"""While the checksum of some bytes is computed, those so far ahead come from memory."""
+"""How many bytes ahead of a checksum computation memory is prefetched."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _memcpy = cast(
@@ -37,13 +37,13 @@ def inlined(function: _Function) -> _Function:
 
 
 def call_llvm(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
-    """Write a call of one of LLVM's own functions, which stand for instructions."""
+    """Emit a call of one of LLVM's intrinsics, which stand for instructions."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cast("Any", cgutils).get_or_insert_function(builder.module, kind, name), arguments)
 
 
 def fetch_line(builder: Any, address: Any) -> None:
-    """Write what has the cache line at `address`, if there is memory, fetched from there."""
+    """Emit a prefetch of the cache line at `address`; absent memory is ignored."""
     number = ir.IntType(32)
     place = builder.inttoptr(address, ir.IntType(8).as_pointer())
     call_llvm(builder, "llvm.prefetch.p0", ir.VoidType(), place, number(0), number(2), number(1))
@@ -113,7 +113,7 @@ def _carryless_code(_: Any, left: Any, right: Any) -> Any:
 checksum_word = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.64.64", 64)))
 checksum_half = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.32.32", 32)))
 checksum_byte = cast("Callable[[int, int], int]", intrinsic(_checksum_code("llvm.x86.sse42.crc32.32.8", 8)))
-"""The state of a CRC-32C, which `before` was, after another word, half of one, or byte.
+"""The state of a CRC-32C, `before` at first, after another word, half word, or byte.
 
 0 if the CPU has no instruction for it.
 """
@@ -123,18 +123,18 @@ prefetch = cast("Callable[[int], None]", intrinsic(_prefetch_code))
 load_byte = cast("Callable[[int], int]", intrinsic(_load_code(8, of_kafka=False)))
 load_half = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=False)))
 load_word = cast("Callable[[int], int]", intrinsic(_load_code(64, of_kafka=False)))
-"""As this machine orders bytes."""
+"""Loads in this machine's byte order."""
 load_int16 = cast("Callable[[int], int]", intrinsic(_load_code(16, of_kafka=True)))
 load_int32 = cast("Callable[[int], int]", intrinsic(_load_code(32, of_kafka=True)))
 load_int64 = cast("Callable[[int], int]", intrinsic(_load_code(64, of_kafka=True)))
-"""Signed, the most significant byte first, as Kafka writes numbers."""
+"""Loads a signed number, the most significant byte first, as Kafka writes numbers."""
 store = cast("Callable[[int, Any], None]", intrinsic(_store_code))
-"""Stores the value, as wide as its type is."""
+"""Stores the value in the width of its type."""
 
 
 @inlined
 def copy_bytes(target: int, source: int, size: int) -> None:
-    """Copy `size` bytes; most fields are short, and two words that overlap are faster than a call."""
+    """Copy `size` bytes; most fields are short, and two overlapping words are faster than a call."""
     if size > 16:
         _memcpy(target, source, size)
     elif size >= 8:
@@ -152,7 +152,7 @@ def copy_bytes(target: int, source: int, size: int) -> None:
 
 @inlined
 def put_bit(bits: int, row: int, is_set: bool) -> None:
-    """Set the bit of `row`; the rows of a byte come in their order."""
+    """Set the bit of `row`; rows must come in order."""
     address = bits + (row >> 3)
     before = load_byte(address) if row & 7 else 0
     store(address, np.uint8(before | np.int64(is_set) << (row & 7)))

@@ -1,6 +1,6 @@
-"""The machine code of the kernels, kept from one process to the next, and the functions in it.
+"""The compiled kernels, cached from one process to the next, and the functions in them.
 
-`python -m tiered_storage.kafka_log.kernels.machine_code` has it made, for whoever sets a machine up: it takes some
+`python -m tiered_storage.kafka_log.kernels.machine_code` compiles them in advance, to set up a machine: it takes some
 seconds.
 
     at    bytes
@@ -8,11 +8,11 @@ seconds.
      8        4  CRC-32C of what follows, big-endian
     12      ...  an object file
 
-Its name says what it was made from: the kernels' sources, the compiler, the CPU. It is kept beside the sources, or
-where these cannot be written to, in the user's own cache; where neither can be, each process has it made for itself.
-It is made by a process of its own: the compiler takes long to import, and no process can be forked while it works.
+The file's name is a hash of what it was compiled from: the kernels' sources, the compiler, the CPU. It is stored beside
+the sources, or if these are not writable, in the user's cache; if neither is writable, each process compiles its own.
+A separate process compiles it: the compiler is slow to import, and no process can be forked while it works.
 
-Code that another user has put there, root apart, or could change, is not run.
+Code that another user (except root) wrote or could change is never run.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ SOURCES = (
     "scan_kernels.py",
     "wide_checksum.py",
 )
-"""All that the code depends on, beside this package's dependencies."""
+"""All that the code depends on, besides this package's dependencies."""
 
 _MAGIC = b"RLKERNEL"
 _HEAD = len(_MAGIC) + 4
 _HERE = Path(__file__).parent
 _READABLE_BY_ALL = 0o644
 _TRUSTED_USER = 0
-"""root, who may do anything anyway"""
+"""root, who can change anything anyway"""
 _WRITEABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _COMPILE_SECONDS = 300
 
 BRIEF_BYTES = 8 << 20
-"""So large a window has its headers read within milliseconds, even where batches are as small as they can be."""
+"""The headers of a window up to this size are read within milliseconds, however small the batches."""
 _X86 = ("x86_64", "AMD64")
 _CHECKSUM_FEATURES = ("sse4.2", "pclmul")
 _WIDE_FEATURES = ("avx512f", "vpclmulqdq")
@@ -75,7 +75,7 @@ Kernel = Callable[..., int]
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels by their names; scan_kernels.py and decode_kernels.py say what each does."""
+    """The kernels by name; scan_kernels.py and decode_kernels.py document each."""
 
     count_batches: Kernel
     read_headers: Kernel
@@ -88,7 +88,7 @@ ARITIES = {"count_batches": 2, "read_headers": 8, "first_mismatch": 6, "place_ba
 
 
 class _Loader:
-    """Loads the kernels once. A process that is forked while another thread loads them does it for itself."""
+    """Loads the kernels once. A process forked while another thread loads them loads them itself."""
 
     def __init__(self) -> None:
         self._kernels: tuple[Kernels, Kernels] | None = None
@@ -97,7 +97,7 @@ class _Loader:
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def kernels(self) -> tuple[Kernels, Kernels]:
-        """Return them as they give up the GIL, and as they keep it."""
+        """Return the kernels that release the GIL, and those that keep it."""
         if self._kernels is None:
             with self._lock:
                 if self._kernels is None:
@@ -106,7 +106,7 @@ class _Loader:
 
     def _load(self) -> tuple[Kernels, Kernels]:
         engine = _engine_of(code_of_kernels())
-        self._kept.append(engine)  # whose memory the functions lie in
+        self._kept.append(engine)  # it owns the memory of the functions
         free, kept = (
             Kernels(**{field.name: _function(engine, field.name, prototype) for field in fields(Kernels)})
             for prototype in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE)
@@ -121,7 +121,7 @@ _loader = _Loader()
 
 
 def load_kernels() -> Kernels:
-    """Return the kernels, compiled now if no process before this one has. While they work, other threads run.
+    """Return the kernels, compiled now unless they are cached. While they run, other threads can run.
 
     Raises ConfigurationError if they cannot be compiled.
     """
@@ -129,9 +129,9 @@ def load_kernels() -> Kernels:
 
 
 def load_brief_kernels() -> Kernels:
-    """Return the kernels as `load_kernels` does, but they keep the GIL: for what takes less time than getting it back.
+    """Return the kernels as `load_kernels` does, but keeping the GIL: for work shorter than getting it back.
 
-    That is so for the headers of BRIEF_BYTES at most.
+    That holds for the headers of BRIEF_BYTES at most.
     """
     return _loader.kernels()[1]
 
@@ -144,7 +144,7 @@ def has_checksum_instructions() -> bool:
 
 @functools.cache
 def has_wide_products() -> bool:
-    """Return whether the CPU has what wide_checksum.py computes the same with, faster."""
+    """Return whether the CPU has the instructions with which wide_checksum.py computes CRC-32C faster."""
     return has_checksum_instructions() and _has_features(_WIDE_FEATURES)
 
 
@@ -156,13 +156,13 @@ def _has_features(names: Sequence[str]) -> bool:
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Return where in memory a contiguous array begins; whoever passes that to a kernel keeps the array meanwhile."""
-    address: int = pa.py_buffer(array).address  # numpy takes several times as long to say it
+    """Return the address of a contiguous array; keep the array alive while a kernel uses it."""
+    address: int = pa.py_buffer(array).address  # numpy takes several times as long
     return address
 
 
 def code_of_kernels() -> bytes:
-    """Return the object file of the kernels: a kept one, or one compiled now, and kept if that is possible."""
+    """Return the object file of the kernels: the cached one, or one compiled now, and cached if possible."""
     name = f"kernels-{name_of_code()}.o"
     for folder in _folders():
         if code := _kept_code(folder / name):
@@ -176,13 +176,13 @@ def code_of_kernels() -> bytes:
 
 
 def kept_kernels() -> Path | None:
-    """Return where code that this machine can run is kept; None if none is yet."""
+    """Return the path of cached code that this machine can run; None if there is none yet."""
     name = f"kernels-{name_of_code()}.o"
     return next((folder / name for folder in _folders() if _kept_code(folder / name)), None)
 
 
 def compiled_code() -> bytes:
-    """Return what kernel_compilation.py makes, in a process of its own; settings of numba's do not reach it.
+    """Return the output of kernel_compilation.py, run in its own process without numba's settings.
 
     Raises ConfigurationError if that fails.
     """
@@ -196,12 +196,12 @@ def compiled_code() -> bytes:
     except (OSError, subprocess.SubprocessError) as error:
         told = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-2000:]
         reason = f"the loops that read logs could not be compiled by {' '.join(command)}: {error} {told}"
-        raise ConfigurationError(f"{reason}; install the locked requirements anew, as make setup does") from error
+        raise ConfigurationError(f"{reason}; install the locked requirements again, as make setup does") from error
     return done.stdout
 
 
 def name_of_code() -> str:
-    """Return a name for what the code is made from."""
+    """Return a file name that identifies what the code is compiled from."""
     from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
     digest = hashlib.sha256()
@@ -215,14 +215,14 @@ def name_of_code() -> str:
 
 
 def _folders() -> Iterator[Path]:
-    """Yield where code may be kept, the best place first."""
+    """Yield the folders where code may be cached, the best first."""
     yield _HERE / "__pycache__"
     with contextlib.suppress(RuntimeError):  # a user without a home
         yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remote-log"
 
 
 def _kept_code(path: Path) -> bytes | None:
-    """Return the code that `path` keeps, or None if it does not, is broken, or others may have put it there."""
+    """Return the code in `path`; None if there is none, it is corrupt, or another user could have written it."""
     try:
         with path.open("rb") as file:
             state = os.fstat(file.fileno())
@@ -237,9 +237,9 @@ def _kept_code(path: Path) -> bytes | None:
 
 
 def _keep(code: bytes, path: Path) -> None:
-    """Write `code` to `path` all at once: other processes may do the same now. Raises OSError if it cannot be.
+    """Write `code` to `path` atomically: other processes may do the same now. Raises OSError if it cannot.
 
-    What another user has there stays: two would replace one another's for ever.
+    Another user's file stays: two users would replace each other's for ever.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and path.stat().st_uid != os.geteuid():
@@ -256,7 +256,7 @@ def _keep(code: bytes, path: Path) -> None:
 
 
 def _engine_of(code: bytes) -> Any:
-    """Return what holds the functions of an object file in memory."""
+    """Return the engine that holds the functions of an object file in memory."""
     from llvmlite import binding  # noqa: PLC0415 -- a tenth of a second, for those who scan
 
     binding.initialize_native_target()

@@ -1,7 +1,7 @@
-"""How the kernels read one record, field by field; the layout is in record.py.
+"""How the kernels read one record, field by field; record.py has the layout.
 
-All is spoken of by its address, and checked against the end of what holds it before it is read. What returns an address
-returns a verdict of constants.py instead, with its sign turned, where something is broken.
+Every position is an address, checked against the end of its container before it is read. A function that returns an
+address returns the negated verdict of constants.py instead if something is corrupt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
 @compiled
 def _long_varint(at: int, end: int, max_bytes: int, last_bits: int) -> tuple[int, int]:
-    """Read a varint of up to `max_bytes`: of the last of them Java takes `last_bits` and drops all others."""
+    """Read a varint of up to `max_bytes`: like Java, take `last_bits` of the last one and drop the rest."""
     zigzag = np.uint64(0)
     for i in range(max_bytes):
         if at + i >= end:
@@ -39,7 +39,7 @@ def _long_varint(at: int, end: int, max_bytes: int, last_bits: int) -> tuple[int
 
 @inlined
 def _read_varlong(at: int, end: int) -> tuple[int, int]:
-    """Return the int64 at address `at` and the address behind it, or a verdict with its sign turned."""
+    """Return the int64 at address `at` and the address after it, or a negated verdict."""
     if at < end:
         byte = load_byte(at)
         if byte < 0x80:
@@ -77,7 +77,7 @@ def read_fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, 
     """Read a record from its attributes to the number of its headers.
 
     Returns the deltas of timestamp and offset, length and address of key and value, the number of headers, and the
-    address behind it, or a verdict.
+    address after it, or a verdict.
     """
     time_delta, at = _read_varlong(at + 1, stop)
     if at < 0:
@@ -99,9 +99,9 @@ def read_fields(at: int, stop: int) -> tuple[int, int, int, int, int, int, int, 
 
 @compiled
 def _is_utf8(at: int, end: int, readable: int) -> bool:
-    """Return whether the bytes are UTF-8: the shortest form of each character, none of them half of a surrogate pair.
+    """Return whether the bytes are UTF-8: the shortest form of each character, and no surrogates.
 
-    Bytes up to `readable` may be looked at: short ASCII, which most of it is, then takes one look.
+    Bytes up to `readable` may be read: short ASCII, the usual case, then takes one comparison.
     """
     while at < end:
         if readable - at >= 8 and not load_word(at) & _HIGH_BITS:
@@ -130,11 +130,11 @@ def _is_utf8(at: int, end: int, readable: int) -> bool:
 def read_record_headers(
     at: int, stop: int, count: int, targets: tuple[int, int, int, int, int], used: tuple[int, int, int, int, int]
 ) -> tuple[int, tuple[int, int, int, int, int]]:
-    """Read `count` headers, and write them behind those that there are if they are wanted.
+    """Read `count` headers; if they are wanted, write them after those already there.
 
     `targets` are the addresses of keys, their ends, values, their ends and their validity; `used` counts headers, bytes
-    of keys, bytes of values, null values, and keys that are no UTF-8. Returns the address behind them, or a verdict,
-    and what is used then.
+    of keys, bytes of values, null values, and keys that are not UTF-8. Returns the address after them, or a verdict,
+    and the new `used`.
     """
     keys, key_ends, values, value_ends, validity = targets
     number, key_bytes, value_bytes, nulls, strange_keys = used

@@ -1,8 +1,8 @@
-"""The loops over a window of batches, in the form that is compiled; the layout of what they read is in batch_header.py.
+"""The compiled loops over a window of batches; batch_header.py has the layout of a batch header.
 
-All arguments and results are 64-bit integers, memory is spoken of by its address. What headers claim leads no kernel
-out of the window; `first_mismatch` takes the places of batches from its caller, who has them from `read_headers`.
-machine_code.py gives the kernels.
+All arguments and results are 64-bit integers; memory is given by its address. No claim of a header leads a kernel out
+of the window; `first_mismatch` relies on the positions of its caller, who has them from `read_headers`. machine_code.py
+loads the kernels.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tiered_storage.kafka_log.kernels.kernel_memory import (
 )
 
 _AHEAD = 4096
-"""So many bytes behind a batch, what comes next has time to come from memory before it is looked at."""
+"""So many bytes after a batch, what comes next has time to come from memory before it is looked at."""
 
 
 @inlined
@@ -52,7 +52,7 @@ def _whole_batch(at: int, end: int) -> int:
 
 
 def count_batches(window: int, size: int) -> int:
-    """Return how many whole batches, by their sizes alone, lie one behind the other in the `size` bytes at `window`."""
+    """Return how many whole batches, by their sizes alone, lie one after the other in the `size` bytes at `window`."""
     end = window + size
     count = 0
     at = window

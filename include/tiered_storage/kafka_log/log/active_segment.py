@@ -1,8 +1,8 @@
-"""The segment that a log appends to: batches are gathered, written in large pieces, and indexed as they go out.
+"""The segment that a log appends to: batches are buffered, written in large pieces, and indexed as they are written.
 
-A broker keeps this segment's indexes in its memory map; here they are on the disk after `flush` and `finish`, and as
-those of a closed segment from the beginning on: until something is flushed, the log is as whole as it was. After a
-crash they are rebuilt from the batches, as a broker does it too.
+A broker keeps this segment's indexes memory-mapped; here `flush` and `finish` write them to disk, in the form of a
+closed segment. Until something is flushed, the log is intact as it was. After a crash the indexes are rebuilt from the
+batches, as a broker does it too.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from tiered_storage.kafka_log.records.batch_read import batch_position
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, iterate_segment
 
 WRITE_BYTES = 1 << 20
-"""Batches are gathered up to this size before they go to the file."""
+"""The size up to which batches are buffered before they are written to the file."""
 
 
 class ActiveSegment:
     """Appends to one segment until it is full.
 
-    Not for two threads at once. After an OSError nothing that was acknowledged by `flush` is lost; open the log again.
+    Not thread-safe. After an OSError nothing that `flush` acknowledged is lost; open the log again.
     """
 
     def __init__(self, segment: LogSegment, recovered: RecoveredSegment, config: LogConfig, now: int) -> None:
-        """Go on with `segment` as it was `recovered`; `now` is ms since the epoch, for records without timestamps."""
+        """Continue `segment`, as `recovered`; `now` (ms since the epoch) is the time of records without timestamps."""
         self.segment = segment
         self.next_offset = recovered.next_offset
         self.size = recovered.size
@@ -66,9 +66,9 @@ class ActiveSegment:
         return self._indexes.latest.timestamp
 
     def has_room_for(self, batch: RecordBatch, now: int) -> bool:
-        """Return whether `batch` still goes here: by size, record time, range of offsets and room in the indexes.
+        """Return whether `batch` still fits: by size, record time, range of offsets and room in the indexes.
 
-        `now` (ms since the epoch) decides in place of record time where the first batch has no timestamp.
+        `now` (ms since the epoch) replaces record time if the first batch has no timestamp.
         """
         if self.size + batch.size > self._config.segment_bytes:
             return False
@@ -79,7 +79,7 @@ class ActiveSegment:
         return self._indexes_have_room()
 
     def append(self, batch: bytes | bytearray | memoryview, header: RecordBatch) -> None:
-        """Take `batch`, whose offsets follow those before it; it is on the disk for sure after `flush` or `finish`.
+        """Append `batch`, whose offsets follow those before it; it is durable after `flush` or `finish`.
 
         Raises InvalidLogDirectoryError after `close`.
         """
@@ -94,19 +94,19 @@ class ActiveSegment:
             self.write_out()
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Take a transaction whose abort marker was the last batch that was appended."""
+        """Add a transaction whose abort marker was the last appended batch."""
         self._aborted.append(transaction)
 
     def offset_index(self) -> OffsetIndex:
-        """Return the offset index of what was written out."""
+        """Return the offset index of the batches written so far."""
         return self._indexes.offset_index()
 
     def transaction_index(self) -> TransactionIndex:
-        """Return the transaction index of what was appended."""
+        """Return the transaction index of the batches appended so far."""
         return TransactionIndex(self.segment.base_offset, tuple(self._aborted))
 
     def before(self, end_offset: int) -> RecoveredSegment:
-        """Return what is left without the batch that reaches `end_offset`, and those behind it; change nothing.
+        """Return the state without the batch that reaches `end_offset` and the later ones; change nothing.
 
         Batches are read from the last index entry before it on. Raises CorruptRecordError if one is damaged.
         """
@@ -130,7 +130,7 @@ class ActiveSegment:
         )
 
     def has_producers_from(self, position: int) -> bool:
-        """Return whether a batch from `position` (bytes) on is of a producer, or cannot be read."""
+        """Return whether a batch from `position` (bytes) on has a producer, or cannot be read."""
         rest = iterate_segment(
             self.segment.log_path, self.segment.base_offset, start_position=position, verify_crc=False
         )
@@ -140,7 +140,7 @@ class ActiveSegment:
             return True
 
     def write_out(self) -> None:
-        """Write the gathered batches to the file, where others can read them, though not yet for sure to the disk."""
+        """Write the buffered batches to the file, where others can read them, but without fsync."""
         if not self._gathered:
             return
         position = self.size - len(self._gathered)
@@ -151,7 +151,7 @@ class ActiveSegment:
         self._gathered_batches = 0
 
     def flush(self) -> None:
-        """Bring all batches and the indexes so far to the disk."""
+        """Write all batches and their index entries to disk, durably."""
         self.write_out()
         os.fsync(self._open_descriptor())
         self._offset_file.bring_up_to(self._indexes.offset_index().to_bytes())
@@ -160,7 +160,7 @@ class ActiveSegment:
             _append_rest(self.segment.transaction_index_path, self.transaction_index().to_bytes())
 
     def finish(self) -> None:
-        """Bring the segment to the disk as a closed one: the last entry of its time index is its largest timestamp."""
+        """Write the segment durably as a closed one: the last entry of its time index is its largest timestamp."""
         self.write_out()
         self._indexes.close()
         self.flush()
@@ -170,19 +170,19 @@ class ActiveSegment:
         self._open_descriptor()
 
     def close(self) -> None:
-        """Let go of the file, and of what was not written out; doing it twice is harmless."""
+        """Close the file, and drop what is still buffered; repeated calls are harmless."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _age(self, timestamp: int, now: int) -> int:
-        """Return the ms between the first batch and one of `timestamp`, or since opening where records have no time."""
+        """Return the ms between the first batch and `timestamp`; since opening if records have no timestamps."""
         if self._first_timestamp is not None and self._first_timestamp >= 0:
             return timestamp - self._first_timestamp
         return now - self._opened_at
 
     def _indexes_have_room(self) -> bool:
-        """Return whether both indexes can take an entry for one more batch, and the time index its last one then."""
+        """Return whether both indexes have room for one more batch's entry, and the time index for its final one."""
         if self._free_entries() > self._gathered_batches:
             return True
         self.write_out()
@@ -208,13 +208,13 @@ def _write_all(descriptor: int, content: bytearray, position: int) -> None:
 
 @dataclass(slots=True)
 class _GrowingFile:
-    """A file whose first `length` bytes stay as they are, and what it has behind them does not."""
+    """A file whose first `length` bytes are durable and correct; the rest may be wrong."""
 
     path: Path
     length: int
 
     def bring_up_to(self, content: bytes) -> None:
-        """Make `content`, which begins with those bytes, all of the file, durably."""
+        """Make `content`, which begins with those bytes, the whole content of the file, durably."""
         with self.path.open("r+b") as file:
             file.truncate(self.length)
             file.seek(self.length)
@@ -232,7 +232,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _append_rest(path: Path, content: bytes) -> None:
-    """Bring a file that holds the beginning of `content` up to all of it, durably."""
+    """Extend a file that holds the beginning of `content` to all of it, durably."""
     with path.open("ab") as file:
         file.write(content[file.tell() :])
         file.flush()

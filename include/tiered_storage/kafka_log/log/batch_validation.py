@@ -1,17 +1,17 @@
-"""What a log makes sure of in a batch that a producer sends, before it gives it a place.
+"""The checks on a producer's batch before a log appends it.
 
     whole      one batch of magic 2, its size that of its bytes, its checksum right, its codec known
     header     as many records as offsets, one at least; not a control batch, no delete horizon, and stamped by the
                producer's clock; a producer id comes with an epoch and a sequence number, a transaction with a producer
     records    decompress and decode to the last byte, and their offset deltas are 0, 1, 2, ...
-    times      those that have one lie within two limits around the log's clock, unless that stamps the batch
+        times      each timestamp lies within two limits around the log's clock, unless the log stamps the batch
 
-The largest timestamp that the header claims is not checked but corrected, as a broker does it.
+    A wrong largest timestamp in the header is not refused but corrected, as a broker does it.
 
-A broker is laxer in some things: it takes a delete horizon; a batch stamped with append time, where its own clock does
-not stamp it, for one with create time; offset deltas with gaps or repeated, where there is no codec; a wrong checksum
-of an lz4 frame; ids below -1, for none; an id without an epoch; a transaction without an id. It is stricter in one: a
-batch has to come with base offset 0.
+    A broker is laxer in some points: it accepts a delete horizon; a batch stamped with append time, as one with create
+    time, if its own clock does not stamp it; gaps or repeats in offset deltas, if there is no codec; a wrong checksum
+    of an lz4 frame; ids below -1, as none; an id without an epoch; a transaction without an id. It is stricter in one:
+    a batch must have base offset 0.
 
 Source: LogValidator and UnifiedLog of released Kafka 4.x; KIP-32, KIP-937 (limits of timestamps), KIP-1030 (their
 defaults).
@@ -41,9 +41,9 @@ from tiered_storage.kafka_log.records.record import INT64_MAX
 from tiered_storage.kafka_log.records.record_batch import read_records
 
 SOURCE = "<batch>"
-"""What errors name in the place of a file."""
+"""The name that errors give in place of a file."""
 FEW_RECORDS = 32
-"""So many records are decoded one by one in less time than it takes to set the kernels going."""
+"""Up to this many records, decoding one by one is faster than starting the kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RecordTimes:
 
     @classmethod
     def of(cls, chunks: Iterable[NDArray[np.int64]]) -> RecordTimes:
-        """Return those of all `chunks` of timestamps together."""
+        """Return the times of all `chunks` of timestamps together."""
         earliest: int | None = None
         latest = NO_TIMESTAMP
         for chunk in chunks:
@@ -68,9 +68,9 @@ class RecordTimes:
 
 
 def read_produced_batch(batch: bytes) -> RecordBatch:
-    """Return the header of one encoded batch that a producer may send, as far as the header tells.
+    """Return the header of one encoded batch if a producer may send it, as far as the header shows.
 
-    Raises CorruptRecordError if it is not whole, and as `check_produced_header` does.
+    Raises CorruptRecordError if it is incomplete, and as `check_produced_header` does.
     """
     header = read_batch_header(batch, source=SOURCE)
     if header.size != len(batch):
@@ -83,7 +83,7 @@ def read_produced_batch(batch: bytes) -> RecordBatch:
 
 
 def check_produced_header(header: RecordBatch) -> None:
-    """Raise ConfigurationError where no producer may send a batch with `header`, whoever stamps it."""
+    """Raise ConfigurationError if no producer may send a batch with `header`, whoever stamps it."""
     offsets = header.last_offset_delta + 1
     if header.record_count != offsets:
         raise ConfigurationError(f"the batch has {header.record_count} records for {offsets} offsets: these have gaps")
@@ -100,7 +100,7 @@ def check_produced_header(header: RecordBatch) -> None:
 
 
 def check_marker(kind: ControlRecordType, producer_id: int, producer_epoch: int) -> None:
-    """Raise ConfigurationError where no coordinator may end a transaction like this."""
+    """Raise ConfigurationError if no coordinator may end a transaction with this marker."""
     if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
         raise ConfigurationError(f"an end marker of kind {kind.name}: a transaction ends with ABORT or COMMIT")
     if not (0 <= producer_id <= INT64_MAX and 0 <= producer_epoch <= INT16_MAX):
@@ -108,9 +108,9 @@ def check_marker(kind: ControlRecordType, producer_id: int, producer_epoch: int)
 
 
 def read_record_times(batch: bytes, header: RecordBatch, *, few_records: int = FEW_RECORDS) -> RecordTimes:
-    """Decode every record of `batch`, which has as many as offsets, and return what their timestamps come to.
+    """Decode every record of `batch`, which has as many as offsets, and return their earliest and latest timestamps.
 
-    Up to `few_records` of them are decoded without the kernels, with the same outcome. Its checksum is not verified
+    Up to `few_records` of them are decoded without the kernels, with the same result. Its checksum is not verified
     again. Raises CorruptRecordError if a record cannot be read or an offset delta is not the next one.
     """
     if header.record_count > few_records:
@@ -120,7 +120,7 @@ def read_record_times(batch: bytes, header: RecordBatch, *, few_records: int = F
 
 
 def check_timestamps(times: RecordTimes, now: int, config: LogConfig, partition: str) -> None:
-    """Raise InvalidTimestampError, naming `partition`, where `times` are too far from `now` (ms) for `config`."""
+    """Raise InvalidTimestampError, naming `partition`, if `times` are too far from `now` (ms) for `config`."""
     if times.earliest is None:
         return
     first, last = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
@@ -128,8 +128,8 @@ def check_timestamps(times: RecordTimes, now: int, config: LogConfig, partition:
         if not first <= timestamp <= last:
             raise InvalidTimestampError(
                 f"{partition}: a record has timestamp {timestamp}; message_timestamp_before_max_ms and "
-                f"message_timestamp_after_max_ms allow those from {first} to {last}: set the producer's clock, raise "
-                "the limit, or let the log stamp its records"
+                f"message_timestamp_after_max_ms allow {first} to {last}: set the producer's clock, raise the limit, "
+                "or let the log stamp its records"
             )
 
 

@@ -1,4 +1,4 @@
-"""One partition's log on the local disk, in the files that a Kafka broker keeps, open for writing.
+"""One partition's log on the local disk, in a Kafka broker's files, open for writing.
 
     {topic}-{partition}/
         {base offset}.log, .index, .timeindex, .txnindex   see log_segment.py
@@ -8,9 +8,9 @@
 
     log start <= last stable offset <= high watermark <= log end
 
-A log is its only replica unless `update_high_watermark` says otherwise: the high watermark is its end. Here is how it
-is opened and what is appended; batch_validation.py, log_append.py and producer_entry.py say what may be, unified_log.py
-what else a log does, recovery/log_leftovers.py and recovery/log_loader.py what opening it repairs.
+A log is its only replica unless `update_high_watermark` is called: the high watermark is its end. This module opens a
+log and appends to it; batch_validation.py, log_append.py and producer_entry.py define what may be appended,
+unified_log.py what else a log does, recovery/log_leftovers.py and recovery/log_loader.py what opening repairs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_
 
 
 class LocalLog(UnifiedLog):
-    """The log of one partition, open for writing. Not for two threads or two processes at once."""
+    """The log of one partition, open for writing. For one thread of one process."""
 
     @classmethod
     def create(
@@ -84,11 +84,11 @@ class LocalLog(UnifiedLog):
     ) -> Self:
         """Create the partition's directory in `log_directory` and an empty log in it that begins at `base_offset`.
 
-        `lock` as for `open`. Raises ConfigurationError for a topic, partition or topic id that Kafka does not take,
+        `lock` as for `open`. Raises ConfigurationError for a topic, partition or topic id that Kafka refuses,
         InvalidLogDirectoryError if the directory exists, LogDirectoryLockedError if `log_directory` is in use.
         """
         directory = log_directory / partition_directory_name(topic, partition)
-        decode_uuid(topic_id)  # before anything is made
+        decode_uuid(topic_id)  # before anything is created
         log_directory.mkdir(parents=True, exist_ok=True)
         with locked_for_writing(log_directory, lock) as own:
             try:
@@ -118,12 +118,12 @@ class LocalLog(UnifiedLog):
     ) -> Self:
         """Open the log in the partition's `directory`.
 
-        What a crash left behind the last whole batch is cut off (`truncated_bytes`), indexes and the state of producers
-        are rebuilt, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point`
-        are what the log directory's checkpoints say: without the latter only the last segment is taken for unfinished.
-        A log that was closed in order ended at the recovery point: that is `closed_at` then, and `recovery_point` None.
-        A damaged batch that was on the disk by either of them is not cut off.
-        Unless `lock` says that the caller holds that of the log directory, it is taken here until `close`.
+        What a crash left after the last whole batch is truncated (`truncated_bytes`), indexes and producer state are
+        rebuilt, and leader epochs that begin past the end are dropped. `log_start_offset` and `recovery_point` come
+        from the log directory's checkpoints; without a recovery point only the last segment counts as unfinished. After
+        a clean shutdown, `closed_at` is the recovery point, where the log ended, and `recovery_point` is None. A
+        damaged batch below either of them is not truncated, since it was on disk. Unless the caller passes its `lock`
+        on the log directory, this takes one until `close`.
 
         Raises InvalidLogDirectoryError if `directory` holds no log or is a symbolic link, LogDirectoryLockedError
         if it is in use, CorruptIndexError for a broken checkpoint, UnsupportedMagicError for batches of an older
@@ -158,13 +158,13 @@ class LocalLog(UnifiedLog):
     ) -> int:
         """Append `records` as one batch and return its base offset; the records' own offsets are ignored.
 
-        `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the clock stamps the batch; the
-        times of the records stay in it, though no reader shows them. With a producer id all is as for
+        `leader_epoch` is the latest one (0 at first) unless given. With LOG_APPEND_TIME the log stamps the batch; the
+        records keep their own times, though no reader shows them. With a producer id, everything is as for
         `append_encoded_batch`.
 
-        Raises ConfigurationError if the batch is empty, larger than `max_message_bytes` or a segment, or of a
-        leader epoch that is over; InvalidTimestampError for a record too far from the clock, unless that stamps the
-        batch; and as `append_encoded_batch` for one that is not its producer's turn.
+        Raises ConfigurationError if the batch is empty, larger than `max_message_bytes` or a segment, or of an outdated
+        leader epoch; InvalidTimestampError for a record too far from the clock, unless the log stamps the batch; and as
+        `append_encoded_batch` for one out of its producer's order.
         """
         batch = encode_batch(
             place_records(records, self.log_end_offset),
@@ -194,15 +194,15 @@ class LocalLog(UnifiedLog):
         """Append one encoded `batch`, as a producer sends it, and return the base offset that it gets here.
 
         It is checked and decoded to its last byte: see batch_validation.py. Its base offset and leader epoch are set,
-        which its checksum does not cover; with LOG_APPEND_TIME it is stamped as well; else it is kept as it is, but for
-        a largest timestamp that its records belie. One of its producer's last five batches is not appended again: the
-        offset that it has is returned.
+        which its checksum does not cover; with LOG_APPEND_TIME it is stamped as well; otherwise it stays as it is,
+        except that a wrong largest timestamp is corrected. A repetition of one of its producer's last five batches is
+        not appended: the offset of the first one is returned.
 
-        Raises ConfigurationError for one that a producer may not send, is larger than `max_message_bytes` or a segment,
-        or is of a leader epoch that is over; CorruptRecordError for one that is not whole or cannot be decoded;
-        InvalidTimestampError for a record too far from the clock, unless that stamps the batch;
-        OutOfOrderSequenceError, InvalidProducerEpochError or InvalidTransactionStateError for one that is not its
-        producer's turn.
+        Raises ConfigurationError for one that a producer may not send, that is larger than `max_message_bytes` or a
+        segment, or of an outdated leader epoch; CorruptRecordError for one that is incomplete or cannot be decoded;
+        InvalidTimestampError for a record too far from the clock, unless the log stamps the batch;
+        OutOfOrderSequenceError, InvalidProducerEpochError or InvalidTransactionStateError for one out of its producer's
+        order.
         """
         epoch = self._epoch_to_write(leader_epoch)
         header = read_produced_batch(batch)
@@ -226,9 +226,9 @@ class LocalLog(UnifiedLog):
     ) -> int:
         """Append the marker that ends a producer's transaction, `kind` ABORT or COMMIT, and return its offset.
 
-        Raises InvalidProducerEpochError for a producer epoch that is over (from `transaction_version` 2 on: that is not
-        a new one), TransactionCoordinatorFencedError for a coordinator epoch that is over, ConfigurationError for
-        another `kind`, no producer, or a marker larger than `max_message_bytes` or a segment.
+        Raises InvalidProducerEpochError for an outdated producer epoch (from `transaction_version` 2 on: one that is
+        not new), TransactionCoordinatorFencedError for an outdated coordinator epoch, ConfigurationError for another
+        `kind`, no producer, or a marker larger than `max_message_bytes` or a segment.
         """
         check_marker(kind, producer_id, producer_epoch)
         marker = EndTransactionMarker(kind, coordinator_epoch, self._clock())
@@ -249,10 +249,10 @@ class LocalLog(UnifiedLog):
         return batch.header.base_offset
 
     def append_as_follower(self, batches: bytes, *, leader_epoch: int | None = None) -> int:
-        """Append `batches` as a leader sent them, with the offsets and epochs that they have; return the log's new end.
+        """Append `batches` from a leader, with the offsets and epochs that they have; return the log's new end.
 
-        A last batch that is cut is left out, and so is all from the first batch of an epoch above `leader_epoch` on.
-        Nothing is checked of producers: their leader did. Offsets may have gaps, as compaction leaves them.
+        An incomplete last batch is left out, and so is everything from the first batch of an epoch above `leader_epoch`
+        on. Producers are not checked: the leader did that. Offsets may have gaps, as compaction leaves them.
 
         Raises UnexpectedAppendOffsetError if they begin below the log's end, CorruptRecordError if one is broken,
         ConfigurationError if one is larger than a segment or its leader epoch falls; nothing is appended then.
@@ -272,7 +272,7 @@ class LocalLog(UnifiedLog):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close, unless the log was let go; where `error` has left nothing to close in order, that one is raised."""
+        """Close, unless the log was abandoned; if `error` made a clean close impossible, raise that one."""
         if self._is_let_go:
             return
         with suppress(InvalidLogDirectoryError) if error is not None else nullcontext():

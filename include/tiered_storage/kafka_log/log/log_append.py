@@ -1,6 +1,6 @@
-"""What a log changes in the batches of producers, and checks in those of a leader, before it appends them.
+"""How a log changes batches from producers, and checks batches from a leader, before it appends them.
 
-What it checks in those of producers is in batch_validation.py.
+batch_validation.py checks batches from producers.
 
 Source: LogValidator and UnifiedLog of released Kafka.
 """
@@ -32,7 +32,7 @@ _LEADER_EPOCH_POSITION = 12
 
 @dataclass(frozen=True, slots=True)
 class PlacedBatch:
-    """A batch as it goes into the log, and its header."""
+    """A batch as it is appended, and its header."""
 
     content: bytes | bytearray | memoryview
     header: RecordBatch
@@ -54,10 +54,10 @@ def place_records(records: Sequence[Record], base_offset: int) -> list[Record]:
 def place_batch(
     batch: bytes, base_offset: int, leader_epoch: int, max_timestamp: int, timestamp_type: TimestampType
 ) -> PlacedBatch:
-    """Return the encoded `batch` of a producer with its place in the log, and its largest timestamp (ms) set right.
+    """Return the encoded `batch` of a producer with its place in the log, and its largest timestamp (ms) corrected.
 
     With LOG_APPEND_TIME that is the log's own time, and stamps the batch. Raises CorruptRecordError if its offsets
-    would exceed the highest one that there is.
+    would exceed the highest possible one.
     """
     placed = bytearray(batch)
     _BASE_OFFSET.pack_into(placed, 0, base_offset)
@@ -72,9 +72,9 @@ def place_batch(
 def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, partition: str) -> list[PlacedBatch]:
     """Return the batches in `content`, as a leader sent them for a log that ends before `next_offset`.
 
-    A last batch that is cut is left out, and so is all from the first batch on whose leader epoch is above
-    `leader_epoch`. Raises CorruptRecordError if one is broken, and UnexpectedAppendOffsetError, naming `partition`,
-    if one begins below the end of what comes before it.
+    An incomplete last batch is left out, and so is everything from the first batch with a leader epoch above
+    `leader_epoch` on. Raises CorruptRecordError if one is corrupt, and UnexpectedAppendOffsetError, naming `partition`,
+    if one begins below the end of the one before it.
     """
     batches: list[PlacedBatch] = []
     at = 0
@@ -98,9 +98,9 @@ def split_batches(content: bytes, next_offset: int, leader_epoch: int | None, pa
 
 
 def read_markers(batches: Sequence[PlacedBatch]) -> list[EndTransactionMarker | None]:
-    """Return the end marker of each of `batches`, which a leader sent one behind the other; None: it is none.
+    """Return the end marker of each of `batches`, sent by a leader one after the other; None if it has none.
 
-    Raises CorruptRecordError, naming the place in what was sent, if a control record cannot be read.
+    Raises CorruptRecordError, with the position in what was sent, if a control record cannot be read.
     """
     markers: list[EndTransactionMarker | None] = []
     at = 0
@@ -112,7 +112,7 @@ def read_markers(batches: Sequence[PlacedBatch]) -> list[EndTransactionMarker | 
 
 
 def check_size(header: RecordBatch, most: int, partition: str) -> None:
-    """Raise ConfigurationError, naming `partition`, where a batch has more than `most` bytes."""
+    """Raise ConfigurationError, naming `partition`, if a batch has more than `most` bytes."""
     if header.size > most:
         raise ConfigurationError(
             f"{partition}: a batch of {header.size} bytes is larger than the {most} bytes that "
@@ -121,13 +121,13 @@ def check_size(header: RecordBatch, most: int, partition: str) -> None:
 
 
 def check_leader_epoch(leader_epoch: int, latest: int | None, partition: str) -> None:
-    """Raise ConfigurationError, naming `partition`, where `leader_epoch` is no epoch, or before the `latest` one."""
+    """Raise ConfigurationError, naming `partition`, if `leader_epoch` is invalid, or before the `latest` one."""
     if leader_epoch > INT32_MAX or leader_epoch < (0 if latest is None else latest):
         raise ConfigurationError(f"{partition}: leader epoch {leader_epoch} cannot follow epoch {latest or 0}")
 
 
 def check_followed_epochs(batches: Sequence[PlacedBatch], latest: int | None, partition: str) -> None:
-    """Raise ConfigurationError, naming `partition`, where the leader epochs of `batches`, as far as known, fall."""
+    """Raise ConfigurationError, naming `partition`, if the known leader epochs of `batches` fall."""
     for batch in batches:
         epoch = batch.header.partition_leader_epoch
         if epoch != NO_LEADER_EPOCH:

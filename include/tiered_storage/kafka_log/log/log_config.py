@@ -1,4 +1,4 @@
-"""The settings by which a log is written, with Kafka's defaults."""
+"""The settings of a local log, with Kafka's defaults."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ INT64_MAX = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """How a log is cut into segments and indexed; each field is Kafka's topic setting of the same words.
+    """How a log is cut into segments and indexed; each field is the Kafka topic setting of the same name.
 
     `segment_bytes`, `segment_index_bytes`, `max_message_bytes` (of one whole batch) and `index_interval_bytes` are
-    bytes, `segment_ms` is ms of record time. A record may be `message_timestamp_before_max_ms` ms earlier than the
-    log's clock and `message_timestamp_after_max_ms` ms later, where its producer's clock stamps it.
+    bytes, `segment_ms` is ms of record time. A record stamped by its producer may be `message_timestamp_before_max_ms`
+    ms earlier than the log's clock and `message_timestamp_after_max_ms` ms later.
 
-    The log is flushed once `flush_messages` offsets or `flush_ms` ms have passed since the last time. It looks at that
-    when it has taken a batch, and never in between: a log that is not written to any more is not flushed by `flush_ms`.
+    The log is flushed once `flush_messages` offsets or `flush_ms` ms have passed since the last flush. It checks that
+    only after an append: an idle log is not flushed by `flush_ms`.
 
-    `retention_ms` and `retention_bytes` (-1: no limit) say what retention takes, once it is asked for;
-    `file_delete_delay_ms` later the files go too. A producer is forgotten after `producer_id_expiration_ms` of silence.
+    `retention_ms` and `retention_bytes` (-1: no limit) decide what a retention call removes from the log; the files are
+    deleted `file_delete_delay_ms` later. A producer is forgotten after `producer_id_expiration_ms` of silence.
 
-    Raises ConfigurationError for what no segment can satisfy.
+    Raises ConfigurationError for a value that no segment can satisfy.
     """
 
     segment_bytes: int = 1 << 30

@@ -1,13 +1,13 @@
-"""Writes a whole log directory that a broker takes for its own: partitions, checkpoints, identity, lock.
+"""Write a whole log directory that a broker accepts as its own: partitions, checkpoints, identity, lock.
 
     .lock                                held from the beginning to the end
     meta.properties                      version 1, see meta_properties.py
     {topic}-{partition}/                 see local_log.py
-    replication-offset-checkpoint        at the end, and when asked for: each log's high watermark
-    recovery-point-offset-checkpoint     likewise: up to where each log is on the disk, at the end all of it
-    log-start-offset-checkpoint          likewise: each log's start
-                                         (what these three said of a partition that is here but not opened, as one
-                                         without any segment, stays in them)
+        replication-offset-checkpoint        at the end, and on request: each log's high watermark
+        recovery-point-offset-checkpoint     likewise: up to where each log is durable, at the end all of it
+        log-start-offset-checkpoint          likewise: each log's start
+                                             (all three keep their entries for partitions that are here but not open,
+                                             such as one without any segment)
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
                                          recovery and removes it; we do so when all logs are open
 
@@ -57,7 +57,7 @@ _CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_
 
 
 class LogDirectoryWriter:
-    """A log directory that is ours alone until it is closed; its logs are closed with it."""
+    """A log directory, locked until it is closed; closing it closes its logs."""
 
     def __init__(self, root: Path, lock: DirectoryLock, clock: Clock) -> None:
         """Use `create` or `open`."""
@@ -65,11 +65,11 @@ class LogDirectoryWriter:
         self._clock = clock
         self._logs: dict[tuple[str, int], LocalLog] = {}
         self._found_high_watermarks: dict[tuple[str, int], tuple[int, int]] = {}
-        """What the checkpoint said when a log was opened, and the log's end then."""
+        """The checkpoint's offset when each log was opened, and the log's end then."""
         self._passed_over: dict[str, dict[tuple[str, int], int]] = {}
-        """What each checkpoint said of partitions that are here, but not open."""
+        """The entries of each checkpoint for partitions that are here but not open."""
         self._only_local: set[tuple[str, int]] = set()
-        """Logs that no broker tiers: made here, or without a log start in the checkpoint, which a tiered one has."""
+        """Logs that no broker tiers: created here, or without a log start in the checkpoint, which a tiered one has."""
         self._lock = lock
         self._closed = False
         self._open_files = ExitStack()
@@ -85,7 +85,7 @@ class LogDirectoryWriter:
         directory_id: str | None = None,
         clock: Clock = wall_clock,
     ) -> Self:
-        """Make `root` the log directory of a broker of that cluster; `directory_id` is random unless given.
+        """Create `root` as the log directory of a broker of that cluster; `directory_id` is random unless given.
 
         Raises InvalidLogDirectoryError if `root` is one already, LogDirectoryLockedError if it is in use.
         """
@@ -104,10 +104,10 @@ class LogDirectoryWriter:
 
     @classmethod
     def open(cls, root: Path, config: LogConfig | None = None, *, clock: Clock = wall_clock) -> Self:
-        """Go on with the log directory `root` and open all its logs.
+        """Open the log directory `root` and all its logs.
 
-        Raises InvalidLogDirectoryError if it is none, LogDirectoryLockedError if it is in use, and whatever
-        LocalLog.open raises.
+        Raises InvalidLogDirectoryError if it is not one, LogDirectoryLockedError if it is in use, and as LocalLog.open
+        does.
         """
         writer = cls(root, DirectoryLock.acquire(root), clock)
         try:
@@ -142,9 +142,9 @@ class LogDirectoryWriter:
         return tuple(event for log in self._logs.values() for event in log.mended)
 
     def write_checkpoints(self) -> None:
-        """Write down each log's recovery point, high watermark and start, as a broker does now and then.
+        """Write each log's recovery point, high watermark and start to the checkpoints, as a broker does now and then.
 
-        After a crash only what lies behind the recovery points is read again, and `delete_records` is not forgotten.
+        After a crash, only data after the recovery points are read again, and `delete_records` is remembered.
         """
         recovery_points = {partition: log.recovery_point for partition, log in self._logs.items()}
         high_watermarks = {partition: self._high_watermark(partition) for partition in self._logs}
@@ -160,10 +160,10 @@ class LogDirectoryWriter:
             write_offset_checkpoint(self.root / name, self._passed_over.get(name, {}) | offsets)
 
     def close(self) -> None:
-        """Bring all logs to the disk, then write the checkpoints and, last, the mark of a clean shutdown.
+        """Write all logs to disk, then the checkpoints and, last, the clean-shutdown mark.
 
-        Doing it twice is harmless. What cannot be closed in order raises, and leaves neither checkpoints nor mark: the
-        next one to open the directory recovers it.
+        Repeated calls are harmless. If a log cannot be closed cleanly, this raises, and writes neither checkpoints nor
+        mark: the next one to open the directory recovers it.
         """
         if self._closed:
             return
@@ -181,7 +181,7 @@ class LogDirectoryWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close; after an error without the checkpoints and the mark, so that the next one to open it recovers."""
+        """Close; after an error write neither checkpoints nor mark: the next one to open it recovers it."""
         if error is None:
             self.close()
         elif not self._closed:
@@ -189,7 +189,7 @@ class LogDirectoryWriter:
             self._open_files.__exit__(kind, error, traceback)
 
     def _open_logs(self, config: LogConfig | None) -> None:
-        """Open the logs; without the mark of a clean shutdown each is read again from its recovery point on."""
+        """Open the logs; without a clean-shutdown mark, read each again from its recovery point on."""
         was_clean = (self.root / CLEAN_SHUTDOWN).is_file()
         remove_temporary_files(self.root, (META_PROPERTIES, CLEAN_SHUTDOWN, *_CHECKPOINTS))
         for directory in self.root.iterdir():
@@ -229,7 +229,7 @@ class LogDirectoryWriter:
         return offsets
 
     def _high_watermark(self, partition: tuple[str, int]) -> int:
-        """Return what stood in the checkpoint as long as nothing was appended: other replicas may have had less."""
+        """Return the checkpoint's value until something is appended: other replicas may have less of the log."""
         log = self._logs[partition]
         found, log_end = self._found_high_watermarks.get(partition, (0, -1))
         is_untouched = log_end == log.log_end_offset == log.high_watermark

@@ -1,4 +1,4 @@
-"""What a reader gets of a log: up to where, and with which aborted transactions.
+"""Isolation levels of a read, and its result.
 
 Source: KIP-98 (isolation levels); released Kafka.
 """
@@ -12,22 +12,22 @@ from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransactio
 
 
 class Isolation(Enum):
-    """Up to where a log is read."""
+    """How far a log is read."""
 
     LOG_END = "log_end"
-    """All that there is, as a follower reads it."""
+    """To the log's end, as a follower reads it."""
     READ_UNCOMMITTED = "read_uncommitted"
     """Up to the high watermark."""
     READ_COMMITTED = "read_committed"
-    """Up to the last stable offset, and told which transactions were aborted."""
+    """Up to the last stable offset, with the aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatches:
-    """Whole batches of a log, as they stand in it, and the log's offsets at that moment.
+    """Whole batches of a log, unchanged, and the log's offsets at that moment.
 
-    `aborted` are the transactions of which `batches` hold records that a read_committed consumer skips: those between
-    the first offset and the abort marker, of that producer. Offsets are exclusive ends, but for `log_start_offset`.
+    `aborted` are the aborted transactions with records in `batches`: a read_committed consumer skips the records of
+    that producer between the first offset and the abort marker. Offsets are exclusive ends, except `log_start_offset`.
     """
 
     batches: bytes

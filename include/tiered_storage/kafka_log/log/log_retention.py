@@ -1,12 +1,12 @@
-"""Which segments of a log on the local disk are over, by time, by size, and by the log's start.
+"""Which segments of a local log retention deletes: by time, by size, and by the log's start.
 
-Always from the first segment on, and as long as each ends up to the high watermark:
+Always from the first segment on, and only those that end at or below the high watermark:
 
     log start   the next segment begins at the log start or before it
     size        without the segment, the log still has `retention_bytes` or more
     time        the segment's largest timestamp is more than `retention_ms` ago, by its time index and by its batches
 
-The active segment can be over by time or by size, once the high watermark is at the log's end: it is rolled then.
+The active segment may expire by time or size once the high watermark is at the log's end: it is rolled then.
 
 Source: UnifiedLog of released Kafka.
 """
@@ -22,12 +22,12 @@ from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 
-_AGE_UNKNOWN = "left as it is, with all behind it, since nobody can tell its age: log start or size let it go"
+_AGE_UNKNOWN = "kept, with all segments after it, since its age is unknown: log start or size can still expire it"
 
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """From where to where a log goes: all offsets; `high_watermark` and `end_offset` are exclusive."""
+    """The range of a log; `high_watermark` and `end_offset` are exclusive."""
 
     start_offset: int
     high_watermark: int
@@ -37,9 +37,9 @@ class LogLimits:
 def segments_to_delete(
     segments: LogSegments, limits: LogLimits, config: LogConfig, now: int, report: Report
 ) -> list[LogSegment]:
-    """Return the segments that are over at `now` (ms), from the first one on; an empty active one never is.
+    """Return the segments that have expired at `now` (ms), from the first one on; an empty active one never has.
 
-    One whose age cannot be told, since it is broken, is not over by time, nor is what follows it: `report` is told.
+    A corrupt segment without a known age does not expire by time, nor do those after it; each is passed to `report`.
     """
     ends = [*(segment.base_offset for segment in segments.all[1:]), limits.end_offset]
     candidates = [
@@ -87,7 +87,7 @@ def _over_by_time(
 
 
 def _is_older(segments: LogSegments, segment: LogSegment, timestamp: int) -> bool:
-    """An index that is wrong shall not cost records: only what the batches themselves say makes a segment go."""
+    """A wrong index must not cost records: only the timestamps in the batches expire a segment."""
     return (
         segments.latest_timestamp(segment) < timestamp
         and segments.latest_timestamp(segment, confirmed=True) < timestamp

@@ -1,7 +1,7 @@
 """The segments of one log that is open for appending: closed ones, and the active one at the end.
 
-Here is what they do together, as files: append and roll, find and read, cut and replace. What the offsets mean, who the
-producers are and which leader wrote is LocalLog's affair.
+This module combines them as files: append and roll, find and read, cut and replace. LocalLog knows what offsets,
+producers and leader epochs mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BASE_OFFSET = attrgetter("base_offset")
 
 
 class LogSegments:
-    """The segments in one partition's directory. Not for two threads at once."""
+    """The segments in one partition's directory. Not thread-safe."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class LogSegments:
         clock: Clock,
         report: Report,
     ) -> None:
-        """Go on with `segments`, by rising base offset, of which the last is the active one as it was recovered.
+        """Continue `segments`, by rising base offset; the last is the active one, already recovered.
 
-        Each index that is found missing or broken later, and is rebuilt, is told to `report`.
+        `report` gets each index that is found missing or corrupt later, and is rebuilt.
         """
         self.directory = segments[-1].directory
         self._segments = list(segments)
@@ -63,18 +63,18 @@ class LogSegments:
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the last batch, or the base offset of an active segment that is empty."""
+        """The first offset after the last batch, or the base offset of an empty active segment."""
         return self._active.next_offset
 
     def size_of(self, segment: LogSegment) -> int:
-        """Return the bytes of a segment's batches."""
+        """Return the size of a segment's batches in bytes."""
         return self._active.size if segment == self._active.segment else segment.size()
 
     def latest_timestamp(self, segment: LogSegment, *, confirmed: bool = False) -> int:
-        """Return the largest timestamp (ms) of a segment: its records', or where they have none, its `.log` file's.
+        """Return the largest timestamp (ms) of a segment's records; if they have none, that of its `.log` file.
 
-        It is as its time index tells it, or, `confirmed`, as its batches do. Raises CorruptRecordError if the index
-        is missing or broken, and so is the log from which to build it.
+        It comes from the time index, or, if `confirmed`, from the batches. Raises CorruptRecordError if the index is
+        missing or corrupt, and so is the log from which to rebuild it.
         """
         latest = self._latest_record_timestamp(segment, confirmed=confirmed)
         return latest if latest >= 0 else segment.log_path.stat().st_mtime_ns // 1_000_000
@@ -88,11 +88,11 @@ class LogSegments:
             self._active.add_aborted(aborted)
 
     def has_room_for(self, header: RecordBatch) -> bool:
-        """Return whether the active segment takes such a batch, or has to be rolled before."""
+        """Return whether the active segment has room for such a batch; if not, it must be rolled first."""
         return self._active.has_room_for(header, self._clock())
 
     def roll(self, base_offset: int) -> None:
-        """Begin a new active segment at `base_offset`, behind one that was finished by `finish`."""
+        """Begin a new active segment at `base_offset`, after one that `finish` closed."""
         segment = LogSegment(base_offset, self.directory)
         segment.log_path.touch()
         sync_directory(self.directory)
@@ -102,9 +102,9 @@ class LogSegments:
         self._segments.append(segment)
 
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None) -> BatchRange | None:
-        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
+        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that contains `offset`.
 
-        They end with their segment, and below `end_offset` (exclusive), at the latest. None stands for no batch.
+        They end with their segment, and below `end_offset` (exclusive), at the latest. None if there is no batch.
         Raises CorruptRecordError if a batch cannot be read, or reaches into the next segment.
         """
         self._active.write_out()
@@ -125,17 +125,17 @@ class LogSegments:
         return collect_aborted(self._transaction_indexes(start_offset), start_offset, end_offset).transactions
 
     def delete(self, segments: Sequence[LogSegment]) -> None:
-        """Take closed `segments` out of the log; their files go some time later."""
+        """Remove closed `segments` from the log; their files are deleted some time later."""
         self._deletion.delete(segments, self._clock())
         gone = set(segments)
         self._segments = [segment for segment in self._segments if segment not in gone]
         self._indexes.forget()
 
     def cut(self, end_offset: int) -> None:
-        """Cut the log before the batch that reaches `end_offset`; it has to be recovered before it goes on.
+        """Truncate the log before the batch that reaches `end_offset`; it must be recovered before the next append.
 
-        The segment that becomes the last one begins at `end_offset` or before it. Raises CorruptRecordError if a
-        batch of what stays in it is damaged; nothing is cut then.
+        The last remaining segment begins at `end_offset` or before it. Raises CorruptRecordError if a remaining batch
+        of it is damaged; then nothing is truncated.
         """
         last = self._from(end_offset)[0]
         position = batch_position(last.log_path, self._position(last, end_offset), end_offset)
@@ -149,16 +149,16 @@ class LogSegments:
             truncate_log_file(last, position)
 
     def cut_active(self, left: RecoveredSegment) -> None:
-        """Cut the active segment down to what is `left` of it."""
+        """Truncate the active segment to `left`."""
         segment = self._active.segment
         self._active.close()
         truncate_log_file(segment, left.size)
         self._active = ActiveSegment(segment, left, self._config, self._clock())
 
     def empty(self) -> None:
-        """Take all batches away; one empty segment is left, which has to `restart_at` an offset before it goes on.
+        """Remove all batches; one empty segment is left, which must `restart_at` an offset before the next append.
 
-        A crash leaves a beginning of the log, or that segment.
+        A crash leaves a prefix of the log, or that segment.
         """
         self._active.close()
         first, *later = self._segments
@@ -166,7 +166,7 @@ class LogSegments:
         truncate_log_file(first, 0)
 
     def restart_at(self, base_offset: int) -> None:
-        """Let the one segment that `empty` has left begin at `base_offset`."""
+        """Begin the one segment that `empty` left at `base_offset`."""
         [emptied] = self._segments
         for path in emptied.index_paths:
             path.unlink(missing_ok=True)
@@ -177,19 +177,19 @@ class LogSegments:
         self._active = ActiveSegment(segment, self._empty(segment), self._config, self._clock())
 
     def ensure_open(self) -> None:
-        """Raise InvalidLogDirectoryError after `close`, and after a cut that failed halfway."""
+        """Raise InvalidLogDirectoryError after `close`, and after a truncation that failed halfway."""
         self._active.ensure_open()
 
     def flush(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything to disk, durably."""
         self._active.flush()
 
     def finish(self) -> None:
-        """Bring everything to the disk, the active segment as a closed one."""
+        """Write everything to disk, durably, with the active segment as a closed one."""
         self._active.finish()
 
     def close(self) -> None:
-        """Let go of the active segment; doing it twice is harmless."""
+        """Close the active segment's file; repeated calls are harmless."""
         self._active.close()
 
     def _empty(self, segment: LogSegment) -> RecoveredSegment:

@@ -1,14 +1,14 @@
-"""The indexes of the closed segments of an open log, read when they are asked for and kept for a while.
+"""The indexes of the closed segments of an open log, read on demand and cached.
 
-An index that is missing, cannot be read, or points past what it promises is rebuilt from the log and takes its place
-on the disk: neither readers nor retention stop at it. `RecoveryEvent` says so to whoever has opened the log.
+An index that is missing, unreadable, or points past its segment is rebuilt from the log and replaced on disk: it stops
+neither readers nor retention. The log's opener gets a `RecoveryEvent`.
 
-What an index tells is checked where it could cost records. An offset index entry (O, P) has to lead to a batch that
-begins at or before O: then no batch before P holds what is looked for from O on. One that ends long before its segment
-costs no records, but lets each read behind its last entry go through all that lies between; so does an empty one.
+An index is checked wherever an error in it could cost records. An offset index entry (O, P) must lead to a batch that
+begins at or before O: then no batch before P holds an offset from O on. An index that ends long before its segment, or
+is empty, costs no records, but makes reads after its last entry slow.
 
-The last entry of a time index has to have its timestamp from the batch at its offset; and that a segment is over by it,
-retention believes only after a look at all batches. A transaction index has no such witness.
+The last entry of a time index must have its timestamp from the batch at its offset; before a segment expires by it, all
+batches are checked. A transaction index has no such check.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from tiered_storage.regular_files import open_regular, open_unbuffered
 
 _OFFSET_INDEXES_KEPT = 4
 _INTERVALS_BEHIND = 16
-"""So many intervals behind an index's last entry are looked through faster than the index is rebuilt."""
+"""Scanning this many intervals after an index's last entry is faster than rebuilding the index."""
 
 
 class SegmentIndexes:
-    """Reads the indexes of closed segments, and repairs them. Not for two threads at once."""
+    """Reads the indexes of closed segments, and repairs them. Not thread-safe."""
 
     def __init__(self, index_interval_bytes: int, report: Report) -> None:
-        """Build indexes with that interval where they are missing or broken, and `report` each one."""
+        """Rebuild missing or corrupt indexes with that interval, and `report` each one."""
         self._interval = index_interval_bytes
         self._report = report
         self._offset_indexes: dict[LogSegment, OffsetIndex] = {}
         self._latest: dict[LogSegment, int] = {}
-        """The largest timestamps of segments whose batches were looked at for them."""
+        """The largest timestamps of segments whose batches were read for them."""
         self._built: _Built | None = None
-        """What was built last: who reads through a broken segment asks for it again and again."""
+        """The last rebuilt indexes: a reader of a corrupt segment needs them again and again."""
 
     def position(self, segment: LogSegment, offset: int) -> int:
-        """Return where in the `.log` file looking for `offset` has to begin, bytes from its start.
+        """Return where in the `.log` file the search for `offset` begins, in bytes from its start.
 
-        Raises CorruptRecordError if the index does not tell it, and the log is broken before `offset`.
+        Raises CorruptRecordError if the index does not show it, and the log is corrupt before `offset`.
         """
         try:
             entry = self._offset_index(segment).lookup(offset)
             if _leads_to_a_batch(segment, entry):
                 return entry.position
-            fault = "an entry leads to no batch that it could be of"
+            fault = "an entry does not lead to a batch that contains its offset"
         except CorruptIndexError as error:
             fault = error.reason
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class SegmentIndexes:
     def transaction_index(self, segment: LogSegment) -> TransactionIndex:
         """Return the transaction index; without a file it is empty.
 
-        Raises CorruptRecordError if it is broken, and so is the log from which to build it.
+        Raises CorruptRecordError if it is corrupt, and so is the log from which to rebuild it.
         """
         path = segment.transaction_index_path
         try:
@@ -84,7 +84,7 @@ class SegmentIndexes:
             return TransactionIndex.read(path, segment.base_offset)
 
     def latest_timestamp(self, segment: LogSegment) -> int:
-        """Return the largest timestamp (ms) of the records, -1 where none has one, as the time index tells it.
+        """Return the largest timestamp (ms) of the records by the time index, -1 if none has one.
 
         Raises as `transaction_index` does.
         """
@@ -105,10 +105,10 @@ class SegmentIndexes:
         return NO_TIMESTAMP
 
     def confirmed_latest_timestamp(self, segment: LogSegment) -> int:
-        """Return the largest timestamp (ms) after a look at the batches, the first time it is asked for.
+        """Return the largest timestamp (ms), from the batches when it is first requested.
 
-        An index that ends too early is rebuilt. Of a segment that is broken both what is sound and the time index
-        count. Raises as `transaction_index` does.
+        An index that ends too early is rebuilt. For a corrupt segment, its sound part and the time index both count.
+        Raises as `transaction_index` does.
         """
         told = self.latest_timestamp(segment)
         if segment in self._latest:
@@ -121,7 +121,7 @@ class SegmentIndexes:
         return self._latest[segment]
 
     def forget(self) -> None:
-        """Let go of all that was read: the segments have changed."""
+        """Drop all cached indexes: the segments have changed."""
         self._offset_indexes.clear()
         self._latest.clear()
         self._built = None
@@ -135,7 +135,7 @@ class SegmentIndexes:
         return self._offset_indexes[segment]
 
     def _mend_offset_index(self, segment: LogSegment, fault: str) -> _Built:
-        """Build the index again; where the log is broken it stays as it is, on the disk and as it is kept."""
+        """Rebuild the index; if the log is corrupt, keep the index, on disk and in the cache."""
         built = self._build(segment)
         if built.error is None:
             index = built.indexes.offset_index()
@@ -152,7 +152,7 @@ class SegmentIndexes:
         return self._latest[segment]
 
     def _witnessed(self, segment: LogSegment, timestamp: int, offset: int) -> int:
-        """Return `timestamp` if the batch with `offset` has it, or else the largest one, as far as the log can tell."""
+        """Return `timestamp` if the batch with `offset` has it, otherwise the largest one that the log shows."""
         try:
             batch = read_batches(segment.log_path, self.position(segment, offset), offset, max_bytes=1)
             if batch and read_batch_header(batch).max_timestamp == timestamp:
@@ -164,7 +164,7 @@ class SegmentIndexes:
         return self._mend_time_index(segment, f"its last entry has timestamp {timestamp}, but no batch at {offset} has")
 
     def _whole(self, segment: LogSegment) -> IndexBuilder:
-        """Return indexes of all of a segment, which must not be broken."""
+        """Return the indexes of a whole segment, which must not be corrupt."""
         built = self._build(segment)
         if built.error is not None:
             raise built.error.with_traceback(None)
@@ -194,7 +194,7 @@ class SegmentIndexes:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """Indexes of the batches of `segment` up to `end_offset` (exclusive), before the one that `error` is about."""
+    """Indexes of the batches of `segment` up to `end_offset` (exclusive), before the batch that `error` names."""
 
     segment: LogSegment
     indexes: IndexBuilder

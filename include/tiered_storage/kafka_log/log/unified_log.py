@@ -1,7 +1,6 @@
-"""A log as it stands on the local disk: from where to where it goes, read, cut, and kept within its limits.
+"""A log on the local disk, without appends: read, truncate, retain.
 
-Its segments, the checkpoint of its leader epochs and the state of its producers change together here. What may come
-into it is LocalLog's affair.
+It keeps segments, the leader epoch checkpoint and producer state consistent. LocalLog checks what may be appended.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ALL_OF_IT = OnDisk(HIGHEST_OFFSET, certain=True)
 
 
 class UnifiedLog:
-    """The log of one partition without its appends: see LocalLog. Not for two threads or two processes at once."""
+    """The log of one partition without its appends: see LocalLog. For one thread of one process."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class UnifiedLog:
         recovery_point: int | None = None,
         closed_at: int | None = None,
     ) -> None:
-        """Use `create` or `open`; `close` gives `lock` back. With it the mark of a clean shutdown is ours to remove."""
+        """Use `create` or `open`. `close` releases `lock`; with it, this log removes the clean-shutdown mark."""
         name = parse_partition_directory(directory.name)
         left_over = clear_leftovers(directory) if name is not None and directory.is_dir() else ()
         if name is None or not directory.is_dir() or not list_segments(directory):
@@ -73,7 +72,7 @@ class UnifiedLog:
         on_disk = OnDisk(recovery_point or 0) if closed_at is None else OnDisk(closed_at, certain=True)
         recovered = self._recover(recovery_point, on_disk)
         self.truncated_bytes = recovered.truncated_bytes
-        """How many bytes behind the last whole batch were cut off when the log was opened."""
+        """The number of bytes after the last whole batch that opening the log truncated."""
         flushed = self.segments[-1].base_offset if recovery_point is None else recovery_point
         self._recovery_point = min(flushed, self.log_end_offset)
         self._flushed_at = clock()
@@ -96,10 +95,10 @@ class UnifiedLog:
 
     @property
     def start_offset_to_keep(self) -> int:
-        """The log start offset to write down: what was said of it, be it below the first segment.
+        """The log start offset for the checkpoint, which may be below the first segment.
 
-        Under tiered storage a partition's log starts there, in the remote tier; a broker would expire what is below a
-        higher one.
+        Under tiered storage a partition's log starts there, in the remote tier; with a higher value a broker would
+        expire what is below it.
         """
         return self._start_offset
 
@@ -115,9 +114,9 @@ class UnifiedLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset (exclusive) up to which no transaction is open, and the high watermark at most."""
+        """The offset (exclusive) up to which no transaction is open; at most the high watermark."""
         producers = self._producers
-        # Without a high watermark of its own all markers count; those above one that comes later are still known then.
+        # Without a high watermark of its own, all markers count; those above a later one are still known then.
         unstable = producers.first_undecided_offset if self._high_watermark is None else producers.first_unstable_offset
         if unstable is None or unstable >= self.high_watermark:
             return self.high_watermark
@@ -125,7 +124,7 @@ class UnifiedLog:
 
     @property
     def recovery_point(self) -> int:
-        """The offset (exclusive) up to which the log is on the disk for sure."""
+        """The offset (exclusive) up to which the log is durable."""
         return self._recovery_point
 
     @property
@@ -135,31 +134,31 @@ class UnifiedLog:
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
-        """At which offsets the leader epochs began, earliest first."""
+        """The leader epochs with their start offsets, earliest first."""
         return self._epochs.entries
 
     @property
     def producers(self) -> tuple[ProducerSnapshotEntry, ...]:
-        """The producers that are known, as a snapshot at the log's end tells of them."""
+        """The known producers, as in a snapshot at the log's end."""
         return self._producers.snapshot()
 
     @property
     def mended(self) -> tuple[RecoveryEvent, ...]:
-        """What was found missing, broken or half done, and what became of it: the last thousand, latest last."""
+        """The files that were missing, corrupt or incomplete, and what was done: the last thousand, latest last."""
         return tuple(self._mended)
 
     def read(self, offset: int, max_bytes: int) -> bytes:
-        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that `offset` is in.
+        """Return whole batches, up to `max_bytes` but at least one, beginning with the one that contains `offset`.
 
-        They end with their segment at the latest; nothing is returned at the log's end. Records below `offset` may
-        come first. Raises OffsetOutOfRangeError outside the log.
+        They end with their segment at the latest; at the log's end the result is empty. Records below `offset` may come
+        first. Raises OffsetOutOfRangeError outside the log.
         """
         return self.fetch(offset, max_bytes).batches
 
     def fetch(self, offset: int, max_bytes: int, isolation: Isolation = Isolation.LOG_END) -> FetchedBatches:
-        """Read as `read` does, up to where `isolation` lets a reader see; with READ_COMMITTED also what was aborted.
+        """Read as `read` does, as far as `isolation` allows; with READ_COMMITTED also return the aborted transactions.
 
-        Raises OffsetOutOfRangeError outside the log; between what is seen and its end there is nothing to read.
+        Raises OffsetOutOfRangeError outside the log; between the visible end and the log's end the result is empty.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(self.directory.name, offset, self.log_start_offset, self.log_end_offset)
@@ -185,21 +184,21 @@ class UnifiedLog:
         return self._epochs.end_offset_for(leader_epoch, self.log_end_offset)
 
     def update_high_watermark(self, high_watermark: int) -> None:
-        """Set the high watermark, within the log; from now on it moves by this call only, or back with the log's end.
+        """Set the high watermark, within the log; from then on only this call moves it, and truncation lowers it.
 
-        Transactions that ended below it no longer hold the last stable offset back, not even if it falls back later.
-        While it was never set, the log's end stands for it. As in Kafka, a log that is opened again knows of them
-        again.
+        Transactions that ended below it no longer hold back the last stable offset, even if it falls again later.
+        Before the first call, it is the log's end. As in Kafka, a reopened log again counts all ended transactions as
+        pending.
         """
         self._high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
         self._producers.on_high_watermark(self._high_watermark)
 
     def expire_producers(self) -> None:
-        """Forget the producers that were silent for `producer_id_expiration_ms` and have no transaction open."""
+        """Forget producers without an open transaction that were silent for `producer_id_expiration_ms`."""
         self._producers.expire(self._clock(), self._config.producer_id_expiration_ms)
 
     def delete_records(self, before: int) -> None:
-        """Move the log start up to offset `before`; segments below it go with the next `delete_old_segments`.
+        """Move the log start up to offset `before`; the next `delete_old_segments` deletes the segments below it.
 
         Raises OffsetOutOfRangeError above the high watermark.
         """
@@ -210,9 +209,9 @@ class UnifiedLog:
             self._epochs.truncate_from_start(before)
 
     def delete_old_segments(self) -> tuple[LogSegment, ...]:
-        """Take the segments out of the log that are over by its settings, or below its start, and return them.
+        """Remove expired segments, and those below the log start, from the log, and return them.
 
-        Their files stay as `.deleted` ones until a call `file_delete_delay_ms` later, or until the log is opened again.
+        Their files stay as `.deleted` until a call `file_delete_delay_ms` later, or until the log is opened again.
         """
         limits = LogLimits(self.log_start_offset, self.high_watermark, self.log_end_offset)
         over = segments_to_delete(self._segments, limits, self._config, self._clock(), self._tell)
@@ -220,17 +219,17 @@ class UnifiedLog:
             self.roll()
         self._segments.delete(over)
         if over:
-            # What is only deleted here may be in a remote tier, which is asked for by epoch.
+            # A segment deleted only locally may be in a remote tier, which is read by epoch.
             self._epochs.truncate_from_start(self._start_offset)
         self._deletion.remove(self._clock())
         return tuple(over)
 
     def truncate_to(self, end_offset: int) -> None:
-        """Take away the batches from `end_offset` on, also the one that it lies within, and all that came of them.
+        """Remove the batches from `end_offset` on, including the one that contains it, with all their traces.
 
-        Raises ConfigurationError for a negative offset, CorruptRecordError if a batch before it is damaged, as far
-        as those have to be read: near the offset, or, of a segment that is closed, all of them; nothing is cut then.
-        After an OSError in the midst of it the log takes nothing more, and has to be opened again.
+        Raises ConfigurationError for a negative offset, CorruptRecordError if a remaining batch that must be read is
+        damaged (near the offset, or anywhere in a closed segment); then nothing is truncated. After an OSError halfway
+        the log refuses all changes and must be opened again.
         """
         self._segments.ensure_open()
         if end_offset < 0:
@@ -249,19 +248,19 @@ class UnifiedLog:
             self._producers.remember_closed(before)
             self._after_truncation()
             if self.log_end_offset < self._start_offset:
-                # The log started within the batch that went.
+                # The log started within the removed batch.
                 self.truncate_fully_and_start_at(self._start_offset)
         self._epochs.truncate_from_end(self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Empty the log and let it go on at `offset`, which is its start and its end then.
+        """Empty the log and restart it at `offset`, which is then its start and its end.
 
-        A crash leaves the log as it was up to one of its segments, an empty one where it began, or this one.
+        A crash leaves a prefix of the old log that ends with a segment, its first segment emptied, or the new log.
         """
         self._segments.ensure_open()
         remove_clean_shutdown(self.directory.parent)
         self._segments.empty()
-        # Before there is a segment at an offset for which these would say something else.
+        # Before a segment exists at an offset for which these would be wrong.
         remove_snapshots(self.directory, 1, 0)
         self._epochs.clear()
         self._segments.restart_at(offset)
@@ -270,21 +269,21 @@ class UnifiedLog:
         self._after_truncation()
 
     def roll(self) -> None:
-        """Close the active segment and begin another one at the log's end, unless it is empty."""
+        """Close the active segment and begin a new one at the log's end, unless it is empty."""
         if self.log_end_offset > self.segments[-1].base_offset:
             self._roll(self.log_end_offset)
 
     def flush(self) -> None:
-        """Bring everything appended so far to the disk."""
+        """Write everything appended so far to disk, durably."""
         self._segments.flush()
         self._recovery_point = self.log_end_offset
         self._flushed_at = self._clock()
 
     def close(self) -> None:
-        """Bring everything to the disk, the active segment's indexes as those of a closed one, and let go of it.
+        """Write everything to disk, the active segment's indexes as those of a closed one, and close the log.
 
-        Doing it twice is harmless. Raises InvalidLogDirectoryError if that cannot be done any more, since something
-        failed halfway or the log was abandoned; only the lock is given back then.
+        Repeated calls are harmless. Raises InvalidLogDirectoryError if the log failed halfway or was abandoned; then
+        only the lock is released.
         """
         if self._is_closed_in_order:
             return
@@ -298,14 +297,14 @@ class UnifiedLog:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the log without bringing anything to the disk, as after an error."""
+        """Close the log without writing anything to disk, as after an error."""
         self._is_let_go = True
         self._segments.close()
         if self._lock is not None:
             self._lock.release()
 
     def _cut_active(self, end_offset: int) -> None:
-        """Cut within the active segment, of which only what lies near is read unless producers are to be followed."""
+        """Truncate within the active segment; read only batches near the offset unless producers must be followed."""
         left = self._segments.active.before(end_offset)
         start_offset = min(self._start_offset, end_offset)
         if self._segments.active.has_producers_from(left.size):
@@ -337,7 +336,7 @@ class UnifiedLog:
             self.flush()
 
     def _roll(self, base_offset: int) -> None:
-        """Close the active segment and begin another one at `base_offset`; each file is whole before the next one."""
+        """Close the active segment and begin a new one at `base_offset`; each file is complete before the next."""
         self._segments.finish()
         self._producers.end_offset = base_offset
         self._take_snapshot()
@@ -350,7 +349,7 @@ class UnifiedLog:
             self._snapshot_offset = self._producers.end_offset
 
     def _recover(self, recovery_point: int | None, on_disk: OnDisk) -> LoadedLog:
-        """Find out what the log holds, and open it for appending."""
+        """Recover the log, and open it for appending."""
         log = load_log(
             self.directory,
             self._config.index_interval_bytes,

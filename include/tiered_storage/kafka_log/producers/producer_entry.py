@@ -1,7 +1,7 @@
-"""What a log knows of one producer: its epoch, its last batches, its open transaction; and what it may append next.
+"""A log's state of one producer: epoch, last batches, open transaction; and the check of its next batch.
 
-A producer numbers its records: the next batch's base sequence is the last one's last sequence + 1, behind 2**31 - 1
-comes 0, and a new producer epoch begins at 0. The last five batches are kept, so that one that is sent again is known.
+A producer numbers its records: the next batch's base sequence is the last one's last sequence + 1, 0 follows 2**31 - 1,
+and a new producer epoch begins at 0. The last five batches are kept, to recognise one that is sent again.
 
 Source: KIP-98, KIP-360 (producers of which nothing is known any more), KIP-890 (epochs of markers); released Kafka.
 """
@@ -33,7 +33,7 @@ BATCHES_KEPT = 5
 NO_OFFSET = -1
 NO_COORDINATOR_EPOCH = -1
 FIRST_STRICT_TRANSACTION_VERSION = 2
-"""From this version of transactions on, a coordinator raises the producer epoch with every end marker."""
+"""From this transaction version on, a coordinator raises the producer epoch with every end marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AppendedBatch:
 
     @property
     def first_sequence(self) -> int:
-        """The sequence number of its first record; -1 where it has none."""
+        """The sequence number of its first record; -1: none."""
         return sequence_after(self.last_sequence, -self.offset_delta)
 
 
@@ -69,7 +69,7 @@ class ProducerEntry:
 
     @classmethod
     def from_snapshot(cls, snapshot: ProducerSnapshotEntry) -> Self:
-        """Return what a snapshot tells of a producer: of its batches, the last one only."""
+        """Return a producer from a snapshot, which has only its last batch."""
         first_offset = snapshot.current_transaction_first_offset
         entry = cls(
             snapshot.producer_id,
@@ -87,7 +87,7 @@ class ProducerEntry:
         return entry
 
     def to_snapshot(self) -> ProducerSnapshotEntry:
-        """Return what a snapshot tells of the producer."""
+        """Return the producer's snapshot entry."""
         last = self.batches[-1] if self.batches else AppendedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
         return ProducerSnapshotEntry(
             self.producer_id,
@@ -117,7 +117,7 @@ class ProducerEntry:
         return next((known for known in self.batches if (known.first_sequence, known.last_sequence) == wanted), None)
 
     def check_batch(self, batch: RecordBatch, partition: str) -> None:
-        """Raise one of AppendRefusedError's kinds, naming `partition`, where a leader may not append `batch` next."""
+        """Raise a subclass of AppendRefusedError, naming `partition`, if a leader may not append `batch` next."""
         who = f"{partition}: producer {self.producer_id}"
         if batch.producer_epoch < self.epoch:
             raise InvalidProducerEpochError(f"{who} has epoch {self.epoch}: a batch of epoch {batch.producer_epoch}")
@@ -131,9 +131,10 @@ class ProducerEntry:
     def check_marker(
         self, marker: EndTransactionMarker, epoch: int, partition: str, *, transaction_version: int = 0
     ) -> None:
-        """Raise one of AppendRefusedError's kinds, naming `partition`, where `marker` of producer epoch `epoch` is old.
+        """Raise a subclass of AppendRefusedError, naming `partition`, if `marker` of producer epoch `epoch` is
+        outdated.
 
-        From transaction version 2 on its epoch must be a new one, unless no transaction is open: then it is sent again.
+        From transaction version 2 on its epoch must be new, unless no transaction is open: then it is a repetition.
         """
         who = f"{partition}: producer {self.producer_id}"
         strict = transaction_version >= FIRST_STRICT_TRANSACTION_VERSION and self.transaction_first_offset is not None
@@ -145,14 +146,14 @@ class ProducerEntry:
             )
 
     def add_batches(self, epoch: int, batches: Iterable[AppendedBatch], kept: int = BATCHES_KEPT) -> None:
-        """Take the producer's next batches, all of one epoch; the last `kept` of all are kept."""
+        """Add the producer's next batches, all of one epoch; keep the last `kept`."""
         self._begin_epoch(epoch)
         self.batches = [*self.batches, *batches][-kept:]
         if self.batches:
             self.last_timestamp = self.batches[-1].timestamp
 
     def add_marker(self, marker: EndTransactionMarker, epoch: int) -> int | None:
-        """Take an end marker of the producer; return the first offset of the transaction that it ends, if any."""
+        """Add an end marker of the producer; return the first offset of the transaction that it ends, if any."""
         first_offset, self.transaction_first_offset = self.transaction_first_offset, None
         self._begin_epoch(epoch)
         self.coordinator_epoch = marker.coordinator_epoch
@@ -165,7 +166,7 @@ class ProducerEntry:
             self.epoch = epoch
 
     def _check_sequence(self, batch: RecordBatch, who: str) -> None:
-        """Let a producer of which nothing is known begin with any sequence number."""
+        """Accept any first sequence number from an unknown producer."""
         if self.epoch == NO_PRODUCER_EPOCH:
             return
         is_new_epoch = batch.producer_epoch != self.epoch

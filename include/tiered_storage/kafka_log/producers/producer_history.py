@@ -1,14 +1,14 @@
-"""What is known of a log's producers where one of its segments begins.
+"""The state of a log's producers where one of its segments begins.
 
-All is known from offset 0 on, from a producer snapshot on, and behind either as long as every batch was seen since. Of
-a log whose oldest segment begins later and has no snapshot at its base offset, or in which a segment is broken or
-missing, only what came after that is known: a transaction may have begun before.
+The state is complete from offset 0 on or from a producer snapshot on, as long as every later batch was read. If the
+oldest segment of a log begins later and has no snapshot at its base offset, or a segment is corrupt or missing, only
+later batches are known: a transaction may have begun before.
 
-What is followed here is kept as small as a snapshot needs it: every open transaction, and of the producers without one
-those heard of last, PRODUCERS_KEPT of them for sure and never more than twice as many, each with its last batch alone.
-Those that are forgotten are missing in a snapshot that is rebuilt, as they are once they have expired.
+The state is kept as small as a snapshot needs: every open transaction, and of the producers without one the most
+recent: at least PRODUCERS_KEPT of them and never more than twice as many, each with only its last batch. Forgotten
+producers are missing from a rebuilt snapshot, as if they had expired.
 
-Source: ProducerStateManager of released Kafka, which takes such a log's producers as unknown to it, too.
+Source: ProducerStateManager of released Kafka, which treats such a log's producers as unknown too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PRODUCERS_KEPT = 1 << 16
 class KnownProducers:
     """The producers of a log as of `end_offset` (exclusive).
 
-    With `seen_from`, batches are known from that offset (inclusive) on only; None stands for all of them.
+    With `seen_from`, batches are known only from that offset (inclusive) on; None: all of them.
     """
 
     end_offset: int
@@ -49,14 +49,14 @@ class KnownProducers:
         return self.state().open_transactions
 
     def state(self) -> ProducerState:
-        """Return a state to go on from with `follow`: a snapshot needs no more than a producer's last batch."""
+        """Return a state to continue with `follow`: a snapshot needs only each producer's last batch."""
         return ProducerState(self.end_offset, self.producers, batches_kept=1)
 
 
 class ProducerHistory:
-    """Finds out what is known of producers before segments, and remembers what a reader of whole segments found out.
+    """Finds the state of producers before segments, and caches what a reader of whole segments found.
 
-    So the segments of a log without snapshots are not read from its start for each of them. For any number of threads.
+    So a log without snapshots is not read from its start for every segment. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class ProducerHistory:
         self._lock = Lock()
 
     def remember(self, partition_directory: Path, known: KnownProducers) -> None:
-        """Take note of what is known of a log, unless more is noted already."""
+        """Record the state of a log, unless a later one is recorded."""
         with self._lock:
             before = self._remembered.get(partition_directory)
             if before is not None and before.end_offset >= known.end_offset:
@@ -74,7 +74,7 @@ class ProducerHistory:
             self._remembered[partition_directory] = known
 
     def before(self, segment: LogSegment) -> KnownProducers:
-        """Return what is known at the base offset of `segment`, if possible by the snapshot there."""
+        """Return the state at the base offset of `segment`, from the snapshot there if possible."""
         end = segment.base_offset
         with self._lock:
             remembered = self._remembered.get(segment.directory)
@@ -88,7 +88,7 @@ class ProducerHistory:
             return self.by_the_log(segment)
 
     def by_the_log(self, segment: LogSegment) -> KnownProducers:
-        """Return what is known at the base offset of `segment`, whatever the snapshot there says.
+        """Return the state at the base offset of `segment`, ignoring the snapshot there.
 
         The segments before it are read, checksums included, from the nearest sound snapshot on.
         """
@@ -100,9 +100,9 @@ class ProducerHistory:
         return found
 
     def _nearest(self, partition_directory: Path, start: int, end: int) -> KnownProducers:
-        """Return what is known, without reading batches, at the highest offset from `start` up to `end`.
+        """Return the state at the highest offset from `start` up to `end` that is known without reading batches.
 
-        Of snapshots, only those below `end` count.
+        Only snapshots below `end` count.
         """
         with self._lock:
             found = self._remembered.get(partition_directory)
@@ -117,7 +117,7 @@ class ProducerHistory:
 def follow(state: ProducerState, path: Path | str, window: memoryview, batches: BatchTable) -> list[AbortedTransaction]:
     """Let `state` take the next batches of the log `path`, whose bytes are `window` and are not going to be cut off.
 
-    Returns the transactions that they abort. Keeps no more of the producers than is said at the top of this module.
+    Returns the transactions that they abort. Keeps only as much of the producers as the module docstring promises.
     Raises CorruptRecordError if an end marker cannot be read.
     """
     aborted = state.feed(path, window, batches)
@@ -127,7 +127,7 @@ def follow(state: ProducerState, path: Path | str, window: memoryview, batches: 
 
 
 def _read_on(known: KnownProducers, segments: Sequence[LogSegment], end_offset: int) -> KnownProducers:
-    """Go from `known` through `segments`, which follow one another, up to `end_offset`."""
+    """Advance `known` through `segments`, which follow one another, up to `end_offset`."""
     state, seen_from = known.state(), known.seen_from
     offsets = [*(segment.base_offset for segment in segments), end_offset]
     for segment, (_, end) in zip(segments, pairwise(offsets), strict=True):
@@ -137,7 +137,7 @@ def _read_on(known: KnownProducers, segments: Sequence[LogSegment], end_offset: 
 
 
 def _read_segment(state: ProducerState, segment: LogSegment, end: int) -> bool:
-    """Take the batches of `segment`; say whether they are whole and reach up to offset `end`."""
+    """Advance `state` over `segment`; return whether its batches are sound and reach offset `end`."""
     try:
         for window, batches in iterate_segment(segment.log_path, segment.base_offset):
             follow(state, segment.log_path, window, batches)

@@ -1,7 +1,7 @@
-"""The data batches of a window by producer: what each appended between two end markers is one run.
+"""The data batches of a window by producer: the batches of one producer between two end markers are one run.
 
-All runs of a window are cut at once, column by column: many producers, or many short transactions, cost no more than
-their batches do.
+All runs of a window are found at once, column by column: many producers, or many short transactions, cost no more than
+their batches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 class ProducerRun:
     """What a producer appended from row `first_row` of a window on, up to the next end marker of any producer.
 
-    `batches` are the last ones (five at most) of the run's last `epoch`; `earlier_epoch` is the epoch before that, None
-    where there is no other. `transaction_first_offset` is that of the first transactional batch, -1: there is none.
+    `batches` are the last ones (at most five) of the run's last `epoch`; `earlier_epoch` is the epoch before that, or
+    None. `transaction_first_offset` is that of the first transactional batch; -1: none.
     """
 
     first_row: int

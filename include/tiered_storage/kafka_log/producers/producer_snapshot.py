@@ -1,4 +1,4 @@
-"""A producer snapshot: what a partition knew of its producers up to an offset.
+"""A producer snapshot: the state of a partition's producers up to an offset.
 
 `{offset, 20 digits}.snapshot`, where `offset` is the first one that is not in it, is a header of 10 bytes and a run of
 46-byte entries, big-endian:
@@ -16,8 +16,8 @@
       coordinator epoch       int32    of the transaction coordinator that wrote its last marker; -1: none
       current first offset    int64    of its open transaction; -1: none is open
 
-A broker writes one at each roll, for the new base offset, and when it stops. The order of the producers is that of its
-hash table, see `in_broker_order`.
+A broker writes one at each roll, for the new base offset, and when it stops. The producers are in the order of its hash
+table, see `in_broker_order`.
 
 Source: KIP-98; ProducerSnapshot.json of released Kafka.
 """
@@ -45,7 +45,7 @@ _CHECKED_FROM = _HEADER.size - _COUNT.size
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshotEntry:
-    """One producer, its fields as in the layout above and in its order; -1 stands for none."""
+    """One producer, with the fields of the layout above in its order; -1: none."""
 
     producer_id: int
     producer_epoch: int
@@ -91,9 +91,9 @@ def write_producer_snapshot(path: Path, entries: Sequence[ProducerSnapshotEntry]
 
 
 def in_broker_order(entries: Sequence[ProducerSnapshotEntry]) -> tuple[ProducerSnapshotEntry, ...]:
-    """Return `entries`, which are in the order in which their producers came, as a broker writes them.
+    """Return `entries`, which are in order of their producers' first batch, in a broker's order.
 
-    It goes through a java.util.HashMap by bucket; theirs has more buckets than counted here once it had more producers.
+    That is the bucket order of a java.util.HashMap; a broker's has more buckets if it once had more producers.
     """
     buckets = _LEAST_BUCKETS
     while len(entries) > buckets * 3 // 4:

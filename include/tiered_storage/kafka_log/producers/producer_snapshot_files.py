@@ -1,4 +1,4 @@
-"""The producer snapshots of a log as files: which one to begin from, when to write one, which ones to remove.
+"""The producer snapshots of a log as files: which one to start from, when to write one, which to delete.
 
 Source: ProducerStateManager and the log loading of released Kafka.
 """
@@ -30,9 +30,10 @@ def list_snapshots(partition_directory: Path) -> list[int]:
 
 
 def latest_state(partition_directory: Path, start_offset: int, end_offset: int) -> ProducerState:
-    """Return the state of the latest sound snapshot in [`start_offset`, `end_offset`], or none of `start_offset`.
+    """Return the state of the latest sound snapshot in [`start_offset`, `end_offset`], else an empty one at
+    `start_offset`.
 
-    A snapshot that is broken is passed over. Without one, batches are known from `start_offset` on only.
+    A corrupt snapshot is skipped. Without one, batches are known only from `start_offset` on.
     """
     found = latest_snapshot(partition_directory, start_offset, end_offset)
     return ProducerState(start_offset, seen_from=start_offset or None) if found is None else ProducerState(*found)
@@ -41,9 +42,10 @@ def latest_state(partition_directory: Path, start_offset: int, end_offset: int) 
 def latest_snapshot(
     partition_directory: Path, start_offset: int, end_offset: int
 ) -> tuple[int, tuple[ProducerSnapshotEntry, ...]] | None:
-    """Return offset and producers of the latest sound snapshot in [`start_offset`, `end_offset`]; None: there is none.
+    """Return offset and producers of the latest sound snapshot in [`start_offset`, `end_offset`]; None if there is
+    none.
 
-    A snapshot that is broken is passed over.
+    A corrupt snapshot is skipped.
     """
     for offset in reversed(list_snapshots(partition_directory)):
         if start_offset <= offset <= end_offset:
@@ -55,12 +57,12 @@ def latest_snapshot(
 
 
 def take_snapshot(partition_directory: Path, state: ProducerState) -> None:
-    """Write a snapshot of `state` at its end offset, durably and all or nothing, in the place of one that is there."""
+    """Write a snapshot of `state` at its end offset, durably and atomically, replacing an existing one."""
     write_producer_snapshot(producer_snapshot_path(partition_directory, state.end_offset), state.snapshot())
 
 
 def remove_snapshots(partition_directory: Path, start_offset: int, end_offset: int) -> None:
-    """Remove the snapshots below `start_offset` and those above `end_offset`, durably: other batches may come there."""
+    """Delete the snapshots below `start_offset` and those above `end_offset`, durably: other batches may come there."""
     outside = [offset for offset in list_snapshots(partition_directory) if not start_offset <= offset <= end_offset]
     for offset in outside:
         producer_snapshot_path(partition_directory, offset).unlink()
@@ -69,14 +71,14 @@ def remove_snapshots(partition_directory: Path, start_offset: int, end_offset: i
 
 
 def remove_stray_snapshots(partition_directory: Path, base_offsets: Collection[int]) -> None:
-    """Remove the snapshots that are not at one of the segments' `base_offsets`, but for the latest one of all."""
+    """Delete the snapshots that are not at one of the segments' `base_offsets`, except the latest of all."""
     for offset in list_snapshots(partition_directory)[:-1]:
         if offset not in base_offsets:
             producer_snapshot_path(partition_directory, offset).unlink()
 
 
 def remove_broken_snapshots(partition_directory: Path, above: int, report: Report) -> None:
-    """Remove the snapshots above offset `above` that cannot be read, as a broker does, and `report` each one."""
+    """Delete unreadable snapshots above offset `above`, as a broker does, and `report` each one."""
     for offset in list_snapshots(partition_directory):
         path = producer_snapshot_path(partition_directory, offset)
         try:

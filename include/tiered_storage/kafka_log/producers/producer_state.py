@@ -1,10 +1,10 @@
-"""What a log knows of all its producers, and so up to where it is stable: kept batch by batch, saved in snapshots.
+"""The state of all producers of a log, and so its last stable offset: updated batch by batch, saved in snapshots.
 
-A producer's first transactional batch opens its transaction, its end marker closes it. An open transaction holds the
-last stable offset back at its first offset; one that is closed does so until its marker is below the high watermark.
+A producer's first transactional batch opens its transaction; its end marker closes it. An open transaction holds back
+the last stable offset at its first offset; a closed one does so until its marker is below the high watermark.
 
-State is true at one offset, `end_offset`. A leader checks each batch against it; whatever is in the log already, or
-comes by replication, is taken as it is: `feed` goes through whole windows of it, `add_batch` through single batches.
+The state is that at one offset, `end_offset`. A leader checks each batch against it; batches that are already in the
+log, or replicated, are accepted as they are: `feed` takes whole windows of them, `add_batch` single batches.
 
 Source: KIP-98; ProducerStateManager of released Kafka.
 """
@@ -31,7 +31,7 @@ _BEGUN_SPARE = 64
 
 
 class ProducerState:
-    """The producers of one log as of `end_offset` (exclusive). Not for two threads at once."""
+    """The producers of one log as of `end_offset` (exclusive). Not thread-safe."""
 
     def __init__(
         self,
@@ -41,28 +41,28 @@ class ProducerState:
         batches_kept: int = BATCHES_KEPT,
         seen_from: int | None = None,
     ) -> None:
-        """Begin at `end_offset` with what a snapshot at that offset tells, or with no producers.
+        """Begin at `end_offset` with a snapshot at that offset, or with no producers.
 
         A leader needs a producer's last five batches, a snapshot only the last one: `batches_kept`. With `seen_from`,
-        batches are known from that offset (inclusive) on only; None stands for all of them.
+        batches are known only from that offset (inclusive) on; None: all of them.
         """
         self.end_offset = end_offset
         self.seen_from = seen_from
         self.begins_behind_damage = False
-        """Whether `begin_anew` was called: a snapshot would pass for all that there is to know."""
+        """Whether `begin_anew` was called: a snapshot would then look complete, but is not."""
         self._batches_kept = batches_kept
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
         """The producer of each open transaction, by its first offset."""
         self._begun: list[int] = []
-        """The keys of `_open` as a heap; those of ended transactions go at its top, or when they are the most of it."""
+        """The keys of `_open` as a heap; ended transactions are removed at its top, or when they are the majority."""
         self._closed: dict[int, int] = {}
         """The last offset of each closed transaction whose marker the high watermark has not passed, by its first."""
         self.adopt(producers)
 
     @property
     def producers(self) -> dict[int, ProducerEntry]:
-        """The producers by id, in the order in which they came."""
+        """The producers by id, in the order of their first batch."""
         return self._producers
 
     @property
@@ -84,9 +84,9 @@ class ProducerState:
         return self._begun[0] if self._begun else None
 
     def adopt(self, producers: Iterable[ProducerSnapshotEntry]) -> None:
-        """Take the producers of a snapshot at the end offset that are not known here.
+        """Add the producers of a snapshot at the end offset that are not known here.
 
-        Of a transaction that is known here too it tells where it began, if that was before what was seen.
+        For a transaction that is known here too, the snapshot gives its first offset if that is before `seen_from`.
         """
         for snapshot in producers:
             if known := self._producers.get(snapshot.producer_id):
@@ -98,9 +98,9 @@ class ProducerState:
                 self._open_transaction(entry.transaction_first_offset, entry.producer_id)
 
     def begin_anew(self, offset: int) -> None:
-        """Go on at `offset`, behind batches that cannot be read, and forget all but which transactions were open.
+        """Continue at `offset`, after unreadable batches, and forget everything except the open transactions.
 
-        Of their producers nothing else is known; their ends may have been lost, but until others come they stay open.
+        Their end markers may have been lost, but they stay open until other markers come.
         """
         self._producers = {
             producer_id: ProducerEntry(producer_id, transaction_first_offset=first_offset)
@@ -111,7 +111,7 @@ class ProducerState:
         self.begins_behind_damage = True
 
     def snapshot(self) -> tuple[ProducerSnapshotEntry, ...]:
-        """Return what a snapshot at `end_offset` tells."""
+        """Return a snapshot at `end_offset`."""
         return in_broker_order([entry.to_snapshot() for entry in self._producers.values()])
 
     def find_duplicate(self, batch: RecordBatch) -> AppendedBatch | None:
@@ -120,18 +120,18 @@ class ProducerState:
         return entry.find_duplicate(batch) if entry else None
 
     def check_batch(self, batch: RecordBatch, partition: str) -> None:
-        """Raise one of AppendRefusedError's kinds where a producer may not append the data batch `batch` next."""
+        """Raise a subclass of AppendRefusedError if a producer may not append the data batch `batch` next."""
         self._known_or_new(batch.producer_id).check_batch(batch, partition)
 
     def check_marker(
         self, marker: EndTransactionMarker, producer_id: int, epoch: int, partition: str, *, transaction_version: int
     ) -> None:
-        """Raise one of AppendRefusedError's kinds where a coordinator may not append `marker` next."""
+        """Raise a subclass of AppendRefusedError if a coordinator may not append `marker` next."""
         entry = self._known_or_new(producer_id)
         entry.check_marker(marker, epoch, partition, transaction_version=transaction_version)
 
     def add_batch(self, batch: RecordBatch, marker: EndTransactionMarker | None = None) -> AbortedTransaction | None:
-        """Take the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
+        """Add the next batch of the log, with the end marker that it holds; return the transaction that it aborts."""
         aborted = None
         if batch.has_producer:
             if marker is not None:
@@ -165,13 +165,13 @@ class ProducerState:
         return aborted
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Let go of the closed transactions whose markers are below `high_watermark`."""
+        """Forget the closed transactions whose markers are below `high_watermark`."""
         self._closed = {first: last for first, last in self._closed.items() if last >= high_watermark}
 
     def remember_closed(self, before: ProducerState) -> None:
-        """Take in the closed transactions that `before` knew, which followed the same log when it was longer.
+        """Add the closed transactions of `before`, the state of the same log when it was longer.
 
-        No snapshot has those whose markers not all replicas may have yet.
+        A snapshot lacks those whose markers may not be on all replicas yet.
         """
         self._closed |= {first: last for first, last in before._closed.items() if last < self.end_offset}
 
@@ -184,9 +184,9 @@ class ProducerState:
         }
 
     def forget_silent(self, kept: int) -> None:
-        """Once there are more than 2 * `kept` producers without an open transaction, forget all but `kept` of them.
+        """If more than 2 * `kept` producers have no open transaction, forget all but `kept` of them.
 
-        Those go whose last batch or marker has the earliest timestamp, as those do that expire.
+        Those with the earliest last batch or marker are forgotten, as in expiry.
         """
         if len(self._producers) - len(self._open) <= 2 * kept:
             return
@@ -213,7 +213,7 @@ class ProducerState:
             self._open_transaction(first_offset, producer_id)
 
     def _take_beginning(self, entry: ProducerEntry, first_offset: int) -> None:
-        """Let the open transaction of `entry` begin at `first_offset`, if that is before what was seen."""
+        """Move the start of the open transaction of `entry` to `first_offset`, if that is before `seen_from`."""
         if entry.transaction_first_offset is None or not 0 <= first_offset < (self.seen_from or 0):
             return
         del self._open[entry.transaction_first_offset]

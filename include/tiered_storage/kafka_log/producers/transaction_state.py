@@ -1,8 +1,8 @@
-"""Which transactions of a partition are open, and so up to where its log is stable.
+"""Which transactions of a partition are open, and so its last stable offset.
 
 The first transactional batch of a producer opens its transaction, its next end marker closes it; see control_record.py.
 
-What is stable is what a read_committed consumer may be given: everything below the high watermark and below the first
+The stable part is what a read_committed consumer may get: everything below the high watermark and below the first
 offset of the earliest transaction that is open there. A marker at or above the high watermark does not count yet.
 
 Source: KIP-98; released Kafka.
@@ -29,11 +29,11 @@ from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 def last_stable_offset(
     partition_directory: Path, high_watermark: int, segments: Sequence[LogSegment] | None = None
 ) -> int:
-    """Return the offset below which the partition's log is stable: `high_watermark`, or less where one is open there.
+    """Return the last stable offset: `high_watermark`, or less if a transaction is open there.
 
-    Starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the log
-    from there; without any snapshot it reads all segments. `segments` are those of the partition, where they are known.
-    Raises CorruptIndexError for a broken snapshot, CorruptRecordError for a broken batch.
+    It starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the
+    log from there; without any snapshot it reads all segments. `segments` are those of the partition, if known.
+    Raises CorruptIndexError for a corrupt snapshot, CorruptRecordError for a corrupt batch.
     """
     segments = list_segments(partition_directory) if segments is None else segments
     first, transactions = _latest_snapshot(segments, high_watermark)
@@ -48,7 +48,7 @@ def last_stable_offset(
 
 
 class OpenTransactions:
-    """The open transactions of a partition while its batches come by: the first offset of each, by producer id."""
+    """The open transactions of a partition: the first offset of each, by producer id; feed it the batches."""
 
     def __init__(self, first_offsets: Mapping[int, int]) -> None:
         self.first_offsets = dict(first_offsets)
@@ -56,7 +56,7 @@ class OpenTransactions:
     def feed(self, path: Path | str, window: memoryview, batches: BatchTable, end_offset: int) -> None:
         """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
 
-        Raises CorruptRecordError if an end marker is not to be read.
+        Raises CorruptRecordError if an end marker cannot be read.
         """
         known = batches.base_offset < end_offset
         is_opening = (batches.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
@@ -78,7 +78,7 @@ class OpenTransactions:
 
 
 def _latest_snapshot(segments: Sequence[LogSegment], high_watermark: int) -> tuple[int, OpenTransactions]:
-    """Return the segment to read from, as its place in `segments`, and what is open where it begins."""
+    """Return the index in `segments` of the segment to read from, and what is open where it begins."""
     for i in range(len(segments) - 1, -1, -1):
         path = producer_snapshot_path(segments[i].directory, segments[i].base_offset)
         if segments[i].base_offset <= high_watermark and path.is_file():

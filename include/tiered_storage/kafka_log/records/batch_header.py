@@ -1,10 +1,10 @@
 """Kafka's record batch of magic 2: 61 bytes of header, big-endian, then its records, compressed as one piece.
 
      0  base offset              int64    of the first record as it was written
-     8  batch length             int32    bytes behind this field
+     8  batch length             int32    bytes after this field
     12  partition leader epoch   int32    the broker sets it, so no checksum covers it
     16  magic                    int8     2
-    17  crc                      uint32   CRC-32C of everything behind this field
+    17  crc                      uint32   CRC-32C of everything after this field
     21  attributes               int16    bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control,
                                           6 the base timestamp is the delete horizon
     23  last offset delta        int32    stays when compaction takes the last record
@@ -16,7 +16,7 @@
     57  record count             int32
     61  records                           see record.py
 
-The first 12 bytes are called the log overhead. Compaction can leave a batch of a header alone.
+The first 12 bytes are called the log overhead. Compaction can leave only the header of a batch.
 
 Source: KIP-98; KIP-32 (timestamp types); KIP-534 (delete horizon); released Kafka.
 """
@@ -53,7 +53,7 @@ NO_TIMESTAMP = -1
 NO_LEADER_EPOCH = -1
 
 MAGIC_END = 17
-"""Bytes up to and with the magic, the least that shows a batch's size and generation."""
+"""Bytes up to and including the magic, the least that shows a batch's size and generation."""
 
 
 _HIGHEST_CODEC = int(max(Compression))
@@ -95,17 +95,17 @@ class RecordBatch:
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the batch."""
+        """The first offset after the batch."""
         return self.last_offset + 1
 
     @property
     def last_sequence(self) -> int:
-        """The last record's sequence number, which restarts at 0 behind 2**31 - 1; -1 without a producer id."""
+        """The last record's sequence number, which wraps from 2**31 - 1 to 0; -1 without a producer id."""
         return sequence_after(self.base_sequence, self.last_offset_delta)
 
     @property
     def has_producer(self) -> bool:
-        """Whether the batch comes from a producer that numbers its records: ids below 0 stand for none."""
+        """Whether the batch comes from a producer that numbers its records: ids below 0 mean none."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -125,25 +125,25 @@ class RecordBatch:
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch carries a marker of Kafka's own that no consumer is given."""
+        """Whether the batch carries a marker of Kafka's own, which no consumer gets."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """Whether compaction has put the delete horizon (ms) in the place of the base timestamp."""
+        """Whether compaction replaced the base timestamp by the delete horizon (ms)."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
 
 def sequence_after(sequence: int, records: int) -> int:
-    """Return the sequence number so many `records` behind `sequence`; there is none behind -1 (none)."""
+    """Return the sequence number `records` after `sequence`; -1 (none) stays -1."""
     return NO_SEQUENCE if sequence == NO_SEQUENCE else (sequence + records) & INT32_MAX
 
 
 def batch_size(buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0) -> int:
-    """Return the bytes of the whole batch at `position`, of which `buffer` needs to hold the first 17 only.
+    """Return the size of the whole batch at `position` in bytes; `buffer` needs to hold only its first 17.
 
-    Errors name `source` and the place in it; `source_position` is where in it the first byte of `buffer` lies.
-    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for a size that cannot be.
+    Errors name `source` and the place in it; `source_position` is the place of the first byte of `buffer`.
+    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for an impossible size.
     """
     place = source_position + position
     if len(buffer) - position < MAGIC_END:
@@ -162,10 +162,10 @@ def batch_size(buffer: Buffer, position: int = 0, *, source: str = "<memory>", s
 def read_batch_header(
     buffer: Buffer, position: int = 0, *, source: str = "<memory>", source_position: int = 0
 ) -> RecordBatch:
-    """Read the header at `position` of `buffer`; the records behind it need not be there.
+    """Read the header at `position` of `buffer`; the records after it need not be there.
 
-    Errors name `source` and the place in it; `source_position` is where in it the first byte of `buffer` lies.
-    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for a header that cannot be.
+    Errors name `source` and the place in it; `source_position` is the place of the first byte of `buffer`.
+    Raises UnsupportedMagicError for a batch of another magic, CorruptRecordError for an invalid header.
     """
     place = source_position + position
     batch_size(buffer, position, source=source, source_position=source_position)

@@ -1,4 +1,4 @@
-"""Reads whole batches out of a segment's `.log` file, from an offset on."""
+"""Read whole batches from a segment's `.log` file, from an offset on."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tiered_storage.regular_files import open_regular
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """Whole batches one behind the other, and the first offset behind the last of them."""
+    """Whole batches one after the other, and the first offset after the last of them."""
 
     content: bytes
     next_offset: int
 
 
 def read_batches(log_path: Path, position: int, offset: int, max_bytes: int) -> bytes:
-    """Return whole batches of `log_path`, up to `max_bytes`, beginning with the one that `offset` is in.
+    """Return whole batches of `log_path`, up to `max_bytes`, beginning with the one that contains `offset`.
 
     The search begins at `position` (bytes), where a batch at or before `offset` must begin. At least one batch is
-    returned, however large it is; none where the file ends before `offset`. A batch reaches from its own base offset,
-    so records below `offset` may come first.
+    returned, however large it is; none if the file ends before `offset`. Records below `offset` may come first, since
+    a batch covers all offsets from its base offset on.
 
     Raises CorruptRecordError if there is no batch at `position`, or the file ends inside the first one.
     """
@@ -43,10 +43,10 @@ def read_batch_range(
     *,
     segment_end: int | None = None,
 ) -> BatchRange | None:
-    """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive) or further.
+    """Return what read_batches does, up to the first batch that reaches `end_offset` (exclusive).
 
-    None stands for no batch at all. Raises as read_batches does, and if the first batch reaches beyond
-    `segment_end` (exclusive): whoever believed its offsets would pass over the segments that follow.
+    None if there is no batch. Raises as read_batches does, and if the first batch reaches beyond `segment_end`
+    (exclusive): a reader that believed its offsets would skip the following segments.
     """
     source = str(log_path)
     with open_regular(log_path) as file:

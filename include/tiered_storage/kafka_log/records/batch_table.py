@@ -1,4 +1,4 @@
-"""The headers of many batches as columns, one row a batch."""
+"""The headers of many batches as columns, one row per batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ROW_BYTES = 7 * 8 + 3 * 4 + 2 * 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTable:
-    """Batches in the order of their log; the fields are those of RecordBatch, as far as they differ by batch.
+    """Batches in the order of their log; the fields are those of RecordBatch that differ by batch.
 
     `last_offset` is inclusive. `position` counts bytes from the start of the `.log` file, `size` is the whole batch.
-    `base_timestamp` (ms) is the first record's, or the delete horizon where attribute bit 6 is set.
+    `base_timestamp` (ms) is the first record's, or the delete horizon if attribute bit 6 is set.
     """
 
     base_offset: NDArray[np.int64]
@@ -41,8 +41,8 @@ class BatchTable:
     def allocate(cls, rows: int) -> Self:
         """Return a table of `rows` rows whose values are undefined, in one block of memory from `base_offset` on.
 
-        First its columns of 8 bytes lie there, in their order, then those of 4, then those of 2: read_headers of
-        scan_kernels.py fills them so.
+        The columns of 8 bytes come first, in their order, then those of 4, then those of 2, as read_headers of
+        scan_kernels.py fills them.
         """
         block = np.empty(rows * _ROW_BYTES, np.uint8)
         words = block[: 56 * rows].view(np.int64).reshape(7, rows)
@@ -63,21 +63,21 @@ class BatchTable:
         return type(self)(*(column[first:end] for column in self.columns()))
 
     def head(self, count: int) -> Self:
-        """Return the first `count` rows: where they lie, or copied where they are less than half of the table."""
+        """Return the first `count` rows: as a view, or as a copy if they are less than half of the table."""
         kept = self.rows(0, count)
         if 2 * count >= len(self):
             return kept
         return type(self)(*(column.copy() for column in kept.columns()))
 
     def take(self, numbers: NDArray[np.intp]) -> Self:
-        """Return a copy of the rows `numbers`, which rise; where they are all of them, the table itself."""
+        """Return a copy of the rows `numbers`, which rise; if they are all rows, the table itself."""
         if numbers.size == len(self):
             return self
         return type(self)(*(column[numbers] for column in self.columns()))
 
     @classmethod
     def concatenate(cls, tables: Iterable[Self]) -> Self:
-        """Return the rows of all `tables`, one table behind the other; no tables make an empty one."""
+        """Return the rows of all `tables` in order; no tables make an empty one."""
         columns = [table.columns() for table in tables]
         if not columns:
             return cls.allocate(0)

@@ -10,8 +10,8 @@
     zstd     one Zstandard frame; further frames are read too. The last of several may lack its end, if the one
              before it ended in the same piece of 131,075 bytes, as Java reads them
 
-Java's codecs are that lenient, so a broker takes such bytes and its consumers read them. Compressed bytes do not say
-reliably how large their contents are, so output grows piece by piece and stops at a cap.
+Java's codecs are that lenient, so a broker accepts such bytes and its consumers read them. Compressed bytes do not
+reliably show the size of their contents, so output grows piece by piece and stops at a cap.
 
 Source: KIP-98, KIP-110 (zstd); released Kafka and librdkafka; snappy-java's stream format.
 """
@@ -37,11 +37,11 @@ _MAGIC_AND_METHOD = b"\x1f\x8b\x08"
 _FIXED_BYTES = 10
 _CHECKSUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
 _TOO_FEW = 18
-"""So few bytes hold no member: Java does not look at them."""
+"""Fewer bytes hold no member: Java ignores them."""
 
 
 def begins_member(data: bytes, position: int) -> bool:
-    """Return whether a whole gzip header begins at `position`, with bytes enough behind its start to be a member."""
+    """Return whether a whole gzip header begins at `position`, with enough bytes for a member."""
     if len(data) - position <= _TOO_FEW or data[position : position + 3] != _MAGIC_AND_METHOD:
         return False
     flags, at = data[position + 3], position + _FIXED_BYTES
@@ -61,7 +61,7 @@ def begins_member(data: bytes, position: int) -> bool:
 
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 << 20
-"""Far more than producers batch by default (at most 1 MiB), and little enough for a worker to survive."""
+"""Far more than producers batch by default (at most 1 MiB), and little enough for a worker's memory."""
 
 _PIECE_BYTES = 1 << 20
 _LEAST_INPUT_BYTES = 1 << 10
@@ -69,9 +69,9 @@ _GZIP_WBITS = 31
 _GZIP_LEVEL = 2
 _ZSTD_LEVEL = 3
 _ZSTD_INPUT_BYTES = 1024
-"""A 4-byte Zstandard block can hold 128 KiB: so few bytes at once cannot yield more than about 43 MiB."""
+"""A 4-byte Zstandard block can hold 128 KiB: this many bytes at once cannot yield more than about 43 MiB."""
 _JAVA_ZSTD_INPUT_BYTES = zstandard.DECOMPRESSION_RECOMMENDED_INPUT_SIZE
-"""How many bytes Java's stream reads at once: the most that a block and its header take."""
+"""How many bytes Java's stream reads at once: the maximum of a block and its header."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -79,7 +79,7 @@ _XERIAL_LEAST_VERSION = 1
 _XERIAL_SIZE_BYTES = 4
 _XERIAL_BLOCK_BYTES = 32 << 10
 _SNAPPY_MAX_RATIO = 22
-"""Snappy's densest element copies 64 bytes and takes 3; a block that claims more is lying."""
+"""Snappy's densest element takes 3 bytes and copies 64; a block that claims more is invalid."""
 
 
 _CODEC_ERRORS: tuple[type[Exception], ...] = (
@@ -87,12 +87,12 @@ _CODEC_ERRORS: tuple[type[Exception], ...] = (
     cramjam.DecompressionError,
     zstandard.ZstdError,
     RuntimeError,  # all that lz4.frame raises
-    ValueError,  # ours, for what a codec leaves unsaid
+    ValueError,  # ours, for errors that a codec does not report
 )
 
 
 class Compression(IntEnum):
-    """A codec by its number, the three lowest bits of a batch's attributes."""
+    """A codec by its number, the lowest three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -105,11 +105,11 @@ WHOLE: Mapping[int, Callable[[memoryview, int], bytes | None]] = {
     Compression.LZ4: unlz4_whole,
     Compression.ZSTD: unzstd_whole,
 }
-"""What takes the contents of a batch, and the most that they may be, all at once; None if that cannot be certain."""
+"""A function of the data and the most that its contents may be, which returns them at once; None if uncertain."""
 
 
 class _ThreadCodecs(threading.local):
-    """A Zstandard compressor a thread: two must not use one."""
+    """A Zstandard compressor per thread: two threads must not share one."""
 
     def __init__(self) -> None:
         self.zstd_compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
@@ -141,9 +141,9 @@ def decompress(
     source: str = "<memory>",
     source_position: int = 0,
 ) -> bytes:
-    """Return what `data` holds, up to its end: what a broker overlooks behind that is overlooked here.
+    """Return the contents of `data`; like a broker, ignore what follows their end.
 
-    Raises CorruptRecordError, naming `source` and `source_position`, for broken data and beyond `max_bytes` of output.
+    Raises CorruptRecordError, naming `source` and `source_position`, for corrupt data and beyond `max_bytes` of output.
     """
     view = memoryview(data)
     try:
@@ -162,7 +162,7 @@ class _TooLargeError(Exception):
 
 
 def _whole(compression: Compression, data: memoryview, max_bytes: int) -> bytes | None:
-    """Return all of the contents at once, or None if they have to be taken piece by piece."""
+    """Return all of the contents at once, or None if they must be decompressed piece by piece."""
     decompress_whole = WHOLE.get(compression)
     return decompress_whole(data, max_bytes) if decompress_whole else None
 
@@ -193,12 +193,12 @@ def _pieces(compression: Compression, data: memoryview, max_bytes: int) -> Itera
 
 
 def _piece_bytes(data: memoryview) -> int:
-    """gzip and lz4 copy the input that a piece leaves over: pieces grow with it, so that this stays linear."""
+    """gzip and lz4 copy the input that a piece leaves: pieces grow with the input, so that this stays linear."""
     return max(_PIECE_BYTES, 4 * len(data))
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
-    """What follows a member is copied, too: all but the first get little input to begin with, so this stays linear."""
+    """The input after a member is copied too: later members get little input at first, so that this stays linear."""
     position = 0
     content = b""
     input_bytes = len(data)
@@ -231,7 +231,7 @@ def _lz4_pieces(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd_pieces(data: memoryview) -> Iterator[bytes]:
-    """Where a frame has ended in the last piece that Java reads, it takes the end of the bytes for that of another."""
+    """If a frame ends in the last piece that Java reads, Java accepts an incomplete next frame."""
     position = 0
     last_end = 0
     java_reads_last = max(len(data) - 1, 0) // _JAVA_ZSTD_INPUT_BYTES * _JAVA_ZSTD_INPUT_BYTES
@@ -278,7 +278,7 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _xerial_header_bytes(rest: memoryview) -> int:
-    """Return how long the header is that another stream begins with: its magic number can be no block's size."""
+    """Return the size of a further stream's header: its magic number cannot be a block's size."""
     version = rest[len(_XERIAL_MAGIC) : len(_XERIAL_MAGIC) + 4]
     if len(rest) < len(_XERIAL_HEADER) or int.from_bytes(version, "big", signed=True) < _XERIAL_LEAST_VERSION:
         raise ValueError("a header among the blocks is cut, or of a version that nobody writes")

@@ -1,4 +1,4 @@
-"""Control records: what Kafka writes into a log for itself, in control batches (attribute bit 5).
+"""Control records: records that Kafka writes for itself, in control batches (attribute bit 5).
 
     key     version             int16   0
             type                int16   0 abort, 1 commit, 2 leader change, 3 snapshot header, 4 snapshot footer,
@@ -7,10 +7,9 @@
             version             int16   0
             coordinator epoch   int32   of the transaction coordinator that ended it
 
-KRaft puts several into one batch. The batch of an end marker has that one alone, is transactional and has the
-producer's id and epoch, but no sequence. A later version may add fields behind these, and types that are not known
-here: they are read over. Compaction can leave the batch without its record, once nothing else is left of the
-transaction.
+KRaft puts several into one batch. The batch of an end marker has only that one, is transactional and has the producer's
+id and epoch, but no sequence. A later version may add fields after these; they are skipped, as are unknown types.
+Compaction can leave the batch without its record, once nothing else is left of the transaction.
 
 Source: KIP-98; KIP-595 and KIP-630 (the types of KRaft); released Kafka.
 """
@@ -41,7 +40,7 @@ from tiered_storage.kafka_log.records.record_batch import encode_batch, read_rec
 VERSION = 0
 
 _USUAL = struct.Struct(">qi4xb4xhiq22xi5shhchic")
-"""The whole batch of an end marker as brokers write it, but for the fields that tell nothing of the marker."""
+"""The whole batch of an end marker as brokers write it, except the fields that are irrelevant for the marker."""
 _USUAL_BYTES = _USUAL.size
 _USUAL_FIELDS = (
     _USUAL_BYTES - LOG_OVERHEAD, MAGIC, TRANSACTIONAL_BIT | CONTROL_BIT, 0, 1, bytes.fromhex("2000000008"), VERSION,
@@ -53,7 +52,7 @@ _END_MARKER = struct.Struct(">hi")
 
 
 class ControlRecordType(IntEnum):
-    """What a control record says; UNKNOWN stands for every type of a later Kafka."""
+    """The type of a control record; UNKNOWN stands for every type of a later Kafka."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -83,7 +82,7 @@ class EndTransactionMarker:
 
 
 def read_control_type(key: bytes | None, *, source: str = "<memory>", source_position: int = 0) -> ControlRecordType:
-    """Return what a control record with this `key` says.
+    """Return the type of a control record with this `key`.
 
     Raises CorruptRecordError, naming `source` and `source_position`, if the key is too short or of no version.
     """
@@ -98,10 +97,10 @@ def read_control_type(key: bytes | None, *, source: str = "<memory>", source_pos
 def read_end_marker(
     batch: Buffer, *, source: str = "<memory>", source_position: int = 0
 ) -> EndTransactionMarker | None:
-    """Return the end marker in the control batch `batch`; None if it has another control record, or none left.
+    """Return the end marker in the control batch `batch`; None if it has another control record, or none.
 
-    Its checksum is not verified again. Raises CorruptRecordError, naming `source` and `source_position`, for a batch
-    whose record cannot be read.
+    Its checksum is not verified again. Raises CorruptRecordError, naming `source` and `source_position`, if its record
+    cannot be read.
     """
     if marker := _usual_end_marker(batch):
         return marker
@@ -142,7 +141,7 @@ def encode_end_marker(
     producer_epoch: int,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """Return the control batch that ends the transaction of a producer at `offset`, as a coordinator has it written."""
+    """Return the control batch that ends a producer's transaction at `offset`, as a coordinator writes it."""
     key = _KEY.pack(VERSION, marker.kind)
     value = _END_MARKER.pack(VERSION, marker.coordinator_epoch)
     return encode_batch(
@@ -159,7 +158,7 @@ def encode_end_marker(
 def marker_rows(batches: BatchTable) -> NDArray[np.int64]:
     """Return the rows of the control batches that may hold an end marker.
 
-    Compaction leaves a control batch without its record where nothing is left of the transaction either.
+    Compaction leaves a control batch without its record if nothing is left of the transaction either.
     """
     is_control = (batches.attributes & CONTROL_BIT) != 0
     return np.flatnonzero((batches.producer_id > NO_PRODUCER_ID) & is_control & (batches.record_count > 0))

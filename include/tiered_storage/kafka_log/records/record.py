@@ -88,9 +88,9 @@ class Record:
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
-    """Return `records` one behind the other, relative to the base offset and timestamp of their batch.
+    """Return `records` one after the other, relative to the base offset and timestamp of their batch.
 
-    Raises UnicodeEncodeError for a header key that UTF-8 cannot hold, TypeError for one that is no text.
+    Raises UnicodeEncodeError for a header key that UTF-8 cannot hold, TypeError for one that is not text.
     """
     out = bytearray()
     for record in records:
@@ -124,13 +124,13 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 class MendedText(str):
-    """Text with U+FFFD in the place of bytes that are not UTF-8: encoded again it is not what it was."""
+    """Text with U+FFFD in place of invalid UTF-8: encoding it again does not give the original bytes."""
 
     __slots__ = ()
 
 
 def decode_header_key(key: bytes) -> str:
-    """Return a header's key; MendedText where it is not UTF-8, as Java's consumers are given it: no broker minds."""
+    """Return a header's key; MendedText if it is not UTF-8, as Java's consumers get it: brokers accept it."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -138,10 +138,9 @@ def decode_header_key(key: bytes) -> str:
 
 
 def decode_records(data: bytes, header: RecordBatch, *, source: str, source_position: int) -> Iterator[Record]:
-    """Yield the records that `data`, decompressed, holds from its first to its last byte.
+    """Yield the records in `data`, which is decompressed, from its first to its last byte.
 
-    Raises CorruptRecordError, naming `source` and `source_position` (of the batch), if they are not what `header`
-    promises.
+    Raises CorruptRecordError, naming `source` and `source_position` (of the batch), if they contradict `header`.
     """
     append_time = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else None
     position = count = 0
@@ -183,7 +182,7 @@ def _decode_record(data: bytes, position: int, header: RecordBatch, append_time:
 
 
 def wrapped(timestamp: int) -> int:
-    """Return what 64 bits keep of `timestamp`: brokers and clients in Java add deltas so, and refuse no record."""
+    """Return `timestamp` wrapped to 64 bits: brokers and clients in Java add deltas so, and refuse no record."""
     return timestamp if INT64_MIN <= timestamp <= INT64_MAX else (timestamp - INT64_MIN) % (1 << 64) + INT64_MIN
 
 

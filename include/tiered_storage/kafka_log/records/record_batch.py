@@ -1,4 +1,4 @@
-"""A whole record batch of magic 2: from records to bytes and back. Its layout is in batch_header.py and record.py.
+"""Encode and decode whole record batches of magic 2; batch_header.py and record.py have the layout.
 
 Source: KIP-98; KIP-32 (timestamp types).
 """
@@ -82,9 +82,9 @@ def encode_batch(
 ) -> bytes:
     """Return one batch of `records`, whose offsets rise; its base offset is the first one's.
 
-    With LOG_APPEND_TIME the latest timestamp counts as the append time: readers give it to every record. With a
-    `delete_horizon` (ms) that stands in the place of the base timestamp, as compaction writes it.
-    Raises ConfigurationError if there are no records, or some that one batch cannot hold.
+    With LOG_APPEND_TIME the latest timestamp is the append time, which readers give to every record. A
+    `delete_horizon` (ms) replaces the base timestamp, as compaction writes it.
+    Raises ConfigurationError if there are no records, or one batch cannot hold them.
     """
     _check_records(records)
     first, last = records[0], records[-1]
@@ -115,10 +115,10 @@ def encode_batch(
 
 
 def encode_empty_batch(batch: Buffer) -> bytes:
-    """Return the header that compaction leaves of `batch` when none of its records stays.
+    """Return the header that compaction leaves of `batch` if none of its records stays.
 
-    So its offsets, its producer and its sequence numbers remain known; no base timestamp and no delete horizon do.
-    Raises as read_batch_header does.
+    It keeps offsets, producer and sequence numbers, but no base timestamp and no delete horizon. Raises as
+    read_batch_header does.
     """
     header = read_batch_header(batch)
     kept = header.attributes & (APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
@@ -138,9 +138,9 @@ def encode_empty_batch(batch: Buffer) -> bytes:
 
 
 def restamp_batch(batch: bytearray, append_time: int) -> None:
-    """Stamp the encoded `batch` in place as a broker does that appends with its own time, `append_time` in ms.
+    """Stamp the encoded `batch` in place with `append_time` (ms), as a broker does.
 
-    The records keep the producer's times in their deltas, though no reader shows them. Its checksum is rebuilt.
+    The records keep the producer's times in their deltas, though no reader shows them. The checksum is recomputed.
     """
     attributes = int.from_bytes(batch[CRC_END : CRC_END + 2], "big") | APPEND_TIME_BIT
     batch[CRC_END : CRC_END + 2] = attributes.to_bytes(2, "big")
@@ -148,7 +148,7 @@ def restamp_batch(batch: bytearray, append_time: int) -> None:
 
 
 def correct_max_timestamp(batch: bytearray, max_timestamp: int) -> None:
-    """Set what the header of the encoded `batch` says of its largest timestamp (ms), and make its checksum again."""
+    """Set the largest timestamp (ms) in the header of the encoded `batch`, and recompute its checksum."""
     _INT64.pack_into(batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
     batch[CRC_END - 4 : CRC_END] = crc32c(memoryview(batch)[CRC_END:]).to_bytes(4, "big")
 
@@ -177,7 +177,7 @@ def read_records(
     verify_crc: bool = True,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> list[Record]:
-    """Return the records of the one batch that `buffer` holds; all else is as iterate_records says."""
+    """Return the records of the one batch in `buffer`; otherwise as iterate_records."""
     return list(
         iterate_records(
             buffer,
@@ -197,11 +197,11 @@ def iterate_records(
     verify_crc: bool = True,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Record]:
-    """Yield the records of the one batch that `buffer` holds from its first to its last byte, each as it is made.
+    """Yield the records of the one batch in `buffer` one at a time, from its first to its last byte.
 
-    As objects all of them may take twenty times what they take decompressed. Errors name `source` and
-    `source_position`, the place of the batch in it. Raises as read_batch_header does, and CorruptRecordError for a
-    wrong checksum, broken or too large compressed data, and records that the header belies.
+    All of them as objects may take twenty times their decompressed size. Errors name `source` and `source_position`,
+    the place of the batch in it. Raises as read_batch_header does, and CorruptRecordError for a wrong checksum, corrupt
+    or too large compressed data, and records that contradict the header.
     """
     header = read_batch_header(buffer, source=source, source_position=source_position)
     if header.size != len(buffer):

@@ -1,7 +1,7 @@
-"""Walks a segment's batches without decoding their records: headers as columns, checksums, order of offsets.
+"""Scan a segment's batches without decoding their records: headers as columns, checksums, order of offsets.
 
-A window of whole batches is scanned at once, where it lies. A batch that a window cuts is carried over to the next by
-whoever fills the windows: `iterate_segment` here does it for files.
+A window of whole batches is scanned in place. A batch that is cut by the window's end is carried over to the next
+window by the one that fills the windows: here `iterate_segment`, for files.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ __all__ = [
 ]
 
 WINDOW_BYTES = 2 << 20
-"""Large enough that a call of a kernel costs next to nothing, small enough for a CPU's cache, with the table."""
+"""Large enough that a kernel call costs next to nothing, small enough for a CPU's cache, with the table."""
 _ROWS_OF_EIGHT = 9
-"""A table has room for so many batches where there would be eight if they were like those before."""
+"""How many rows to allocate for every eight batches expected from the previous windows."""
 _FEWEST_GUESSED = 1000
-"""Fewer are counted sooner than a table that is too large is cut."""
+"""For fewer batches, counting is faster than shrinking a table that is too large."""
 
 
 class SegmentScanner:
     """Scans the windows of one segment, each beginning where the batches of the one before it ended.
 
-    Errors name `source` and the broken batch's place in it. Not for two threads at once.
+    Errors name `source` and the position of the corrupt batch. Not thread-safe.
     """
 
     def __init__(self, source: str, base_offset: int, *, start_position: int = 0, verify_crc: bool = True) -> None:
-        """Begin `start_position` bytes behind the start of the segment `source`, between two batches.
+        """Begin `start_position` bytes after the start of the segment `source`, between two batches.
 
-        No batch may reach below `base_offset`, nor further above it than an index can say (2**31 - 1).
+        No batch may reach below `base_offset`, nor further above it than an index can express (2**31 - 1).
         """
         self._kernels, self._brief_kernels = load_kernels(), load_brief_kernels()
         self._source = source
@@ -74,11 +74,11 @@ class SegmentScanner:
         self._result = np.empty(2, np.int64)
         self._result_address = address_of(self._result)
         self._recent = (0, 0)
-        """Batches and their bytes; those of a window count half as much with each that follows."""
+        """The batches and bytes so far; each window halves the weight of those before it."""
 
     @property
     def position(self) -> int:
-        """Where in the segment the next window has to begin, in bytes."""
+        """The position in the segment where the next window must begin, in bytes."""
         return self._position
 
     @property
@@ -87,11 +87,11 @@ class SegmentScanner:
         return self._next_offset
 
     def feed(self, window: memoryview | NDArray[np.uint8]) -> tuple[BatchTable, int]:
-        """Scan the whole batches that `window` begins with; return their table and how many bytes they take.
+        """Scan the whole batches at the beginning of `window`; return their table and their size in bytes.
 
-        What is left, less than a batch, has to begin the next window. Nothing of `window` is copied or kept.
-        Raises UnsupportedMagicError or CorruptRecordError for the first batch that is broken: its `position` is if
-        the sound part of the segment ends.
+        The rest, less than a batch, must begin the next window. Nothing of `window` is copied or kept. Raises
+        UnsupportedMagicError or CorruptRecordError for the first corrupt batch: the sound part of the segment ends at
+        its `position`.
         """
         data = as_array(window)
         table, consumed, verdict = self._read_headers(data)
@@ -107,9 +107,9 @@ class SegmentScanner:
         return table, consumed
 
     def needed(self, window: memoryview | NDArray[np.uint8]) -> int:
-        """Return how many bytes the next window must have to hold one batch, of which `window` shows the first.
+        """Return how many bytes the next window must have to hold one batch, which begins `window`.
 
-        That is what the batch's header claims: compare it with what is left of the segment before allocating it.
+        That is what the batch's header claims: compare it with the rest of the segment before allocating it.
         """
         if len(window) < MAGIC_END:
             return MAGIC_END
@@ -125,9 +125,9 @@ class SegmentScanner:
             raise CorruptRecordError(self._source, self._position, reason)
 
     def _read_headers(self, data: NDArray[np.uint8]) -> tuple[BatchTable, int, int]:
-        """Return the table of the sound batches that `data` begins with, their bytes, and what ends them.
+        """Return the table of the sound batches at the beginning of `data`, their size, and what ends them.
 
-        How many rows it needs is guessed by what came before: to count the batches takes half as long as to read them.
+        The number of rows is estimated from earlier windows: counting the batches takes half as long as reading them.
         """
         kernels = self._brief_kernels if data.size <= BRIEF_BYTES else self._kernels
         window = address_of(data)
@@ -140,9 +140,9 @@ class SegmentScanner:
         return table.head(rows), consumed, verdict
 
     def _guess(self, size: int) -> int:
-        """Return how many batches `size` bytes may have; 0 where they are better counted.
+        """Return the estimated number of batches in `size` bytes; 0 if counting them is better.
 
-        A large window is mostly one large batch, which those before say nothing of.
+        A large window is mostly one large batch, for which earlier windows give no estimate.
         """
         batches, consumed = self._recent
         if size > BRIEF_BYTES or not batches:
@@ -151,7 +151,7 @@ class SegmentScanner:
         return rows if rows >= _FEWEST_GUESSED else 0
 
     def _fill_table(self, kernels: Kernels, window: int, size: int, rows: int) -> tuple[BatchTable, int]:
-        """Return a table of `rows` rows, filled as far as `_result` says, and what read_headers says of it."""
+        """Return a table of `rows` rows, filled up to the count in `_result`, and the verdict of read_headers."""
         table = BatchTable.allocate(rows)
         verdict = kernels.read_headers(
             window, size, self._position, self._base_offset, self._next_offset, address_of(table.base_offset), rows,
@@ -160,7 +160,7 @@ class SegmentScanner:
         return table, verdict
 
     def _raise_broken(self, rest: memoryview, position: int, next_offset: int) -> NoReturn:
-        """Say what is wrong with the whole batch that `rest` begins with: a wrong checksum explains all else."""
+        """Raise the error for the whole batch at the start of `rest`; a wrong checksum explains all other errors."""
         size = batch_size(rest, source=self._source, source_position=position)
         if self._verify_crc:
             check_crc(rest[:size], source=self._source, source_position=position)
@@ -183,15 +183,15 @@ def iterate_segment(
     keep_windows: bool = False,
     may_be_preallocated: bool = False,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
-    """Yield the batches of a `.log` file, to the end that it has now: their bytes and their table.
+    """Yield the batches of a `.log` file, up to its present end: their bytes and their table.
 
-    Begins `start_position` bytes behind its start, between two batches, and ends, with `end_position`, as if the file
-    ended there. With `may_be_preallocated` zeros up to there, and nothing else, are the end of the batches.
+    Begins `start_position` bytes after its start, between two batches; with `end_position`, ends as if the file ended
+    there. With `may_be_preallocated`, nothing but zeros up to there is a valid end of the batches.
 
-    The bytes are whole batches, read-only, and valid until the next step: they lie in a buffer of `window_bytes` that
-    is used again, and grows only for a batch that is larger. With `keep_windows` each window has a buffer of its own,
-    and stays valid for as long as somebody keeps it. Raises as SegmentScanner.feed does, behind the last batch
-    that is sound, and CorruptRecordError if the file ends inside a batch, or in zeros that are not asked for.
+    The bytes are whole batches, read-only, and valid until the next step: the buffer of `window_bytes` is reused, and
+    grows only for a larger batch. With `keep_windows` each window has a buffer of its own, and stays valid as long as
+    somebody keeps it. Raises as SegmentScanner.feed does, after the last sound batch, and CorruptRecordError if the
+    file ends inside a batch, or in unexpected zeros.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with open_unbuffered(path) as file:
@@ -212,7 +212,7 @@ def _scan_windows(
     window_bytes: int,
     keep_windows: bool,
 ) -> Iterator[tuple[memoryview, BatchTable]]:
-    """Yield what the next `unread` bytes of `file` hold; all else is as iterate_segment says."""
+    """Yield the batches in the next `unread` bytes of `file`; otherwise as iterate_segment."""
     buffer = _buffer(min(max(window_bytes, BATCH_OVERHEAD), unread))
     filled = 0
     while unread and (count := file.readinto(buffer.data[filled : filled + unread])):
@@ -246,17 +246,17 @@ def scan_segment(
 
 
 def recover_valid_length(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES) -> int:
-    """Return how many bytes of a `.log` file are sound batches, up to the first that is broken or cut, or to the end.
+    """Return the size in bytes of the sound batches of a `.log` file, up to the first corrupt or incomplete one.
 
-    Zeros of a preallocated file and what a crash has torn lie behind that. A batch that is whole, by its own checksum,
-    is no crash's work: to cut it off would lose what somebody wrote. Then this raises what the scan has raised:
-    UnsupportedMagicError at one of magic 0 or 1, CorruptRecordError at one whose header nobody can follow.
+    Zeros of a preallocated file and bytes torn by a crash come after that. A batch that is whole by its own checksum is
+    not torn: truncating it would lose data. Then this raises the error of the scan: UnsupportedMagicError for one of
+    magic 0 or 1, CorruptRecordError for one with an invalid header.
     """
     return sound_part(path, base_offset, window_bytes=window_bytes)[0]
 
 
 def sound_part(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES) -> tuple[int, int]:
-    """Return what recover_valid_length does, and the offset behind the last batch up to there; raises as it does."""
+    """Return what recover_valid_length does, and the offset after the last sound batch; raises as it does."""
     length, next_offset = 0, base_offset
     try:
         for batches, table in iterate_segment(path, base_offset, window_bytes=window_bytes):
@@ -270,7 +270,7 @@ def sound_part(path: Path, base_offset: int, *, window_bytes: int = WINDOW_BYTES
 
 
 def as_array(window: memoryview | NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """View `window` as bytes, read-only, so that the kernels are compiled for one kind of array."""
+    """View `window` as read-only bytes, so that the kernels are compiled for one kind of array."""
     data = np.frombuffer(window, np.uint8)
     data.flags.writeable = False
     return data
@@ -284,10 +284,10 @@ def check_checksums(
     *,
     source: str,
 ) -> None:
-    """Check the CRC of the batches at `positions` of `source`, of which `data` holds what begins at `data_position`.
+    """Check the CRC of the batches at `positions` of `source`; `data` holds its bytes from `data_position` on.
 
-    Both arrays are contiguous. Raises CorruptRecordError for the first one that is wrong. Where the CPU
-    has instructions for it, compiled code finds that one.
+    Both arrays are contiguous. Raises CorruptRecordError for the first wrong one. Compiled code finds it if the CPU has
+    instructions for it.
     """
     suspect = 0
     if has_checksum_instructions():
@@ -302,7 +302,7 @@ def check_checksums(
 
 
 def claimed_checksums(window: memoryview, table: BatchTable) -> NDArray[np.uint32]:
-    """Return the CRC that the header of each batch in `table` has; `window` holds the bytes of all of them."""
+    """Return the CRC in the header of each batch in `table`; `window` holds the bytes of all of them."""
     if not len(table):
         return np.empty(0, np.uint32)
     places = (table.position - table.position[0])[:, np.newaxis] + np.arange(MAGIC_END, CRC_END)
@@ -319,7 +319,7 @@ def _larger_buffer(scanner: SegmentScanner, available: int, batch_start: NDArray
 
 
 def _buffer(size: int) -> NDArray[np.uint8]:
-    """Return memory of Arrow's: unlike numpy's it comes back warm when a window is given up, whoever kept it."""
+    """Return Arrow memory: unlike numpy's it is reused, still in the cache, when a window is freed."""
     import pyarrow as pa  # noqa: PLC0415 - headers alone are read without it
 
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)

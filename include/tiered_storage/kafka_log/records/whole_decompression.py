@@ -1,12 +1,12 @@
-"""Decompresses a batch's records in one call, where the bytes themselves say that this is safe.
+"""Decompress a batch's records in one call, if the bytes themselves show that this is safe.
 
-Each function returns the contents, or None if only decompressing piece by piece can tell: what the data claims is
-out of all proportion or beyond the cap, something follows its end, it is broken, or the codec could not say so. One
-call writes its output once; pieces are joined at the end, which costs up to half of the speed.
+Each function returns the contents, or None if only decompressing piece by piece can tell: the claimed size is out of
+all proportion or beyond the cap, data follow the end, the data are corrupt, or the codec cannot report it. One call
+writes its output once; pieces are joined at the end, which costs up to half of the speed.
 
     codec   output is at most                where the data ends                    claimed size
     lz4     255 bytes a byte                 the codec tells                        maybe in the frame's header
-    zstd    128 KiB a block, by its header   behind the last block and a checksum   maybe in the frame's header
+    zstd    128 KiB a block, by its header   after the last block and a checksum   maybe in the frame's header
 
 Source: RFC 8878 (Zstandard), the LZ4 frame format.
 """
@@ -29,7 +29,7 @@ _ZSTD_COMPRESSED = 2
 
 
 class _ThreadCodecs(threading.local):
-    """A Zstandard decompressor a thread: two must not use one."""
+    """A Zstandard decompressor per thread: two threads must not share one."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -39,12 +39,12 @@ _codecs = _ThreadCodecs()
 
 
 def zstd_decompressor() -> zstandard.ZstdDecompressor:
-    """Return this thread's own: whoever decompresses with it piece by piece has to end before anything else begins."""
+    """Return this thread's decompressor: finish decompressing piece by piece before any other use."""
     return _codecs.zstd
 
 
 def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:
-    """Return the contents of the one LZ4 frame that `data` is, or None if that is not certain."""
+    """Return the contents if `data` is one LZ4 frame; None if that is not certain."""
     most = _LZ4_MAX_RATIO * len(data)
     if most > max_bytes or len(data) < _LZ4_CONTENT_SIZE_END:
         return None
@@ -58,13 +58,13 @@ def unlz4_whole(data: memoryview, max_bytes: int) -> bytes | None:
 
 
 def unzstd_whole(data: memoryview, max_bytes: int) -> bytes | None:
-    """Return the contents of the one Zstandard frame that `data` is, or None if that is not certain."""
+    """Return the contents if `data` is one Zstandard frame; None if that is not certain."""
     if data[:4] != _ZSTD_MAGIC:
         return None
     try:
         claimed = zstandard.frame_content_size(data)
         if 0 < claimed <= _ZSTD_BLOCK_BYTES and claimed <= max_bytes:
-            # So little may be claimed without a look at the blocks, and the codec sees to the end.
+            # A small size may be claimed without checking the blocks; the codec checks the end.
             return _codecs.zstd.decompress(data, allow_extra_data=False)
         end, most = _walk_zstd_blocks(data)
         if end != len(data) or most > max_bytes or claimed > most:
@@ -72,11 +72,11 @@ def unzstd_whole(data: memoryview, max_bytes: int) -> bytes | None:
         contents = _codecs.zstd.decompress(data, max_output_size=most)
     except zstandard.ZstdError:
         return None
-    return contents or None  # the codec does not look behind a claim of 0
+    return contents or None  # the codec does not look past a claim of 0
 
 
 def _walk_zstd_blocks(data: memoryview) -> tuple[int, int]:
-    """Return where the frame ends, by the sizes of its blocks, and how many bytes it can hold at most."""
+    """Return the end of the frame, by the sizes of its blocks, and the most bytes that it can hold."""
     position = zstandard.frame_header_size(data)
     most = 0
     is_last = 0

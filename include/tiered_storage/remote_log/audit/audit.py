@@ -253,7 +253,7 @@ class _Audit:
     def _unreferenced(
         self, listed: Mapping[str, ListedObject], segments: Sequence[RemoteLogSegmentMetadata]
     ) -> list[ListedObject]:
-        """Return what no segment's metadata refer to and is not young, by the state right behind the listing."""
+        """Return what no segment's metadata refer to and is not young, by the state right after the listing."""
         known = {segment.segment_id.id for segment in segments}
         unreferenced = [found for found in listed.values() if not _is_referenced(found, known)]
         old = [found for found in unreferenced if found.last_modified < self.young_from]

@@ -83,7 +83,7 @@ class _SegmentAudit:
         return [] if self._broken is None else [(AnomalyKind.WRONG_CHECKSUM, f"{self._broken}; it was copied so")]
 
     def _batches(self, stream: BatchStream, piece: bytes) -> Iterator[BatchTable]:
-        """Yield the batches that `piece` completes, none behind the first that is broken."""
+        """Yield the batches that `piece` completes, none after the first that is broken."""
         if self._broken is not None:
             return
         try:

@@ -66,7 +66,7 @@ class AuditJob:
         segments: Iterable[RemoteLogSegmentMetadata],
         settings: Settings,
     ) -> AuditJob:
-        """Lay the job out, holding only a group in memory; `segments` come with each partition's behind one another."""
+        """Lay the job out, holding only a group in memory; `segments` come with each partition's after one another."""
         files, count = JobFolder.of(work, folder), 0
         for group in grouped(segments, lambda each: each.segment_id, lambda each: each.size):
             files.write_tasks(count, group, RemoteLogSegmentMetadata)

@@ -36,7 +36,7 @@ class ManifestAudit:
     def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionManifestName]) -> Anomaly | None:
         """Return what is wrong with the newest document of `partition`, of which `listed` were there.
 
-        One small read where nothing is. Raises what store and metadata raise, and LaterVersionError.
+        One small read if nothing is. Raises what store and metadata raise, and LaterVersionError.
         """
         newest = max((name.fencing_number for name in listed if not name.temporary), default=None)
         if self._look(partition, newest) is None:

@@ -113,7 +113,7 @@ def offset_anomalies(
 
 
 def partial_overlaps(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
-    """Return how many segments begin inside of another and end behind it, of the same leaders as far as both go.
+    """Return how many segments begin inside of another and end after it, of the same leaders as far as both go.
 
     A replica cuts its segments where it likes, so that is ordinary where copies went on from another one: neither can
     be done without, and readers are given each offset once.

@@ -87,7 +87,7 @@ class TopicFindings:
 class AuditReport:
     """What was looked at (finished segments, objects, bytes of segments) and what was found.
 
-    `anomalies` are the first MOST_ANOMALIES; `omitted` counts those behind them. `unreferenced` counts the objects that
+    `anomalies` are the first MOST_ANOMALIES; `omitted` counts those after them. `unreferenced` counts the objects that
     nothing refers to, known leftovers apart. `unread` counts the segments, and the documents of partitions, that could
     not be read; `unseen` are those of the notices that name local logs which could not be looked at. `topics` tells of
     every topic that was looked at. It began at `audited_at` (ms).
@@ -162,7 +162,7 @@ class AuditTally:
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def could_not_read_manifest(self, partition: TopicIdPartition, why: str) -> None:
-        """Count what the store keeps of a partition beside its segments, where nobody here understands it."""
+        """Count what the store keeps of a partition beside its segments, if nobody here understands it."""
         self._unread += 1
         known = self._topic_of(partition)
         if not known.unread:

@@ -92,7 +92,7 @@ class Batches:
 def first_difference(windows: Iterable[Batches], remote: Iterator[Batches]) -> tuple[Batches, int, Batches] | None:
     """Return the window and the row of the first batch that `remote` does not have just so, and what it has there.
 
-    Both by rising offset. Reads `remote` to its end where there is none.
+    Both by rising offset. Reads `remote` to its end if there is none.
     """
     known = _none()
     for ours in windows:
@@ -214,7 +214,7 @@ class _Window:
         return header if self._checksum(position + CRC_END, position + header.size) == header.crc else None
 
     def next_candidate(self, position: int, next_offset: int, last_offset: int) -> int:
-        """Return the first place from `position` on where a batch may begin; where nothing held shows one, its end.
+        """Return the first place from `position` on where a batch may begin; if nothing held shows one, its end.
 
         A batch begins with an offset from `next_offset` to `last_offset`.
         """

@@ -60,7 +60,7 @@ def commit_copy(
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
-    reaches as far. Copies behind a failed one go (a reader must find no gap); the next run plans them again. While the
+    reaches as far. Copies after a failed one go (a reader must find no gap); the next run plans them again. While the
     local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
     was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
     one partition is in the report.

@@ -205,7 +205,7 @@ class _Lane:
 
     @property
     def may_begin(self) -> bool:
-        """Whether another copy may begin; never far behind one that may fail, and spoil those behind it."""
+        """Whether another copy may begin; never far behind one that may fail, and spoil those after it."""
         return self.failure is None and bool(self.waiting) and len(self.under_way) < COPIES_AT_ONCE
 
     @property

@@ -64,7 +64,7 @@ class Finding:
         return self.message.removeprefix(f"{self.partition}: ")
 
     def __str__(self) -> str:
-        """Return the reason behind the partition's name, where it is about one."""
+        """Return the reason after the partition's name, where it is about one."""
         return f"{self.partition}: {self.reason}" if self.partition else self.message
 
 
@@ -98,7 +98,7 @@ class SeenLineage:
 class CopyPlan:
     """The segments that are due, and what was left out and why.
 
-    `lineages` are to be kept, also of partitions where nothing is due: a broker that is trimmed forgets. `refused` are
+    `lineages` are to be kept, also of partitions if nothing is due: a broker that is trimmed forgets. `refused` are
     partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
     a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied again,
     for a repair: they count as if they were not there.

@@ -74,7 +74,7 @@ class ProducerFiles:
         self._contradictions = 0
         """How many of the files are sound in themselves, but not true."""
         self.lacks_snapshot = False
-        """Whether the snapshot behind the segment turned out to be missing, broken or false."""
+        """Whether the snapshot after the segment turned out to be missing, broken or false."""
         self.damages: list[str] = []
         self.notices: list[str] = []
 
@@ -109,7 +109,7 @@ class ProducerFiles:
         return anew
 
     def known(self) -> KnownProducers:
-        """Return what is known of the producers behind the batches so far."""
+        """Return what is known of the producers after the batches so far."""
         return KnownProducers(self._state.end_offset, self._state.snapshot(), self._seen_from)
 
     def contents(self) -> dict[IndexKind, bytes]:

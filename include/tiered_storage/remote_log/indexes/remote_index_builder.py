@@ -147,7 +147,7 @@ def chunks_of(batches: BatchTable, first_rows: Sequence[int], object_name: str) 
 
 
 def joined(first: RemoteLogIndexEntry, second: RemoteLogIndexEntry) -> RemoteLogIndexEntry:
-    """Return both runs, the second one behind the first, as one."""
+    """Return both runs, the second one after the first, as one."""
     return replace(
         first,
         last_offset=second.last_offset,

@@ -64,7 +64,7 @@ class RemoteIndexes:
         )
 
     def chunk_for_offset(self, offset: int) -> RemoteLogIndexEntry | None:
-        """Return the chunk that holds `offset`, or else the first one behind it; None past the last.
+        """Return the chunk that holds `offset`, or else the first one after it; None past the last.
 
         Raises CorruptIndexError if the indexes do not agree.
         """

@@ -15,7 +15,7 @@ A chunk is a run of whole batches. `remoteLogIndex` is a run of entries, one for
                                of the object below the store's root in UTF-8
 
 No record of a chunk is later than its last timestamp, which is what look-ups need. One may be earlier than its first
-timestamp: a batch's header tells its first record's, and a producer may have put an earlier one behind it.
+timestamp: a batch's header tells its first record's, and a producer may have put an earlier one after it.
 
 Source: KIP-405, drafts 27 to 85, section Remote Log Indexes. It leaves the rdi and the width of checksums open.
 """

@@ -107,7 +107,7 @@ class GroupResults(Generic[Message]):
             self.write()
 
     def write(self) -> None:
-        """Write all results down; at the end even where there is none."""
+        """Write all results down; at the end even if there is none."""
         self._job.write_results(self._number, self._results, self._kind)
         self._written, self._written_at = len(self._results), time.monotonic()
 
@@ -117,7 +117,7 @@ def grouped(
 ) -> Iterator[list[Message]]:
     """Yield groups of whole partitions, each closed as soon as it has GROUP_BYTES or GROUP_TASKS.
 
-    `tasks` come with those of a partition one behind the other, in the order in which they are to be done; `size_of`
+    `tasks` come with those of a partition one after the other, in the order in which they are to be done; `size_of`
     is in bytes.
     """
     group: list[Message] = []

@@ -131,7 +131,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
-        """Return how many segments a listing of the partition has in each state, where there are any."""
+        """Return how many segments a listing of the partition has in each state, if there are any."""
         ...
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:

@@ -38,14 +38,14 @@ class AbortedTransactionSearch:
     ) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`), by their first offsets.
 
-        `table` has the headers of the batches there: where none is transactional nothing is looked up. Raises
+        `table` has the headers of the batches there: if none is transactional nothing is looked up. Raises
         CorruptIndexError for a broken index: what was aborted is never guessed. RemoteStorageError, ReadRefusedError.
         """
         is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
         if not is_data.any():
             return ()
         found: set[AbortedTransaction] = set()
-        # Where another transaction is open, a marker may stand behind the last stable offset.
+        # Where another transaction is open, a marker may stand after the last stable offset.
         log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
         at = start_offset
         while at < log_end:
@@ -61,8 +61,8 @@ class AbortedTransactionSearch:
     async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
         """Return `view` with the end of what is decided by what it shows, where that matters.
 
-        A local log whose last stable offset lies behind the remote tier has decided all of that. Else transactions may
-        end behind it, where nobody sees it: what they wrote is not given to read_committed readers. Raises
+        A local log whose last stable offset lies after the remote tier has decided all of that. Else transactions may
+        end after it, if nobody sees it: what they wrote is not given to read_committed readers. Raises
         RemoteStorageError, ReadRefusedError.
         """
         is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
@@ -103,7 +103,7 @@ class AbortedTransactionSearch:
     async def _of_segment(
         self, view: PartitionView, offset: int, deadline: FetchDeadline
     ) -> tuple[SegmentTransactions, int]:
-        """Return what the segment with `offset` tells, and the offset behind what counts of it."""
+        """Return what the segment with `offset` tells, and the offset after what counts of it."""
         local = view.local_segment(offset)
         if local is not None:
             told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))

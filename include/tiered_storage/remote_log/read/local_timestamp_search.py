@@ -1,6 +1,6 @@
 """Looks for timestamps in local segments.
 
-A time index only says where to begin: what lies behind its last true entry is read, so that an index which is missing,
+A time index only says where to begin: what lies after its last true entry is read, so that an index which is missing,
 broken or cut hides nothing.
 """
 
@@ -100,8 +100,8 @@ def largest(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
 
     Raises as first_at_or_after.
     """
-    # Up to an entry's offset no timestamp is larger than the entry's. So where what lies behind it has one that is not
-    # smaller, that one is the largest of all; else it is looked for behind an earlier entry.
+    # Up to an entry's offset no timestamp is larger than the entry's. So where what lies after it has one that is not
+    # smaller, that one is the largest of all; else it is looked for after an earlier entry.
     for known, offset in _entries_before(segment, end_offset):
         found = _largest_from(segment, max(offset, first_offset), first_offset, end_offset)
         if found >= known or offset <= first_offset:

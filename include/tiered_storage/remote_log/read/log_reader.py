@@ -1,7 +1,7 @@
 """RemoteLogReader: everything that is read of a remote log, by offset and by time, from both tiers as one log.
 
 KIP-405 has this in the broker: local first, remote where that is out of range, remote reads in threads of their own
-behind a bounded queue, each request with its own time. Here it is a library: no broker is asked.
+after a bounded queue, each request with its own time. Here it is a library: no broker is asked.
 """
 
 from __future__ import annotations

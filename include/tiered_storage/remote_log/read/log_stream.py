@@ -209,7 +209,7 @@ class LogStream:
         return _cut(chunk.content, chunk.table, head.entry.position, offset, end, Tier.REMOTE, source)
 
     async def _plan(self, view: PartitionView, deadline: FetchDeadline) -> None:
-        """Begin to fetch the next chunk, and those behind it as far as they may be on their way."""
+        """Begin to fetch the next chunk, and those after it as far as they may be on their way."""
         self._window = min(2 * self._window, max(self._read_ahead, 1))
         ahead = sum(each.entry.length for each in self._planned)
         while not self._planned or (ahead < self._window and self._planned_up_to < self._end):

@@ -66,18 +66,18 @@ class PartitionView:
 
     @property
     def remote_end(self) -> int:
-        """The offset behind the last one that is remote; 0 if nothing is."""
+        """The offset after the last one that is remote; 0 if nothing is."""
         return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
 
     @property
     def local_start(self) -> int:
-        """The first offset that is local; the log's end where nothing is."""
+        """The first offset that is local; the log's end if nothing is."""
         if self.local is None:
             return self.end_offset(Isolation.READ_UNCOMMITTED)
         return max(self.our_log_start, self.local.log_start_offset)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the offset behind the last one that a reader is given; whatever is remote is stable."""
+        """Return the offset after the last one that a reader is given; whatever is remote is stable."""
         local_end = 0
         committed = isolation is Isolation.READ_COMMITTED
         if self.local is not None:
@@ -154,11 +154,11 @@ class PartitionView:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the last leader that is known; -1 where none is."""
+        """The epoch of the last leader that is known; -1 if none is."""
         return self.lineage[-1].epoch if self.lineage else LEADER_EPOCH_UNKNOWN
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch of the leader that wrote `offset`, or is to write it; -1 where nobody knows."""
+        """Return the epoch of the leader that wrote `offset`, or is to write it; -1 if nobody knows."""
         at = bisect_right(self.lineage, offset, key=lambda entry: entry.start_offset)
         return self.lineage[at - 1].epoch if at else LEADER_EPOCH_UNKNOWN
 

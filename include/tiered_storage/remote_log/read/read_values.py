@@ -28,7 +28,7 @@ class OffsetSpec(IntEnum):
     EARLIEST = -2
     """The first offset that can be read, in either tier."""
     LATEST = -1
-    """The offset behind the last one that can be read at the isolation level; its epoch is that of the last leader."""
+    """The offset after the last one that can be read at the isolation level; its epoch is that of the last leader."""
     MAX_TIMESTAMP = -3
     """The first record that has the largest timestamp; none while that is not committed and readers see only those."""
     EARLIEST_LOCAL = -4

@@ -105,7 +105,7 @@ class MetadataRebuild:
         clock: Clock,
         seed_topic: SeedTopic,
     ) -> None:
-        """Topics are taken as `seed_topic` tells them, but for their rights to delete."""
+        """Topics are taken as `seed_topic` tells them, except their rights to delete."""
         self._storage = storage
         self._store = store
         self._clock = clock

@@ -6,7 +6,7 @@ attempt finishes what another began: the bytes are copied again, from the store 
 Each of them is proven on the way: the data by the checksum that the manifest has of what was sent, and by every batch's
 own; indexes and manifest by the batches, as a deep audit does. The former objects go as any second copy.
 
-Nothing is guessed: what known leaders contradict stays as it is, and behind the first copy of a partition that does not
+Nothing is guessed: what known leaders contradict stays as it is, and after the first copy of a partition that does not
 prove to be whole none is finished, for readers must find no gap.
 """
 

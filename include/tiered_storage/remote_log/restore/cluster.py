@@ -1,7 +1,7 @@
 """Restores committed records into a running cluster, by producing them: each once, also where it is run twice.
 
 Key, value, headers, timestamp and the number of the partition are kept; offsets are new ones, told in a map. What is
-acknowledged goes into the map. A run that goes on behind a crash finds in the target records that the map lacks: these
+acknowledged goes into the map. A run that goes on after a crash finds in the target records that the map lacks: these
 are compared with what comes next in the store, and mapped instead of sent again. So nobody else may write into the
 topic until all is restored.
 """
@@ -39,7 +39,7 @@ def map_what_is_there(
 ) -> int:
     """Map the records that the target has up to `end` though the map lacks them; return how many.
 
-    `records` are those that come next in the store; where there are none, what the target has is none of ours. Raises
+    `records` are those that come next in the store; if there are none, what the target has is none of ours. Raises
     ConfigurationError where the target has less than the map, or other records.
     """
     next_new = offset_map.progress[partition].next_new

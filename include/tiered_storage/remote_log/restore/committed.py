@@ -4,7 +4,7 @@ Aborted records are left out. Where a transaction is still open at the end of al
 its first record on is given: nobody knows yet. Nothing in the store decides these:
 
     open at the end    no segment of the store holds the marker: it was not copied yet, or never will be
-    lost in a gap      open before offsets that are missing, and no longer open behind them; unless an index behind them
+    lost in a gap      open before offsets that are missing, and no longer open after them; unless an index after them
                        tells of its abort, the marker may be among what is missing
 
 What is open at the end of a segment is told by the producer snapshot that travelled with it. Where there is none, or
@@ -199,7 +199,7 @@ class CommittedRecords:
     storage: RemoteStorageManager
 
     def after(self, offset: int | None, on_moved: OnMoved = untold) -> Iterator[Record]:
-        """Yield the records behind `offset` (all: None); `on_moved` is told what of the segments was gone through.
+        """Yield the records after `offset` (all: None); `on_moved` is told what of the segments was gone through.
 
         Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
         """

@@ -1,6 +1,6 @@
 """`offset-map.jsonl`: which offset each record got in the cluster that a topic was restored into.
 
-The first line says what was restored where, each other one a run of records that got offsets one behind the other:
+The first line says what was restored where, each other one a run of records that got offsets one after the other:
 
     {"format_version": 1, "source": {…}, "target": {…}, "starts": {"0": 0}}
     {"partition": 0, "old": 120, "new": 0, "count": 57}
@@ -170,7 +170,7 @@ class OffsetMap:
         return cls({number: tuple(of_it) for number, of_it in runs.items()})
 
     def new_offset(self, partition: int, old: int) -> int | None:
-        """Return the new offset of the record at `old`, or else of the next one behind it; None past the last.
+        """Return the new offset of the record at `old`, or else of the next one after it; None past the last.
 
         That is where a consumer goes on that would have gone on at `old`.
         """
@@ -243,7 +243,7 @@ def _parsed(kind: TypeAdapter[Parsed], line: bytes) -> Parsed | None:
 
 
 def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
-    """Open `path` to read it and to append, or create it; never one that a link names, nor what is no regular file."""
+    """Open `path` for reading and appending, or create it; never follow a link, nor open a FIFO or a device."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
     try:
         if not os.path.lexists(path):

@@ -1,9 +1,9 @@
 """Plans a restore: which segments, along the lineage of leaders, hold what is asked for. Changes nothing.
 
-Offsets come from the metadata alone. A few indexes are read as well, and batches where there is no producer snapshot:
+Offsets come from the metadata alone. A few indexes are read as well, and batches if there is no producer snapshot:
 
     times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
-              `to_timestamp`, behind that by the smallest one in its manifest: up to the first that begins so late
+              `to_timestamp`, after that by the smallest one in its manifest: up to the first that begins so late
     early end a range that ends inside of a transaction goes on to the end of the segment that decides it: who reads
               committed records would wait there for ever
     uncovered the store is listed: what it holds after the end that the metadata know is a gap, also of an unfinished
@@ -167,7 +167,7 @@ def _chosen(
 def _end_by_time(
     segments: Sequence[RestoredSegment], begin: int, storage: RemoteStorageManager, to_timestamp: int
 ) -> int:
-    """Return the index behind the last segment, from `begin` on, with a record before `to_timestamp`."""
+    """Return the index after the last segment, from `begin` on, with a record before `to_timestamp`."""
     reached = False
     for i in range(begin, len(segments)):
         reached = reached or segments[i].metadata.max_timestamp >= to_timestamp

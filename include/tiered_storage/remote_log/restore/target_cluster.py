@@ -51,7 +51,7 @@ class TargetTopic:
 class TargetCluster:
     """The cluster at `bootstrap_servers`; `properties` are librdkafka's, for connecting and security only.
 
-    Methods raise TargetClusterError. Of what the client says by itself, ten lines a second where nobody answers, the
+    Methods raise TargetClusterError. Of what the client says by itself, ten lines a second if nobody answers, the
     last reason is kept for that error; `log_level` among the properties lets it write all to standard error again.
     Raises ConfigurationError for a property that client_properties.py does not allow.
     """
@@ -90,7 +90,7 @@ class TargetCluster:
         return TargetTopic(cluster_id, topic_id, name, len(found.partitions), settings, replicas)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Return the first offset of each partition, and the one behind its last record."""
+        """Return the first offset of each partition, and the one after its last record."""
         with self._asked(f"the ends of {topic}"), self._consumer() as consumer:
             return {
                 number: consumer.get_watermark_offsets(TopicPartition(topic, number), ANSWER_SECONDS, cached=False)

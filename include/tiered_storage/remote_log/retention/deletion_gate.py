@@ -80,14 +80,14 @@ class DeletionGate:
         )
 
     def ensure(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
-        """Raise DeletionRefusedError where nothing of `kind` may be deleted now, and what `bind_store` raises."""
+        """Raise DeletionRefusedError if nothing of `kind` may be deleted now, and what `bind_store` raises."""
         for refused in self.refusals([partition], kind).values():
             raise refused
 
     def refusals(
         self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
     ) -> dict[TopicIdPartition, DeletionRefusedError]:
-        """Return those of `partitions` where nothing of `kind` may be deleted now, and why.
+        """Return those of `partitions` if nothing of `kind` may be deleted now, and why.
 
         Raises what holds for all: DeletionRefusedError if a person stopped all deletions, and what `bind_store`
         raises.
@@ -97,7 +97,7 @@ class DeletionGate:
         return {each: DeletionRefusedError(why) for each, why in self._refused(partitions, kind)}
 
     def ensure_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> None:
-        """Raise DeletionRefusedError where nothing of `kind` may be deleted, whether or not all deletions are stopped.
+        """Raise DeletionRefusedError if nothing of `kind` may be deleted, whether or not all deletions are stopped.
 
         For planning, which changes nothing.
         """
@@ -118,7 +118,7 @@ class DeletionGate:
                     yield each, why
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
-        """Return whether a person gave the right; where none did, there is nothing to tell anybody."""
+        """Return whether a person gave the right; if none did, there is nothing to tell anybody."""
         return _why_no_right(partition, kind, self.decided_topic(partition)) is None
 
     def why_doubtful(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
@@ -132,7 +132,7 @@ class DeletionGate:
 
 
 def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool) -> AuditVerdict:
-    """Return the verdict on a store where nothing refers to so many of all its objects.
+    """Return the verdict on a store if nothing refers to so many of all its objects.
 
     Its `anomalies` are more than 0 if that stops deletions: more than `max_percent` of all, and more than a few.
     """

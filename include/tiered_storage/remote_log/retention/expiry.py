@@ -109,7 +109,7 @@ def plan_expiry(
     `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
     count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
     local expires in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
-    older than `grace_ms`, but not where nobody knows that both copies are of one incarnation of the topic: without the
+    older than `grace_ms`, but not if nobody knows that both copies are of one incarnation of the topic: without the
     local log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment.
     Raises LineageContradictedError, CorruptRecordError and OSError.
     """

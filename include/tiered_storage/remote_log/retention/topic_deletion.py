@@ -149,9 +149,9 @@ class PartitionDeletion:
                 raise outcome
 
     def finish(self, lease: Lease) -> str | None:
-        """Take the partition to FINISHED where nothing of it is left; return what a person has to look at.
+        """Take the partition to FINISHED if nothing of it is left; return what a person has to look at.
 
-        What a zombie wrote behind a deletion goes once it is older than the grace time. Raises OutdatedMetadataError.
+        What a zombie wrote after a deletion goes once it is older than the grace time. Raises OutdatedMetadataError.
         """
         partition = lease.topic_id_partition
         if any(True for _ in self.metadata.list_remote_log_segments(partition)):

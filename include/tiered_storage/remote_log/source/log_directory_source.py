@@ -309,7 +309,7 @@ def _log_end(active: LogSegment) -> int:
 
 
 def _lineage(partition_directory: Path, files: Sequence[LogSegment]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs, from the checkpoint, or where there is none from the batches themselves."""
+    """Return the leader epochs, from the checkpoint, or if there is none from the batches themselves."""
     path = partition_directory / LEADER_EPOCH_CHECKPOINT
     if path.is_file():
         entries = read_leader_epochs(path)

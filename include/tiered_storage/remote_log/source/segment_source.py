@@ -54,7 +54,7 @@ class PartitionLog:
 
     Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
-    `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and behind it what
+    `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and after it what
     belongs to open transactions; None if the source does not tell it apart.
     """
 

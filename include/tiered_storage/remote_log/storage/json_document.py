@@ -70,7 +70,7 @@ class JsonDocument:
         return None if self._fields.get(name) is None else self.text(name)
 
     def texts(self, name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        """Return the field `name`, a list of strings that are each like `pattern`; none where it is absent."""
+        """Return the field `name`, a list of strings that are each like `pattern`; none if it is absent."""
         value = self._fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(each, str) and pattern.fullmatch(each) for each in value):
             raise self.wrong(name, f"a list of strings like {pattern.pattern}")

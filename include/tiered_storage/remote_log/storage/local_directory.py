@@ -242,7 +242,7 @@ class LocalDirectory:
             self._reserve.take_back()
 
     def _with_reserve(self, reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
-        """Write; where there is no room, once more without the reserve, which is made where there is plenty."""
+        """Write; if there is no room, once more without the reserve, which is made where there is plenty."""
         try:
             written = write()
         except RemoteStorageFullError:
@@ -367,7 +367,7 @@ def _regular_file(descriptor: int, path: Path) -> os.stat_result:
 def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
     """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level.
 
-    Symbolic links, and whatever else is no regular file, are left out.
+    Symbolic links, and whatever else is not a regular file, are left out.
     """
     with _store_errors("list", folder), suppress(FileNotFoundError), ExitStack() as opened:
         descriptor = open_folder()

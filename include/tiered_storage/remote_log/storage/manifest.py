@@ -7,7 +7,7 @@
     first_timestamp                           ms; the smallest that batch headers tell, -1: none, null: not looked for
     max_timestamp                             ms; the largest of all records, -1: none
     copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
-    size, batch_count, record_count           bytes; the counts are null where nobody counted
+    size, batch_count, record_count           bytes; the counts are null if nobody counted
     leader_epochs                             [[epoch, start offset], …] up to the segment's end
     data_crc32c                               of the data object, 8 hex digits; null until it is written
     codec, key_id                             how the data object is packed: "none" and null, so far

@@ -4,7 +4,7 @@ Proven against S3 servers. gs:// and az:// go the same way through obstore's own
 for them was at hand.
 
 A large object goes up in parts of 8 MiB, a few at a time, and appears whole when the last one is in. When that fails
-the upload is aborted. What a killed process began, and a part that reached the store behind the abort, stay in the
+the upload is aborted. What a killed process began, and a part that reached the store after the abort, stay in the
 bucket, unseen by listings, until a lifecycle rule of the bucket (AbortIncompleteMultipartUpload on S3) removes them:
 set one.
 """

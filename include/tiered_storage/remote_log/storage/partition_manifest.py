@@ -4,7 +4,7 @@
     cluster_id, topic, topic_id    text
     partition                      its number
     fencing_number                 of the lease under which it was written; it is in the object's name too
-    log_start_offset               OUR log start (inclusive), null where none was ever decided
+    log_start_offset               OUR log start (inclusive), null if none was ever decided
     leader_epochs                  [[epoch, start offset], …]: the lineage as far back as anybody knew it
     delete_state                   MARKED, STARTED or FINISHED once the remote log of the partition is deleted, or null
     marked_segments                ids of segments that are marked for deletion and still there, one by one

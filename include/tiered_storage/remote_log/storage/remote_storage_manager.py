@@ -78,7 +78,7 @@ class RemoteStorageManager(Protocol):
         ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove all that belongs to the segment, whole or half; succeeds where there is nothing (any more)."""
+        """Remove all that belongs to the segment, whole or half; succeeds if there is nothing (any more)."""
         ...
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class IntervalCommit:
         self._remove_left()
 
     def commit(self, manifest: ExportManifest, plan: TablePlan, broken: Sequence[BrokenBytes] = ()) -> bool:
-        """Give the attempt's files their names; whether anything changed. `plan` is what was read, but for `broken`.
+        """Give the attempt's files their names; whether anything changed. `plan` is what was read, except `broken`.
 
         Raises ConfigurationError if records would be lost, and what the store raises and `still_ours`.
         """
@@ -84,7 +84,7 @@ class IntervalCommit:
             self._delete(DEAD_LETTERS)
         self._put(MANIFEST, encoded(manifest, ExportManifest))
         if not self._has_files(manifest):
-            # A check and the change behind it are two steps: an attempt that was taken over may stand between them.
+            # A check and the change after it are two steps: an attempt that was taken over may stand between them.
             raise RemoteStorageError(f"{self.place} has other files than this export wrote: try again")
         self._put(SUCCESS, b"")
         self._remove_left()

@@ -111,7 +111,7 @@ class BegunExport:
 
     @property
     def not_reached(self) -> tuple[int, ...]:
-        """The partitions whose readable part does not go on behind the interval: more of it may come later."""
+        """The partitions whose readable part does not go on after the interval: more of it may come later."""
         rows = self.request.table_query.rows
         return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.has_all(rows))
 

@@ -47,7 +47,7 @@ class LateIntervals:
 def find_late(
     folder: TableFolder, plan: TablePlan, request: ExportRequest, begin: Callable[[TopicIdPartition], int | None]
 ) -> LateIntervals:
-    """Return the intervals below `folder`, but for that of `request`, that may lack records that `plan` knows.
+    """Return the intervals below `folder`, except that of `request`, that may lack records that `plan` knows.
 
     Every manifest is read. `begin` returns the first timestamp (ms) of a partition. Raises what the store raises.
     """

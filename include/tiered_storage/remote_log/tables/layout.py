@@ -5,7 +5,7 @@ Below the export's URL, in a folder named as the topic:
     _table.json                      ExportedTable: whose records these are
     interval={begin}_{end}/          the records of one interval of time, UTC, the end exclusive
         {partition}-{block}-{part}.parquet   in order of offsets; `block` is where its block of offsets begins
-        _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only where there is any
+        _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only if there is any
         _manifest.json               ExportManifest: which files belong to it
         _SUCCESS                     empty; while it is there, the files are those of the manifest. Whether more of the
                                      interval may come is told by the manifest alone (not_reached)
@@ -119,7 +119,7 @@ class ExportManifest:
     or how often, it was exported.
 
     `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
-    them whose copied part did not go on behind the interval: more may come (late_data.py). `allow_gaps` is whether
+    them whose copied part did not go on after the interval: more may come (late_data.py). `allow_gaps` is whether
     offsets might be missing between, `missing` those that were, among the offsets of a file (overwrite_guard.py).
     """
 

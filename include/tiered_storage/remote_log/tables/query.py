@@ -15,7 +15,7 @@ class RowFilter:
     """Which rows of a range are given: by their timestamps (ms, the end exclusive), and committed ones only or all.
 
     `disorder_ms` is by how much a record may be earlier than the first one of its batch. A batch that begins so much
-    behind the end, or later, is not read. None: it may be by any time, and every batch is read that its largest
+    after the end, or later, is not read. None: it may be by any time, and every batch is read that its largest
     timestamp does not leave out.
     """
 
@@ -33,7 +33,7 @@ class RowFilter:
 
     @property
     def over_at(self) -> int | None:
-        """The timestamp (ms) from which on a record tells that no row of the filter comes behind it; None: none does.
+        """The timestamp (ms) from which on a record tells that no row of the filter comes after it; None: none does.
 
         Records of different batches are as much out of order as those of one.
         """

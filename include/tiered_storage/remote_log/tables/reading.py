@@ -4,7 +4,7 @@ The checksum of every batch with offsets of the range is compared before its hea
 does not cover is compared too: a batch's offsets with the remote log index, its leader epoch with the segment's
 metadata. What is broken is fetched once
 more: if it is so in the store, that ends the reading with an error; or, where somebody takes broken batches, it is
-handed to him and the reading goes on behind it.
+handed to him and the reading goes on after it.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield `rows` of one range in order of their offsets; raises as `read_split`.
 
-    With `on_broken` it is told of broken batches and goes on behind them. `on_moved` is told of bytes.
+    With `on_broken` it is told of broken batches and goes on after them. `on_moved` is told of bytes.
     """
     of = wanted.segment.topic_id_partition
     reader = _RangeReader(wanted, rows, storage, columns, on_broken)

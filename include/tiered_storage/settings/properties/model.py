@@ -42,7 +42,7 @@ class OlderName:
     stands_alone: bool = False
 
     def converted(self, value: object) -> object:
-        """Return `value` in the target's unit. A negative value keeps its meaning; a value that is no number stays."""
+        """Return `value` in the target's unit. A negative value keeps its meaning; anything but a number stays."""
         # Python converts no number with more digits; the target's type refuses text that is left.
         if self.factor == 1 or not re.fullmatch(r"\s*[+-]?\d{1,4300}\s*", str(value)):
             return value

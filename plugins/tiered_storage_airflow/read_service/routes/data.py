@@ -22,13 +22,13 @@ _MOST_DIGITS = 20
 
 
 class RangeNotSatisfiableError(Exception):
-    """A range that begins behind the end, or has no bytes."""
+    """A range that begins after the end, or has no bytes."""
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     """Return first and last byte (inclusive) that `header` asks for of `size` bytes; None: all of them.
 
-    A range that ends behind the end is cut there. Raises RangeNotSatisfiableError.
+    A range that ends after the end is cut there. Raises RangeNotSatisfiableError.
     """
     found = _ONE_RANGE.fullmatch(header.strip()) if header is not None else None
     if found is None:

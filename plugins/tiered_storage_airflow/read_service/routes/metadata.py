@@ -104,7 +104,7 @@ async def segments(
         )
         shown = [SegmentAnswer.of(segment) for segment in islice(listed, limit)]
         for following in listed:
-            # Copies of the same offsets stay together, so that the next part begins behind them.
+            # Copies of the same offsets stay together, so that the next part begins after them.
             if following.start_offset != shown[-1].start_offset:
                 return SegmentsAnswer(shown, following.start_offset)
             shown.append(SegmentAnswer.of(following))

@@ -45,7 +45,7 @@ async def offset_by_time(
     timestamp: Annotated[int, Query(description="ms since 1970.", ge=0, le=2**63 - 1)],
     isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
 ) -> OffsetAnswer:
-    """Give the first offset whose record has this time or a later one; null where there is none yet."""
+    """Give the first offset whose record has this time or a later one; null if there is none yet."""
     return await _find(asked, timestamp, isolation)
 
 

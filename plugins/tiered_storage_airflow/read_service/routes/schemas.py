@@ -79,7 +79,7 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """An offset by its name or its timestamp; all are null where there is none, an epoch also where nobody knows.
+    """An offset by its name or its timestamp; all are null if there is none, an epoch also if nobody knows.
 
     With `local_problem` nobody knows it here: it is why the local tier, which may have it, cannot be read.
     """

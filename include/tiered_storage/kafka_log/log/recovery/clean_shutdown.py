@@ -1,13 +1,13 @@
-"""`.kafka_cleanshutdown`: the mark that a broker leaves in a log directory when it stops in order.
+"""`.kafka_cleanshutdown`: the mark that a broker leaves in a log directory when it stops cleanly.
 
     {"version":0,"brokerEpoch":164}
 
-It writes the file when every log is on the disk, and removes it when it starts: with it, nothing needs recovery. Before
-release 3.7 the file was empty. The broker epoch is the one of its registration with the controller, -1 where unknown.
+A broker writes the file once every log is on disk, and removes it when it starts: with it, no log needs recovery.
+Before release 3.7 the file was empty. The broker epoch is that of its registration with the controller, -1 if unknown.
 
-Here it is removed when everything is open, and nothing has been written yet: a log that was refused because of damage
-is refused the next time, too, and does not pass for one that a crash has torn. Only where a log has to be cut or
-emptied to be opened it goes right before: whoever is killed then must not leave one that is untrue.
+Here it is removed once everything is open and before anything is written: a log that was refused because of damage is
+refused the next time too, and does not pass for one torn by a crash. If a log must be truncated or emptied to be
+opened, it is removed just before that: a process killed then must not leave a false mark.
 
 Source: KIP-966; released Kafka.
 """
@@ -30,7 +30,7 @@ MAX_BYTES = 4096
 
 
 def read_clean_shutdown(path: Path) -> int:
-    """Return the broker epoch that the mark `path` holds, UNKNOWN_BROKER_EPOCH for an empty one.
+    """Return the broker epoch in the mark `path`, UNKNOWN_BROKER_EPOCH for an empty file.
 
     Raises CorruptIndexError if the file is anything else, or of another version.
     """
@@ -53,7 +53,7 @@ def read_clean_shutdown(path: Path) -> int:
 
 
 def remove_clean_shutdown(log_directory: Path) -> None:
-    """Take the mark away before anything is written: should this process be killed then, the next one must recover."""
+    """Remove the mark before anything is written: if this process is killed then, the next one must recover."""
     if (log_directory / CLEAN_SHUTDOWN).is_file():
         (log_directory / CLEAN_SHUTDOWN).unlink()
         sync_directory(log_directory)
@@ -61,7 +61,7 @@ def remove_clean_shutdown(log_directory: Path) -> None:
 
 @contextmanager
 def locked_for_writing(log_directory: Path, held: DirectoryLock | None) -> Iterator[DirectoryLock | None]:
-    """Take the lock of `log_directory`, unless it is `held` already, and give it back where the block fails."""
+    """Lock `log_directory`, unless it is `held` already, and release the lock if the block fails."""
     own = DirectoryLock.acquire(log_directory) if held is None else None
     try:
         yield own

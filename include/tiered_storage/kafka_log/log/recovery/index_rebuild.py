@@ -1,9 +1,9 @@
-"""Rebuilds everything that stands beside a segment's `.log` file from the log alone.
+"""Rebuild all files beside a segment's `.log` file from the log alone.
 
-Offset and time index follow from the segment's own batches. Transaction index and producer snapshot also need what the
-producers did before it: they begin from the latest producer snapshot up to the segment's base offset and go through the
-batches between. The files are those that a broker of release 4.3 writes, byte by byte, where it appended the same
-batches one by one with the same `index_interval_bytes`, and no producer has expired meanwhile.
+Offset and time index follow from the segment's own batches. Transaction index and producer snapshot also depend on
+earlier batches: they start from the latest producer snapshot up to the segment's base offset and read the batches
+between. The files equal those of a broker of release 4.3, byte by byte, if it appended the same batches one by one with
+the same `index_interval_bytes`, and no producer has expired meanwhile.
 
 Source: LogSegment and ProducerStateManager of released Kafka.
 """
@@ -29,7 +29,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot_files import latest_st
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
-_PRODUCERS_UNKNOWN = "left as it is; what producers did from there to its end is unknown"
+_PRODUCERS_UNKNOWN = "kept; what producers did from there to its end is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RebuiltIndexes:
     """The content of the files that belong to a closed segment.
 
     `transaction_index` is empty if no transaction is aborted in the segment: a broker has no file then.
-    `producer_snapshot` is the one at `end_offset`, the first offset behind the segment.
+    `producer_snapshot` is the one at `end_offset`, the first offset after the segment.
     """
 
     offset_index: bytes
@@ -47,22 +47,22 @@ class RebuiltIndexes:
     end_offset: int
 
     def write(self, segment: LogSegment) -> None:
-        """Replace the files of `segment` and the snapshot behind it by these, each durably and all or nothing."""
+        """Replace the files of `segment` and the snapshot after it, each durably and atomically."""
         self.write_offset_indexes(segment)
         write_transaction_index(segment, self.transaction_index)
         replace_file(producer_snapshot_path(segment.directory, self.end_offset), self.producer_snapshot)
 
     def write_indexes(self, segment: LogSegment) -> None:
-        """Replace the indexes of `segment` by these, but for a transaction index that can be read.
+        """Replace the indexes of `segment`, except a transaction index that is readable.
 
-        That one may tell what the log does not, and does not follow from what the others have lost.
+        A readable one may hold entries that the log no longer shows, and does not depend on the other indexes.
         """
         self.write_offset_indexes(segment)
         if not _has_readable_transaction_index(segment):
             write_transaction_index(segment, self.transaction_index)
 
     def write_offset_indexes(self, segment: LogSegment) -> None:
-        """Replace the offset and the time index of `segment` by these, each durably and all or nothing."""
+        """Replace the offset and the time index of `segment`, each durably and atomically."""
         replace_file(segment.offset_index_path, self.offset_index)
         replace_file(segment.time_index_path, self.time_index)
 
@@ -70,10 +70,10 @@ class RebuiltIndexes:
 def rebuild_indexes(
     segment: LogSegment, *, index_interval_bytes: int = INDEX_INTERVAL_BYTES, from_snapshots: bool = True
 ) -> RebuiltIndexes:
-    """Build everything that belongs to `segment` from the log in its directory, changing nothing there.
+    """Build all files of `segment` from the log in its directory, changing nothing there.
 
     Without `from_snapshots` the producers are followed from the first segment on. Raises InvalidLogDirectoryError if
-    the segment is not there, CorruptRecordError if one of its batches, or of those to be read before it, is broken.
+    the segment is missing, CorruptRecordError if a batch of it, or one that must be read before it, is corrupt.
     """
     segments = list_segments(segment.directory)
     if segment not in segments:
@@ -89,7 +89,7 @@ def rebuild_indexes(
 
 
 def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_interval_bytes: int) -> RebuiltIndexes:
-    """Build everything that belongs to `segment`; `producers` is the state at its base offset and then at its end.
+    """Build all files of `segment`; `producers` is the state at its base offset and then at its end.
 
     Raises CorruptRecordError if one of its batches is broken.
     """
@@ -114,12 +114,12 @@ def rebuild_next_indexes(segment: LogSegment, producers: ProducerState, index_in
 def feed_segments(
     producers: ProducerState, segments: Sequence[LogSegment], end_offset: int, report: Report | None = None
 ) -> None:
-    """Bring `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
+    """Advance `producers` from its end offset to the end of `segments`, which follow one another up to `end_offset`.
 
-    Their checksums are not verified again. Raises CorruptRecordError if one of their batches is broken. With
-    `report` such a segment is told of, and of what producers did up to its end no more is known than which transactions
-    were open where it breaks: they stay so, though one might have ended there. One of magic 0 or 1, which knows no
-    producers, is left at its first such batch then.
+    Their checksums are not verified again. Raises CorruptRecordError if a batch is corrupt. With `report`, such a
+    segment is reported instead, and of its producers only the transactions stay known that were open where it breaks:
+    they stay open, though one might have ended later. A segment of magic 0 or 1, which has no producers, is then read
+    up to its first such batch.
     """
     ends = [*(segment.base_offset for segment in segments), end_offset][1:]
     for segment, end in zip(segments, ends, strict=True):
@@ -128,7 +128,7 @@ def feed_segments(
         try:
             for window, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):
                 producers.feed(segment.log_path, window, batches)
-                producers.on_high_watermark(producers.end_offset)  # else each ended transaction is kept
+                producers.on_high_watermark(producers.end_offset)  # otherwise every ended transaction is kept
         except CorruptRecordError as error:
             if report is None:
                 raise
@@ -141,9 +141,9 @@ def feed_segments(
 
 
 def write_transaction_index(segment: LogSegment, content: bytes) -> None:
-    """Replace the transaction index of `segment`, unless it is so already; without `content` there is to be none.
+    """Replace the transaction index of `segment`, unless it is the same; without `content` there must be none.
 
-    An empty file is left: it says that nothing was aborted.
+    An empty file is kept: it records that nothing was aborted.
     """
     path = segment.transaction_index_path
     if holds(path, content):

@@ -1,9 +1,9 @@
-"""Finds out where a log's leader epochs begin, for a log whose `leader-epoch-checkpoint` does not tell.
+"""Find where a log's leader epochs begin if its `leader-epoch-checkpoint` does not show it.
 
-Epochs do not fall. So a segment has but one if its first batch has the same as the first batch behind it, and it need
-not be read. Others are read batch by batch, headers only. Where one of those is broken, and the epoch before the broken
-batch is not the one behind the segment, nobody can tell where the later one began: the log is refused. A broker goes on
-without the earlier epochs, and may keep what another leader has contradicted.
+Epochs never fall. So a segment has only one if its first batch has the same epoch as the first batch after it, and need
+not be read. Other segments are read batch by batch, headers only. If a batch of those is corrupt, and the epoch before
+it is not the epoch after the segment, the start of the later epoch is unknown: the log is refused. A broker goes on
+without the earlier epochs, and may keep records that another leader has overwritten.
 
 Source: KIP-101; LogLoader of released Kafka, which finds epochs only in the segments that it recovers.
 """
@@ -25,10 +25,10 @@ from tiered_storage.regular_files import open_unbuffered
 
 
 def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> None:
-    """Bring `epochs` in line with `log` as it was recovered: those behind its end go, later ones in its batches come.
+    """Update `epochs` to `log` as recovered: drop those after its end, add later ones from its batches.
 
-    Where none are known, they are taken from the headers of all batches: epochs whose leaders appended nothing, or
-    whose batches are gone, are not among them then. Raises CorruptRecordError if a broken batch hides one.
+    If none are known, they are taken from the headers of all batches, without epochs whose leaders appended nothing or
+    whose batches are gone. Raises CorruptRecordError if a corrupt batch hides one.
     """
     if not epochs.entries and (found := _epochs_of(log.segments)):
         epochs.add_later(found)
@@ -50,7 +50,7 @@ def _epochs_of(segments: Sequence[LogSegment]) -> list[EpochEntry]:
 
 
 def _first_batches(segments: Sequence[LogSegment]) -> list[tuple[RecordBatch | None, RecordBatch | None]]:
-    """Return of each segment its own first batch, and the first one behind it, as far as they can be read."""
+    """Return for each segment its own first batch, and the first one after it, as far as readable."""
     found: list[tuple[RecordBatch | None, RecordBatch | None]] = []
     following = None
     for segment in reversed(segments):
@@ -70,7 +70,7 @@ def _first_batch(segment: LogSegment) -> RecordBatch | None:
 
 
 def _epochs_within(segment: LogSegment, latest: int, following: RecordBatch | None) -> list[EpochEntry]:
-    """Return the epochs above `latest` that begin in `segment`; `following` is the first batch behind it, if known."""
+    """Return the epochs above `latest` that begin in `segment`; `following` is the first batch after it, if known."""
     found: list[EpochEntry] = []
     try:
         for _, batches in iterate_segment(segment.log_path, segment.base_offset, verify_crc=False):

@@ -1,13 +1,14 @@
-"""What a broker left half done in a partition's directory, brought to an end when the log is opened for writing.
+"""Finish what a broker left half done in a partition's directory, before the log is opened for writing.
 
-    {name}.deleted    of a segment that is no part of the log any more: removed
-    {name}.tmp        of a file that was being replaced: removed
-    {name}.cleaned    written by compaction, or by splitting a segment, and not finished: removed
-    {name}.swap       finished, and about to take the place of the segments whose offsets it has: those are removed, and
-                      the suffix with them; unless a `.cleaned` one of the same or a lower offset tells that a split was
-                      cut off in the middle, whose parts are removed. The `.log` is renamed first, so that no index of
-                      its own is taken for one of those that it replaces, however often this is cut off
-    index files       without their `.log` file: removed
+        {name}.deleted    of a segment that is no longer part of the log: deleted
+        {name}.tmp        of a file that was being replaced: deleted
+        {name}.cleaned    output of an unfinished compaction or split: deleted
+        {name}.swap       a finished segment that replaces those whose offsets it covers: they are deleted, and it is
+        renamed;
+                          but if a `.cleaned` file of the same or a lower offset shows that a split was interrupted, its
+                          parts are deleted. The `.log` is renamed first, so that none of its indexes passes for one of
+                          a replaced segment, however often this is interrupted
+        index files       without their `.log` file: deleted
 
 Source: LogLoader of released Kafka.
 """
@@ -32,9 +33,9 @@ _SEGMENT_KINDS = ("log", *_INDEX_KINDS)
 
 
 def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
-    """Bring `partition_directory` to the state that its log is in; return the names of the files that went.
+    """Clean up `partition_directory`; return the names of the deleted files.
 
-    Raises CorruptRecordError if a segment that was to be swapped in is broken: nothing is removed for it then.
+    Raises CorruptRecordError if a segment that was to be swapped in is corrupt: then nothing is deleted for it.
     """
     removed = remove_temporary_files(partition_directory, (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA))
     removed += _remove(partition_directory, lambda _, __, suffix: suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX))
@@ -55,14 +56,14 @@ def clear_leftovers(partition_directory: Path) -> tuple[str, ...]:
 
 
 def _swap_in(directory: Path) -> list[str]:
-    """Remove what the `.swap` segments replace, from the first one's base offset to the last one's end; rename them."""
+    """Delete what the `.swap` segments replace, from the first one's base offset to the last one's end; rename them."""
     swaps = [(offset, kind, path) for offset, kind, suffix, path in _files(directory) if suffix == SWAP_SUFFIX]
     if not swaps:
         return []
     ranges = [(offset, _end_offset(path, offset)) for offset, kind, path in swaps if kind == "log"]
     begin = min((offset for offset, _ in ranges), default=0)
     end = max((end for _, end in ranges), default=0)
-    # An empty one covers no offset, and takes the place of the segment that is named as it is.
+    # An empty one covers no offset, and replaces the segment of the same name.
     emptied = {offset for offset, end in ranges if offset == end}
     removed = _remove(
         directory,
@@ -85,7 +86,7 @@ def _end_offset(path: Path, base_offset: int) -> int:
 
 
 def _remove(directory: Path, chosen: Callable[[int, str, str], bool]) -> list[str]:
-    """Remove the files that `chosen` picks by offset, kind and suffix; return their names."""
+    """Delete the files that `chosen` picks by offset, kind and suffix; return their names."""
     removed = []
     for offset, kind, suffix, path in _files(directory):
         if chosen(offset, kind, suffix):
@@ -95,7 +96,7 @@ def _remove(directory: Path, chosen: Callable[[int, str, str], bool]) -> list[st
 
 
 def _files(directory: Path) -> list[tuple[int, str, str, Path]]:
-    """Return the files that are named by an offset: offset, kind, suffix behind that, path; in order of names."""
+    """Return the files named by an offset: offset, kind, suffix after that, path; sorted by name."""
     files = []
     for path in sorted(directory.iterdir()):
         name = _NAMED_BY_OFFSET.fullmatch(path.name)

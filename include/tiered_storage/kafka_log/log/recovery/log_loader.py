@@ -1,21 +1,19 @@
-"""Finds out what a log holds when it is opened, and repairs what a crash left.
+"""Recover a log when it is opened, and repair what a crash left.
 
-The segments from the one with the recovery point on, or the last one alone where no such point is known, are read
-whole: checksums are verified, indexes and transaction indexes built, and the producers followed from the latest sound
-snapshot before them. Closed segments before that are only looked at for indexes that are missing or cannot be read. One
-of them that has to be read and is broken stays as it is, without that index: a broker would cut it off there. Of
-what producers did up to its end only the transactions are known then that were open where it breaks.
+The segments from the recovery point on, or only the last one if no such point is known, are read whole: checksums are
+verified, indexes and transaction indexes built, and the producers followed from the latest sound snapshot before them.
+Of earlier, closed segments only missing or unreadable indexes are rebuilt. If one of those is corrupt, it stays as it
+is, without that index (a broker would truncate the log there); of its producers, only the transactions that were open
+at the corruption are known.
 
-The first batch that is cut or whose checksum is wrong ends its segment: what follows in the file is cut off, unless it
-was on the disk before: below the recovery point, or in a log that was closed in order, or that is only truncated now.
-That is no crash's work: a broker would cut it off where it recovers, and serve it where it trusts a stop in order; here
-the log is refused, and nothing of it is lost.
+The first batch that is incomplete or has a wrong checksum ends its segment: the rest of the file is truncated, unless
+it was on disk before: below the recovery point, in a log that was closed cleanly, or in one that is only truncated now.
+Such damage comes from no crash. A broker would truncate it during recovery, and serve it after a clean shutdown; here
+the log is refused, and nothing is lost.
 
-A broker deletes all segments behind one that was cut. Here they stay where the next one goes on exactly at the offset
-at which this one now ends: then nothing of the log was lost with what was cut, as with the zeros of a preallocated
-file. Otherwise there is a hole, and they are deleted here too: a log whose end is missing can be filled up by its
-leader or its producers, one with a hole in the middle by nobody.
-
+A broker deletes all segments after a truncated one. Here they stay if the next one begins exactly where this one now
+ends: then nothing of the log was lost, as with the zeros of a preallocated file. Otherwise there is a hole, and they
+are deleted here too: a leader or producers can refill a log that lacks its end, but nobody one with a hole.
 Source: LogLoader of released Kafka.
 """
 
@@ -61,10 +59,10 @@ from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log whose every batch that was looked at is whole.
+    """A log in which every batch that was read is sound.
 
-    `active` is the last of `segments`, `producers` the state at its end. `truncated_bytes` were cut off the log's end.
-    `epochs` are the leader epochs that begin in the segments that were read.
+    `active` is the last of `segments`, `producers` the state at its end. `truncated_bytes` were removed from the log's
+    end. `epochs` are the leader epochs that begin in the segments that were read.
     """
 
     segments: tuple[LogSegment, ...]
@@ -85,8 +83,8 @@ def load_log(
 ) -> LoadedLog:
     """Recover the log in `partition_directory`, in which there is a segment; `report` each file that was repaired.
 
-    Up to `recovery_point` (exclusive) the log is on the disk for sure; None: all but the last segment. `on_disk` is
-    what must not be cut off. The caller forgets silent producers.
+    Up to `recovery_point` (exclusive) the log is durable; None: all but the last segment. `on_disk` must not be
+    truncated. The caller forgets silent producers.
 
     Raises UnsupportedMagicError for batches of an older format in the segments that are read, CorruptRecordError for a
     broken batch that was on the disk.
@@ -112,10 +110,10 @@ def recover_producers(
     log_start_offset: int,
     report: Report,
 ) -> ProducerState:
-    """Return the state of producers where the last of `segments` is going to end at `end_position` (bytes).
+    """Return the state of producers if the last of `segments` ends at `end_position` (bytes).
 
-    They are followed from the latest sound snapshot before that segment on; checksums are verified in that one only. A
-    closed segment that is broken is told to `report`. Raises CorruptRecordError if a batch of the last one is.
+    They are followed from the latest sound snapshot before that segment on; checksums are verified in that one only.
+    `report` gets a corrupt closed segment. Raises CorruptRecordError if a batch of the last one is corrupt.
     """
     directory, active = segments[-1].directory, segments[-1]
     start_offset = segments[_place_of(segments, log_start_offset)].base_offset
@@ -130,7 +128,7 @@ def recover_producers(
 
 
 def _adopt_snapshot(producers: ProducerState, directory: Path) -> None:
-    """Take in what a snapshot at the log's end knows, which may be of batches below its start."""
+    """Add the producers of a snapshot at the log's end, which may be from batches below its start."""
     end_offset = producers.end_offset
     if end_offset in list_snapshots(directory):
         producers.adopt(latest_state(directory, end_offset, end_offset).snapshot())
@@ -176,7 +174,7 @@ def _read(
             _delete(later)
             segments = segments[: i + 1]
         if recovered.torn_bytes:
-            # Last of all: as long as the end is torn, whoever recovers the log finds out what had to go behind it.
+            # Last of all: while the end is torn, another recovery finds the same segments to delete.
             truncated_bytes += recovered.torn_bytes
             truncate_log_file(segment, recovered.size)
             report(
@@ -189,9 +187,9 @@ def _read(
 
 
 def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, report: Report) -> None:
-    """Build the indexes again that are missing or cannot be read; no segment is read twice for its producers.
+    """Rebuild missing or unreadable indexes, reading no segment twice for its producers.
 
-    A segment that is broken stays as it is: whoever reads it is told.
+    A corrupt segment stays as it is: readers get an error.
     """
     producers: ProducerState | None = None
     for i, segment in enumerate(segments):
@@ -204,7 +202,7 @@ def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, rep
                 rebuild_next_indexes(segment, producers, index_interval_bytes).write_indexes(segment)
                 report(event)
             except CorruptRecordError as error:
-                report(replace(event, remedy=f"not built anew, since the log is broken: {error}"))
+                report(replace(event, remedy=f"not rebuilt, since the log is corrupt: {error}"))
                 producers.begin_anew(producers.end_offset)
 
 

@@ -61,7 +61,7 @@ class Database(ABC):
 
     @abstractmethod
     def keep_copy(self, suffix: str) -> str:
-        """Keep a copy of what is committed, `suffix` behind its name, in place of an earlier one; return where it is.
+        """Keep a copy of what is committed, `suffix` after its name, in place of an earlier one; return where it is.
 
         Durable when it returns. May be called within `writing`, of which it shows nothing.
         """

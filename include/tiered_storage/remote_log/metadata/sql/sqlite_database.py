@@ -217,7 +217,7 @@ class SqliteDatabase(Database):
 
 
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
-    """Open the file at `path`; where there is none, make one that `fill` has written the tables of.
+    """Open the file at `path`; if there is none, make one that `fill` has written the tables of.
 
     Missing directories are created. Raises ConfigurationError for a path if no file can be, and MetadataCorruptError
     for a file that is too small or that went missing beside its write-ahead log. The file itself is never opened but by

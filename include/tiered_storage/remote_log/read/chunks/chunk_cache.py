@@ -1,6 +1,6 @@
 """One bounded cache of what was read from the remote tier: memory, then disk; two readers of a thing share one fetch.
 
-Whoever stops waiting gives its place in the queue back where nobody else waits; what a thread has begun goes on and is
+Whoever stops waiting gives its place in the queue back if nobody else waits; what a thread has begun goes on and is
 kept for the next.
 """
 

@@ -40,7 +40,7 @@ Kept = TypeVar("Kept")
 class SegmentTransactions:
     """A segment's aborted transactions, and the first offset that its end left undecided.
 
-    That is None if nobody knows, and the offset behind the segment's end where no transaction was open there.
+    That is None if nobody knows, and the offset after the segment's end where no transaction was open there.
     """
 
     index: TransactionIndex

@@ -84,9 +84,9 @@ def test_files_of_a_directory_and_of_those_in_it_are_found(tmp_path: Path) -> No
 
 def test_a_file_of_no_known_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "segment.log").touch()
-    with pytest.raises(ConfigurationError, match=r"'segment\.log' is no name of a file of Kafka's"):
+    with pytest.raises(ConfigurationError, match=r"'segment\.log' "):
         find_files([tmp_path / "segment.log"])
-    with pytest.raises(ConfigurationError, match="no file of Kafka's is in"):
+    with pytest.raises(ConfigurationError, match="there is no Kafka file in"):
         find_files([tmp_path])
 
 

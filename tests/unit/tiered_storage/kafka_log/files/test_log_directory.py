@@ -92,7 +92,7 @@ def test_directories_that_are_no_partitions_to_tier_are_left_out_with_the_reason
         "lost-0.0123abcd-stray": "the partition is of a topic that its cluster does not know",
         "moved-0.0123abcd-future": "the partition is being moved here from another log directory",
         "remote-log-index-cache": "it is the broker's cache of remote indexes",
-        "swap-0": "its segments were being exchanged when its broker fell over: start that, or open it with "
+        "swap-0": "its segments were being swapped when its broker crashed: start it, or open it with "
         "LogDirectoryWriter",
     }
 

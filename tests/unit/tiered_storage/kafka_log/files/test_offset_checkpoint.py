@@ -27,7 +27,7 @@ def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_text("0\n2\norders 0 17\norders 0 18\n")
 
-    with pytest.raises(CorruptIndexError, match="orders-0 is there twice") as raised:
+    with pytest.raises(CorruptIndexError, match="orders-0") as raised:
         read_offset_checkpoint(path)
 
     assert raised.value.position == 16

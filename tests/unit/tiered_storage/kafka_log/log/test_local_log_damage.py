@@ -210,5 +210,5 @@ def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int)
     path.unlink()
 
     with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
-        assert [str(event) for event in reopened.mended] == [f"{path}: it is missing: built anew from the log"]
+        assert [str(event) for event in reopened.mended] == [f"{path}: it is missing: rebuilt from the log"]
     assert contents(log) == before

@@ -250,5 +250,5 @@ def test_a_mending_says_what_was_wrong_and_what_became_of_it(closed: Closed) -> 
     closed.positions()
 
     assert [str(event) for event in closed.told] == [
-        f"{path}: 4 bytes are no whole number of entries: built anew from the log"
+        f"{path}: 4 bytes are no whole number of entries: rebuilt from the log"
     ]
