@@ -280,8 +280,10 @@ def _checked_url(url: str) -> str:
 
 def _open(url: str, options: ObjectStoreOptions) -> Any:
     config: Any = dict(options.properties)
+    given: dict[str, Any] = {}
     if url.startswith("s3:"):
         config = _s3_config(options) | config
+        given = _s3_credentials(options)
     client_options: ClientConfig = {
         "allow_http": options.allow_http,
         "connect_timeout": timedelta(milliseconds=options.connect_timeout_ms),
@@ -293,7 +295,7 @@ def _open(url: str, options: ObjectStoreOptions) -> Any:
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
     }
     try:
-        return from_url(url, config=config, client_options=client_options, retry_config=retry_config)
+        return from_url(url, config=config, client_options=client_options, retry_config=retry_config, **given)
     except _RAISED_BY_OBSTORE as error:
         raise ConfigurationError(f"{url}: these settings make no store ({str(error).splitlines()[0]})") from error
 
@@ -309,3 +311,11 @@ def _s3_config(options: ObjectStoreOptions) -> dict[str, Any]:
     # Not every server knows the bulk form of deletion, and one object at a time is how we delete.
     fixed = {"checksum_algorithm": "SHA256", "disable_bulk_delete": True}
     return {name: value for name, value in given.items() if value is not None} | fixed
+
+
+def _s3_credentials(options: ObjectStoreOptions) -> dict[str, Any]:
+    """Return what makes obstore use a key alone: by itself it adds the AWS_SESSION_TOKEN of another identity."""
+    key, secret = options.access_key_id, options.secret_access_key
+    if key is None or secret is None or options.session_token is not None:
+        return {}
+    return {"credential_provider": lambda: {"access_key_id": key, "secret_access_key": secret, "expires_at": None}}

@@ -370,3 +370,32 @@ def test_other_clouds_are_opened_by_the_same_class(url: str) -> None:
         {"account_name": "account", "account_key": "a2V5"} if url.startswith("az") else {"skip_signature": "true"}
     )
     assert ObjectStore(url, ObjectStoreOptions(properties=properties)).root == url
+
+
+def test_the_session_token_of_another_identity_is_not_sent_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of the machine")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of the machine")
+    seen: list[dict[str, str]] = []
+
+    class Seen(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Seen)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    of_a_connection = ObjectStoreOptions(endpoint, "us-east-1", "ours", "a secret", allow_http=True)
+    try:
+        for options in (of_a_connection, replace(of_a_connection, session_token="ours too")):
+            with pytest.raises(RemoteObjectNotFoundError):
+                ObjectStore("s3://bucket", options).get_range(NAME, 0, 1)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert all("Credential=ours/" in each["authorization"] for each in seen)
+    assert [each.get("x-amz-security-token") for each in seen] == [None, "ours too"]
