@@ -21,7 +21,6 @@ from sample_site import SampleLog, SampleSite
 
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
-from tiered_storage.remote_log.jobs.worker import JOB_SECRET
 from tiered_storage_airflow.embedded.environment import FOREIGN_VARIABLES, LOOPBACK, PROJECT_ROOT
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -55,12 +54,12 @@ def submit(site: SampleSite, directory: Path) -> dict[str, int]:
     with site.open() as remote_log:
         job = site.begin_copy(remote_log)
         access = remote_log.access(job.files)
-        environment = _environment(directory) | {JOB_SECRET: access.secret}
+        environment = _environment(directory) | access.environment
         command = [
             "spark-submit", "--master", "local[1]", "--conf", "spark.task.maxFailures=1", "--py-files",
             f"{archive},{PROJECT_ROOT / 'spark_jobs' / 'job_stub.py'}",
             str(PROJECT_ROOT / "spark_jobs" / "copy_segments.py"),
-            "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
+            *access.arguments,
         ]  # fmt: skip
         with (
             (directory / "spark-submit.log").open("w") as log,

@@ -3,10 +3,9 @@
     spark-submit --py-files tiered_storage-{hash}.zip,job_stub.py JOB.py --work-url URL --job PATH --store JSON
 
 Workers take the library from the zip that came with the job, whatever else may be installed where they run. They read
-their tasks from the work area, write results there, and never touch the metadata store. Which store it is they learn
-from the argument, how they log in there from STORE_VARIABLES, which the driver has in its environment and hands on as
-theirs. The job's secret, which signs tasks and results, comes to the driver in its environment, and to workers with
-each group.
+their tasks from the work area, write results there, and never touch the metadata store. Which store it is the argument
+says. The job's secrets, which log in there and sign tasks and results, are in a variable of the driver's environment.
+Workers get all of it with each group.
 """
 
 from __future__ import annotations
@@ -26,15 +25,6 @@ from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.worker import JobAccess
-
-STORE_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_ENDPOINT_URL",
-    "AWS_REGION",
-    "AWS_DEFAULT_REGION",
-)
 
 
 def use_library(archives: list[str]) -> None:
@@ -85,15 +75,6 @@ def _mend(folder: Path, archive: Path) -> None:
                 packed.extract(entry, folder)
 
 
-def session() -> SparkSession:
-    """Begin a session whose executors, on whatever machine, have this process's STORE_VARIABLES."""
-    builder = SparkSession.builder
-    for name in STORE_VARIABLES:
-        if name in os.environ:
-            builder = builder.config(f"spark.executorEnv.{name}", os.environ[name])
-    return builder.getOrCreate()
-
-
 def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[int, int]:
     """Run every group of the job that this process's arguments name; return the number of pieces done and of groups.
 
@@ -107,20 +88,17 @@ def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[
     arguments = parser.parse_args()
     work_url, job, store = arguments.work_url, arguments.job, arguments.store
     use_library(sys.path)
-    from tiered_storage.remote_log.jobs.worker import JOB_SECRET, group_count
+    from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
 
-    secret = os.environ.get(JOB_SECRET, "")
+    secrets = os.environ.get(JOB_SECRETS, "")
 
     def run(group: int) -> int:
         use_library(sys.path)
-        return run_group(_access(work_url, job, store, secret), group)
+        # Not unpickled: that would import the library before it is unpacked.
+        from tiered_storage.remote_log.jobs.worker import JobAccess
 
-    with session() as spark:
-        groups = group_count(_access(work_url, job, store, secret))
+        return run_group(JobAccess.parse(work_url, job, store, secrets), group)
+
+    groups = group_count(JobAccess.parse(work_url, job, store, secrets))
+    with SparkSession.builder.getOrCreate() as spark:
         return spark.sparkContext.parallelize(range(groups), groups).map(run).sum(), groups
-
-
-def _access(work_url: str, job: str, store: str, secret: str) -> JobAccess:
-    from tiered_storage.remote_log.jobs.worker import JobAccess, StoreAccess
-
-    return JobAccess(work_url, job, StoreAccess.parse(store), secret)

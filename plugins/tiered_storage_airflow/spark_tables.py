@@ -22,6 +22,7 @@ Options (all but `topic` may be left out; a filter on the column topic stands in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -184,12 +185,13 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split, in Arrow."""
+        from tiered_storage.remote_log.storage.object_client import options_of  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
         from tiered_storage.remote_log.tables.reading import read_split  # noqa: PLC0415 - as above
 
         if not isinstance(partition, SplitPartition) or not partition.split.ranges:
             return
-        with closing(partition.access.open()) as storage:
+        with closing(partition.access.open(options_of(os.environ))) as storage:
             yield from read_split(partition.split, storage, TableColumns(self._columns))
 
 

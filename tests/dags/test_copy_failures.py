@@ -22,6 +22,7 @@ from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
@@ -45,10 +46,10 @@ number = len(list(calls.iterdir()))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
 from tiered_storage.remote_log.copy.job import run_copy_group
-from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
 
 work_url, _, folder, _, store = sys.argv[-5:]
-access = JobAccess(work_url, folder, StoreAccess.parse(store), os.environ[JOB_SECRET])
+access = JobAccess.parse(work_url, folder, store, os.environ[JOB_SECRETS])
 for group in range(group_count(access)):
     run_copy_group(access, group)
 """
@@ -203,17 +204,18 @@ def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
     run = airflow.run("copy_segments")
     assert run.state == "success"
     [(arguments, environment)] = spark_submit.calls()
-    secrets = [SECRET, environment["REMOTE_LOG_JOB_SECRET"]]
+    given = json.loads(environment[JOB_SECRETS])
+    secrets = [SECRET, given.pop("signing_key")]
     assert len(set(secrets)) == 2
     assert [secret for secret in secrets if secret in " ".join(arguments)] == []
-    given = {
-        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_SESSION_TOKEN": f"token-{SECRET}",
-        "AWS_REGION": "eu-north-1",
+    assert given == {
+        "access_key_id": "AKIAIOSFODNN7",
+        "secret_access_key": SECRET,
+        "session_token": f"token-{SECRET}",
     }
-    assert given.items() <= environment.items()
-    assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+    assert json.loads(arguments[-1])["region"] == "eu-north-1"
+    assert [name for name, value in environment.items() if SECRET in value and "AIRFLOW" not in name] == [JOB_SECRETS]
+    assert JOB_SECRETS not in os.environ
     assert [secret for secret in secrets if secret in run.log + run.messages + airflow.rendered(run)] == []
     written = [path for path in site.root.rglob("*") if path.is_file() and "calls" not in path.parts]
     assert len(written) > 10

@@ -19,7 +19,6 @@ from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
-from tiered_storage.remote_log.jobs.worker import JOB_SECRET
 from tiered_storage_airflow.embedded.java import java_home
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -51,10 +50,10 @@ class SparkSubmit:
                 f"{archive},{PROJECT / 'spark_jobs' / 'job_stub.py'}",
             ]
             access = remote_log.access(job.files)
-            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), "--work-url", access.work_url]
+            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), *access.arguments]
             with subprocess.Popen(
-                [*command, "--job", folder, "--store", access.store.to_text()],
-                env={**self.environment, JOB_SECRET: access.secret},
+                command,
+                env={**self.environment, **access.environment},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

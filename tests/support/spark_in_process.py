@@ -18,7 +18,7 @@ from tiered_storage.remote_log.copy import job as copy_job
 from tiered_storage.remote_log.copy.copier import copy_segment
 from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs.worker import JOB_SECRET, JobAccess, StoreAccess, group_count
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
 from tiered_storage.remote_log.tables.export_job import run_export_group
 
 
@@ -88,7 +88,7 @@ class SparkInProcess:
 def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess:
     """Return what a job's arguments and the environment of spark-submit tell its workers."""
     _, work_url, _, folder, _, store = arguments
-    return JobAccess(work_url, folder, StoreAccess.parse(store), environ.get(JOB_SECRET, ""))
+    return JobAccess.parse(work_url, folder, store, environ.get(JOB_SECRETS, ""))
 
 
 _WORKERS: dict[str, Callable[[JobAccess, int], int]] = {

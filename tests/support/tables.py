@@ -159,7 +159,7 @@ def carry_out(remote_log: RemoteLogManager, request: ExportRequest, folder: str 
     with remote_log.tables.export(request, folder) as begun:
         job = begun.write_job(folder)
         for group in range(job.groups):
-            run_export_group(remote_log.access(job.files), group, {})
+            run_export_group(remote_log.access(job.files), group)
         return begun.commit(list(job.outcomes()))
 
 

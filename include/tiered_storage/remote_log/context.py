@@ -17,7 +17,7 @@ from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.private_files import narrow
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
-from tiered_storage.remote_log.jobs.worker import JobAccess, StoreAccess, options_of
+from tiered_storage.remote_log.jobs.worker import JobAccess, JobSecrets, StoreAccess
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety, GuardedTopics
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
@@ -33,7 +33,7 @@ from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions, options_of
 from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import decided_topic
@@ -44,9 +44,16 @@ from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
     """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*).
 
+    Raises as configured_options.
+    """
+    return configured_options(settings, options_of(environ))
+
+
+def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectStoreOptions:
+    """Return how to reach the object store: the settings, and for secrets and what they leave out `given`.
+
     Raises ConfigurationError for an endpoint with credentials: endpoints travel in programs' arguments and in logs.
     """
-    given = options_of(environ)
     try:
         refuse_credentials_in_endpoint(given.endpoint or "")
     except ValueError as error:
@@ -251,8 +258,12 @@ class RemoteLogContext:
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
 
     def access(self, job: JobFolder) -> JobAccess:
-        """Return what a worker needs to do a group of `job`; it holds the job's secret."""
-        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), job.work.key.hex())
+        """Return what a worker needs to do a group of `job`, secrets and all."""
+        options = self.options
+        secrets = JobSecrets(
+            job.work.key.hex(), options.access_key_id, options.secret_access_key, options.session_token
+        )
+        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, options), secrets)
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the partition's local log; None if it is not in sight. Raises what the source raises."""

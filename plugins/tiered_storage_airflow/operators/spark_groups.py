@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from tiered_storage_airflow.hooks.remote_storage import store_environment
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 
 if TYPE_CHECKING:
@@ -112,22 +111,17 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         from tiered_storage.remote_log.jobs.library_archive import build_library_archive, submit_folder
 
         access = remote_log.access(job)
-        with (
-            submit_folder() as submitted,
-            store_environment(remote_log.options, access.secret),
-        ):
+        with submit_folder() as submitted, _environment(access.environment):
             self.application = str(application)
             self.name = f"{application.stem} {job.folder}"
             self.py_files = f"{build_library_archive(submitted)},{JOB_STUB}"
-            self.application_args = [
-                "--work-url", access.work_url, "--job", access.folder, "--store", access.store.to_text(),
-            ]  # fmt: skip
+            self.application_args = access.arguments
             # A lost worker's segments are planned again, under new ids: two attempts must never write the same object.
             self.conf = {**QUIET, **(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
             # A hook keeps the arguments of the job that it was made for, and a task may submit several.
             self._hook = None
             try:
-                # The store's secrets not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
+                # Secrets not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
                 super().execute(context)
             # RuntimeError where the hook only tracks a driver.
             except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
@@ -145,6 +139,17 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
                     raise
                 self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
         return watch.stuck
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Have `variables` in this process's environment, for the programs that are started meanwhile."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
 
 
 def _await_end(process: psutil.Process) -> None:

@@ -6,9 +6,8 @@ they found against the metadata once more, since segments may have been deleted 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -146,8 +145,8 @@ def _audited(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit:
     return AuditOutcome(segment, anomalies, seconds=time.monotonic() - begun)
 
 
-def run_audit_group(access: JobAccess, number: int, environ: Mapping[str, str] = os.environ) -> int:
+def run_audit_group(access: JobAccess, number: int) -> int:
     """Audit the segments of group `number` of a job; return how many were read."""
-    with opened_job(access, AuditJobDescription, environ) as opened:
+    with opened_job(access, AuditJobDescription) as opened:
         job = AuditJob(opened.folder, opened.description.groups)
         return job.run_group(number, opened.storage, RateLimit(opened.description.bytes_per_second))

@@ -14,9 +14,8 @@ Its folder holds:
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import groupby, islice
@@ -252,10 +251,8 @@ def _batch_name(partitions: Sequence[Sequence[CopyOutcome]]) -> str:
     return first if len(partitions) == 1 else f"{first} to {last} ({len(partitions)} partitions)"
 
 
-def run_copy_group(
-    access: JobAccess, number: int, clock: Clock = wall_clock, environ: Mapping[str, str] = os.environ
-) -> int:
+def run_copy_group(access: JobAccess, number: int, clock: Clock = wall_clock) -> int:
     """Copy the segments of group `number` of a job; return how many succeeded."""
-    with opened_job(access, CopyJobDescription, environ) as opened:
+    with opened_job(access, CopyJobDescription) as opened:
         job = CopyJob(opened.folder, opened.description.groups)
         return job.run_group(number, opened.storage, opened.description.sizes, clock)

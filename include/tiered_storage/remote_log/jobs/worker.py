@@ -1,14 +1,13 @@
 """What a worker of a job in groups begins with: the job and its store, opened as whoever submitted the job says.
 
-Which store it is, and the class that reaches it, come from the submitter alone (JobAccess), never from a file of the
-work area: a worker hands that class the store's secrets. Those come from the worker's environment (AWS_*), as every
-tool of that store takes them. The secret of the job signs what passes through the work area; work_area.py says how.
+Which store it is, the class that reaches it and its secrets come from the submitter alone (JobAccess), never from a
+file of the work area: a worker hands that class the secrets. The submitter gives them to the driver in one variable of
+its environment, all else by arguments; workers get both with each group. work_area.py says what the job's key signs.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, Self
@@ -23,8 +22,8 @@ from tiered_storage.remote_log.storage.opening import load_remote_storage_manage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.settings.settings import Settings
 
-JOB_SECRET = "REMOTE_LOG_JOB_SECRET"  # noqa: S105 - the variable's name
-"""The variable that has the job's secret in the environment of whoever hands the groups out."""
+JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"
+"""The variable that has the job's secrets in the environment of whoever hands the groups out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +56,77 @@ class StoreAccess:
         """Return it as JSON, for an argument of a program."""
         return TypeAdapter(type(self)).dump_json(self).decode()
 
-    def options(self, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
-        """Return how the store is reached with the secrets that `environ` has (AWS_*)."""
-        return replace(options_of(environ), endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
+    def options(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
+        """Return how the store is reached with the keys of `secrets`."""
+        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
 
-    def open(self, environ: Mapping[str, str] = os.environ) -> RemoteStorageManager:
-        """Open the store with the secrets that `environ` has; the caller closes it."""
-        return load_remote_storage_manager(self.storage_class, self.storage_url, self.options(environ))
+    def open(self, secrets: ObjectStoreOptions) -> RemoteStorageManager:
+        """Open the store with the keys of `secrets`; the caller closes it."""
+        return load_remote_storage_manager(self.storage_class, self.storage_url, self.options(secrets))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSecrets:
+    """The key that signs a job's messages (hexadecimal), and what logs in to its store.
+
+    What is None comes from the usual places of the worker's machine; see ObjectStoreOptions.
+    """
+
+    signing_key: str = field(repr=False)
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+    @property
+    def options(self) -> ObjectStoreOptions:
+        """What logs in to the store, and nothing else."""
+        return ObjectStoreOptions(
+            access_key_id=self.access_key_id,
+            secret_access_key=self.secret_access_key,
+            session_token=self.session_token,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class JobAccess:
-    """Where a job's messages are, its secret (hexadecimal), and the store it works on."""
+    """Where a job's messages are, the store it works on, and the secrets of both."""
 
     work_url: str
     folder: str
     store: StoreAccess
-    secret: str = field(repr=False)
+    secrets: JobSecrets
 
-    @contextmanager
-    def files(self, environ: Mapping[str, str]) -> Iterator[JobFolder]:
-        """Open the job's messages for a `with`. Raises ConfigurationError if there is no secret."""
-        if not self.secret:
+    @classmethod
+    def parse(cls, work_url: str, folder: str, store: str, secrets: str) -> Self:
+        """Read what `arguments` and `environment` gave. Raises ConfigurationError if there are no secrets."""
+        if not secrets:
             raise ConfigurationError(
-                f"{self.work_url}/{self.folder}: {JOB_SECRET} is not in the environment of Spark's driver, which needs "
-                "it to read and sign the job's messages: submit with deploy mode client, where the driver has the "
+                f"{work_url}/{folder}: {JOB_SECRETS} is not in the environment of Spark's driver, which needs it to "
+                "read and sign the job's messages: submit with deploy mode client, where the driver has the "
                 "environment of the Airflow task"
             )
-        key = bytes.fromhex(self.secret)
-        client = open_object_client(self.work_url, self.store.options(environ))
+        return cls(work_url, folder, StoreAccess.parse(store), TypeAdapter(JobSecrets).validate_json(secrets))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the job's program, which all users of a machine can read: no secrets."""
+        return ["--work-url", self.work_url, "--job", self.folder, "--store", self.store.to_text()]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable with the secrets, for the environment of the job's program."""
+        return {JOB_SECRETS: TypeAdapter(JobSecrets).dump_json(self.secrets).decode()}
+
+    @property
+    def options(self) -> ObjectStoreOptions:
+        """How the job's store, and all else at the same endpoint, is reached."""
+        return self.store.options(self.secrets.options)
+
+    @contextmanager
+    def files(self) -> Iterator[JobFolder]:
+        """Open the job's messages for a `with`."""
+        key = bytes.fromhex(self.secrets.signing_key)
+        client = open_object_client(self.work_url, self.options)
         with closing(WorkArea(self.work_url, client, lambda: key)) as work:
             yield JobFolder(work, self.folder)
 
@@ -100,34 +141,19 @@ class OpenedJob(Generic[Description]):
 
 
 @contextmanager
-def opened_job(
-    access: JobAccess, kind: type[Description], environ: Mapping[str, str] = os.environ
-) -> Iterator[OpenedJob[Description]]:
+def opened_job(access: JobAccess, kind: type[Description]) -> Iterator[OpenedJob[Description]]:
     """Open a job described by a `kind`, and its store, for a `with`.
 
     Raises RemoteObjectNotFoundError if there is no such job, UntrustedMessageError, and ConfigurationError if it
     is of another kind.
     """
-    with access.files(environ) as job:
+    with access.files() as job:
         description = job.description(kind)
-        with closing(access.store.open(environ)) as storage:
+        with closing(access.store.open(access.secrets.options)) as storage:
             yield OpenedJob(job, description, storage)
 
 
-def group_count(access: JobAccess, environ: Mapping[str, str] = os.environ) -> int:
+def group_count(access: JobAccess) -> int:
     """Return how many groups the job has, of whatever kind it is."""
-    with access.files(environ) as job:
+    with access.files() as job:
         return job.description(JobDescription).groups
-
-
-def options_of(environ: Mapping[str, str]) -> ObjectStoreOptions:
-    """Return how `environ` says that a store is reached; plain http only where the endpoint says so itself."""
-    endpoint = environ.get("AWS_ENDPOINT_URL")
-    return ObjectStoreOptions(
-        endpoint=endpoint,
-        region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
-        access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
-        secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
-        session_token=environ.get("AWS_SESSION_TOKEN"),
-        allow_http=endpoint is not None and endpoint.startswith("http://"),
-    )

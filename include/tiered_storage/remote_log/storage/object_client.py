@@ -35,6 +35,19 @@ class ObjectStoreOptions:
     retry_timeout_ms: int = 15_000
 
 
+def options_of(environ: Mapping[str, str]) -> ObjectStoreOptions:
+    """Return how `environ` (AWS_*) says that a store is reached; plain http only where the endpoint says so itself."""
+    endpoint = environ.get("AWS_ENDPOINT_URL")
+    return ObjectStoreOptions(
+        endpoint=endpoint,
+        region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
+        access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
+        secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
+        session_token=environ.get("AWS_SESSION_TOKEN"),
+        allow_http=endpoint is not None and endpoint.startswith("http://"),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenObject:
     """What was written: `size` in bytes and `crc32c`, computed before the bytes left."""

@@ -10,9 +10,8 @@ the other one wrote there is refused: records of one table must never come into 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -259,10 +258,10 @@ def _pieces(path: Path) -> Iterator[memoryview]:
             yield buffer[:length]
 
 
-def run_export_group(access: JobAccess, number: int, environ: Mapping[str, str] = os.environ) -> int:
+def run_export_group(access: JobAccess, number: int) -> int:
     """Export the blocks of group `number` of a job; return how many were written."""
-    with opened_job(access, ExportJobDescription, environ) as opened:
+    with opened_job(access, ExportJobDescription) as opened:
         description = opened.description
-        with closing(open_object_client(description.export_url, access.store.options(environ))) as target:
+        with closing(open_object_client(description.export_url, access.options)) as target:
             job = ExportJob(opened.folder, description.groups, description.attempt)
             return job.run_group(number, opened.storage, target, description)

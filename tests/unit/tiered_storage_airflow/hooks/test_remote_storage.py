@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tiered_storage.errors import MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.settings.settings import Settings
-from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook, store_environment
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 SECRET = {
     "conn_type": "aws",
@@ -76,37 +75,7 @@ def test_without_a_connection_the_environment_alone_decides(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an id")
     hook = RemoteStorageHook("there_is_none")
-    assert hook.secrets() == {}
     assert hook.options(settings).access_key_id == "an id"
-
-
-def test_programs_started_meanwhile_find_the_options_in_their_environment_and_nothing_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of other credentials")
-    options = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", allow_http=True)
-    with pytest.raises(ValueError, match="on purpose"), store_environment(options):
-        assert {name: os.environ.get(name) for name in NAMES} == {
-            "AWS_ACCESS_KEY_ID": "an id",
-            "AWS_SECRET_ACCESS_KEY": "a secret",
-            "AWS_SESSION_TOKEN": None,
-            "AWS_ENDPOINT_URL": "http://127.0.0.1:9000",
-            "AWS_REGION": "us-east-1",
-        }
-        raise ValueError("on purpose")
-    assert {name: os.environ[name] for name in NAMES if name in os.environ} == {
-        "AWS_REGION": "eu-central-1",
-        "AWS_SESSION_TOKEN": "of other credentials",
-    }
-
-
-def test_what_workers_read_from_that_environment_is_what_was_put_there() -> None:
-    from tiered_storage.remote_log.jobs.worker import options_of
-
-    options = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
-    with store_environment(options):
-        assert options_of(os.environ) == options
 
 
 def test_the_hook_opens_the_store_that_the_settings_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

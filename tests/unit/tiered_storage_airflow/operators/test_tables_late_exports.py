@@ -322,7 +322,7 @@ def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypat
         jobs.append(access.folder)
         # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
         assert (hook._conf["spark.log.level"], hook._conf["spark.ui.enabled"]) == ("WARN", "true")
-        run_export_group(access, 0, {})
+        run_export_group(access, 0)
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", lambda _: {"master": "local", "spark_binary": "x"})

@@ -29,8 +29,8 @@ def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(
         job.describe(Rated(1, bytes_per_second=7))
 
         access = remote_log.access(job)
-        assert group_count(access, {}) == 1
-        with opened_job(access, Rated, {}) as opened:
+        assert group_count(access) == 1
+        with opened_job(access, Rated) as opened:
             assert opened.description.bytes_per_second == 7
             assert opened.folder.tasks(0, Piece) == [Piece(0, 10), Piece(0, 20)]
             assert opened.folder.results(0, Piece) == []
@@ -43,7 +43,7 @@ def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_
         job = JobFolder.of(remote_log.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10)], Piece)
         with pytest.raises(RemoteObjectNotFoundError):
-            group_count(remote_log.access(job), {})
+            group_count(remote_log.access(job))
         job.describe(JobDescription(1))
         with pytest.raises(ConfigurationError, match=r"job\.json: line 1 is not a Rated"):
             job.description(Rated)

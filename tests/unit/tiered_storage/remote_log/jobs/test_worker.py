@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.remote_logs import a_remote_log
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.jobs.groups import JobFolder
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
+from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+
+OPTIONS = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
+
+
+@pytest.fixture
+def access(tmp_path: Path) -> JobAccess:
+    with a_remote_log(tmp_path).open() as remote_log:
+        return replace(remote_log, options=OPTIONS).access(JobFolder.of(remote_log.work, "runs/test/1"))
+
+
+def test_a_worker_reaches_the_store_as_the_submitter_does(access: JobAccess) -> None:
+    work_url, folder, store = access.arguments[1::2]
+    [(name, secrets)] = access.environment.items()
+    assert name == JOB_SECRETS
+    received = JobAccess.parse(work_url, folder, store, secrets)
+    assert received == access
+    assert received.options == OPTIONS
+
+
+def test_no_secret_shows_in_arguments_or_in_the_repr(access: JobAccess) -> None:
+    shown = " ".join(access.arguments) + repr(access)
+    for secret in ("an id", "a secret", "a token", access.secrets.signing_key):
+        assert secret not in shown
+        assert secret in access.environment[JOB_SECRETS]
+
+
+def test_a_driver_without_the_variable_is_told_how_to_submit(access: JobAccess) -> None:
+    with pytest.raises(ConfigurationError, match=f"runs/test/1: {JOB_SECRETS} is not in .* deploy mode client"):
+        JobAccess.parse(access.work_url, access.folder, access.store.to_text(), "")
