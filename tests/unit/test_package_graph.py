@@ -201,6 +201,18 @@ def test_only_a_source_opens_files_of_local_segments() -> None:
     assert openers == set()
 
 
+def test_a_class_of_the_log_has_its_name_alone() -> None:
+    names = Counter(
+        node.name
+        for module, tree in modules().items()
+        if module.startswith((f"{LOG}.", f"{REMOTE}."))
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_a_room_has_about_a_dozen_modules() -> None:
     files = (path for root in ROOTS for path in root.rglob("*.py") if path.name != "__init__.py")
     counts = Counter(_room(path) for path in files)

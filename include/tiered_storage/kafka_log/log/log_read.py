@@ -23,7 +23,7 @@ class Isolation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedBatches:
+class LogReadInfo:
     """Whole batches of a log, unchanged, and the log's offsets at that moment.
 
     `aborted` are the aborted transactions with records in `batches`: a read_committed consumer skips the records of

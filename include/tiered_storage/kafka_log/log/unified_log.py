@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransactio
 from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET
 from tiered_storage.kafka_log.log.log_append import PlacedBatch
 from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_read import FetchedBatches, Isolation
+from tiered_storage.kafka_log.log.log_read import Isolation, LogReadInfo
 from tiered_storage.kafka_log.log.log_retention import LogLimits, segments_to_delete
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import remove_clean_shutdown
@@ -155,7 +155,7 @@ class UnifiedLog:
         """
         return self.fetch(offset, max_bytes).batches
 
-    def fetch(self, offset: int, max_bytes: int, isolation: Isolation = Isolation.LOG_END) -> FetchedBatches:
+    def fetch(self, offset: int, max_bytes: int, isolation: Isolation = Isolation.LOG_END) -> LogReadInfo:
         """Read as `read` does, as far as `isolation` allows; with READ_COMMITTED also return the aborted transactions.
 
         Raises OffsetOutOfRangeError outside the log; between the visible end and the log's end the result is empty.
@@ -171,7 +171,7 @@ class UnifiedLog:
         aborted: tuple[AbortedTransaction, ...] = ()
         if found and isolation is Isolation.READ_COMMITTED:
             aborted = self._segments.aborted(offset, found.next_offset)
-        return FetchedBatches(
+        return LogReadInfo(
             found.content if found else b"",
             aborted,
             self.log_start_offset,

@@ -10,16 +10,17 @@ Source: KIP-98; released Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
-from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import marker_at, marker_rows
@@ -53,6 +54,12 @@ class OpenTransactions:
     def __init__(self, first_offsets: Mapping[int, int]) -> None:
         self.first_offsets = dict(first_offsets)
 
+    @classmethod
+    def of(cls, producers: Iterable[ProducerSnapshotEntry]) -> Self:
+        """Return what is open at the offset of the snapshot that has `producers`."""
+        firsts = ((each.producer_id, each.current_transaction_first_offset) for each in producers)
+        return cls({producer_id: first for producer_id, first in firsts if first >= 0})
+
     def feed(self, path: Path | str, window: memoryview, batches: BatchTable, end_offset: int) -> None:
         """Take the next batches of the log `path`, whose bytes are `window`, as far as they begin below `end_offset`.
 
@@ -82,12 +89,5 @@ def _latest_snapshot(segments: Sequence[LogSegment], high_watermark: int) -> tup
     for i in range(len(segments) - 1, -1, -1):
         path = producer_snapshot_path(segments[i].directory, segments[i].base_offset)
         if segments[i].base_offset <= high_watermark and path.is_file():
-            producers = read_producer_snapshot(path)
-            return i, OpenTransactions(
-                {
-                    producer.producer_id: producer.current_transaction_first_offset
-                    for producer in producers
-                    if producer.current_transaction_first_offset >= 0
-                }
-            )
+            return i, OpenTransactions.of(read_producer_snapshot(path))
     return 0, OpenTransactions({})

@@ -35,6 +35,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot import (
     ProducerSnapshotEntry,
     encode_producer_snapshot,
 )
+from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.control_record import abort_markers
 from tiered_storage.remote_log.source.segment_source import OpenSegment
@@ -215,11 +216,7 @@ class ProducerFiles:
 
     def _check_snapshot(self, path: str, producers: Sequence[ProducerSnapshotEntry]) -> None:
         """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
-        found = {
-            entry.producer_id: entry.current_transaction_first_offset
-            for entry in producers
-            if entry.current_transaction_first_offset >= 0
-        }
+        found = OpenTransactions.of(producers).first_offsets
         if self._seen_from is None and found != self._state.open_transactions:
             raise self._contradiction(path, 0, "other transactions are open")
 

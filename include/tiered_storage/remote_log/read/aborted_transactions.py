@@ -135,8 +135,7 @@ def _undecided_from(segment: OpenSegment, next_offset: int) -> int | None:
         return None  # later segments tell the same
     if producers is None:
         return None
-    opened = [each.current_transaction_first_offset for each in producers]
-    return min((offset for offset in opened if offset >= 0), default=next_offset)
+    return min(OpenTransactions.of(producers).first_offsets.values(), default=next_offset)
 
 
 def _as_far_as_it_counts(told: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:

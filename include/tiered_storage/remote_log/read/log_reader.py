@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.columnar.record_columns import select_columns
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
-from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
 from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
@@ -119,7 +119,7 @@ class RemoteLogReader:
             "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
         )
         quota = ByteQuota(settings.remote_log_manager_fetch_max_bytes_per_second, self._timing.now)
-        self._cache: ChunkCache[Chunk] = ChunkCache(
+        self._cache: ChunkCache[CheckedChunk] = ChunkCache(
             self._remote_pool,
             settings.remote_log_reader_cache_memory_bytes,
             lambda chunk: chunk.memory,

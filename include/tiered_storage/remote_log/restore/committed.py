@@ -23,11 +23,12 @@ from dataclasses import dataclass, replace
 from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
+from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.restore.partition_files import taken_batches
+from tiered_storage.remote_log.restore.partition_files import taken_batches, taken_windows
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
@@ -35,7 +36,7 @@ MOST_ABORTS_KEPT = 500_000
 """Beside the last index, about 200 bytes each; where threads count at once it may be somewhat more."""
 
 
-class OpenTransactions:
+class StoredTransactions:
     """The transactions of `segments`, which are in order; what was found out is kept: some numbers for each of them.
 
     Several threads may ask: they may find out the same twice.
@@ -117,24 +118,17 @@ class OpenTransactions:
         if raw is None:
             return False
         producers = parse_producer_snapshot(raw, f"{segment.metadata.segment_id}: producer snapshot")
-        firsts = ((each.producer_id, each.current_transaction_first_offset) for each in producers)
-        self._known[number] = {producer_id: first for producer_id, first in firsts if first >= 0}
+        self._known[number] = OpenTransactions.of(producers).first_offsets
         return True
 
     def _followed(self, number: int) -> Mapping[int, int]:
         """Go on from the end of the segment before through the batches of this one."""
         earlier = number > 0 and not self._is_behind_gap(number)
-        found = dict(self._known[number - 1]) if earlier else {}
+        opened = OpenTransactions(self._known[number - 1] if earlier else {})
         segment = self._segments[number]
-        for window in taken_batches(segment, iter(self._storage.fetch_log_segment(segment.metadata)), None):
-            for header, _ in batches_of(window, segment):
-                if not header.is_transactional:
-                    continue
-                if header.is_control:
-                    found.pop(header.producer_id, None)
-                else:
-                    found.setdefault(header.producer_id, header.base_offset)
-        return found
+        for window, table in taken_windows(segment, iter(self._storage.fetch_log_segment(segment.metadata))):
+            opened.feed(str(segment.metadata.segment_id), memoryview(window), table, segment.end_offset + 1)
+        return opened.first_offsets
 
 
 def batches_of(window: bytes, segment: RestoredSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
@@ -169,7 +163,7 @@ def all_decided(partition: RestoredPartition, storage: RemoteStorageManager) -> 
 
     To end before one may cut the marker off another that began earlier: then it ends before that one.
     """
-    while (first := OpenTransactions(partition.segments, storage).first_undecided()) is not None:
+    while (first := StoredTransactions(partition.segments, storage).first_undecided()) is not None:
         partition = ended_before(partition, first)
     return partition
 
@@ -204,7 +198,7 @@ class CommittedRecords:
         Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
         """
         first = max(self.partition.log_start_offset, self.request.from_offset or 0, 0 if offset is None else offset + 1)
-        transactions = OpenTransactions(self._every_segment, self.storage)
+        transactions = StoredTransactions(self._every_segment, self.storage)
         undecided = transactions.first_undecided()
         end = self.partition.log_end_offset if undecided is None else min(self.partition.log_end_offset, undecided)
         if self.request.to_offset is not None:

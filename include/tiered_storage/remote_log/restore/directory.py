@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.files.topic_partition import partition_directory_n
 from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.restore.committed import OpenTransactions, all_decided, ended_before
+from tiered_storage.remote_log.restore.committed import StoredTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
 from tiered_storage.remote_log.restore.target_directory import (
@@ -205,7 +205,7 @@ def _ended(
 def _check_transactions(plan: RestorePlan, storage: RemoteStorageManager) -> None:
     """Refuse what readers would take for committed, as its abort may be in a gap."""
     for each in plan.partitions:
-        for lost in OpenTransactions(each.segments, storage).lost_in_gaps():
+        for lost in StoredTransactions(each.segments, storage).lost_in_gaps():
             raise ConfigurationError(
                 f"{each.topic_id_partition}: the transaction from offset {lost.first_offset} on may have been aborted "
                 f"in what is missing before offset {lost.last_offset + 1}, and would pass for committed: restore into "

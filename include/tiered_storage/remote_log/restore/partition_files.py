@@ -136,7 +136,13 @@ class PartitionWriter:
 
 
 def taken_batches(segment: RestoredSegment, pieces: Iterator[bytes], leader_epoch: int | None) -> Iterator[bytes]:
-    """Yield the batches that are taken of `segment`, whose bytes `pieces` are, under `leader_epoch` if one is given.
+    """Yield the batches that `taken_windows` does, under `leader_epoch` if one is given. Raises as that."""
+    for taken, table in taken_windows(segment, pieces):
+        yield taken if leader_epoch is None else _under_epoch(taken, table.position - table.position[0], leader_epoch)
+
+
+def taken_windows(segment: RestoredSegment, pieces: Iterator[bytes]) -> Iterator[tuple[bytes, BatchTable]]:
+    """Yield the batches that are taken of `segment`, whose bytes `pieces` are, and their headers.
 
     All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch of
     which only a part belongs to the log, CorruptRecordError for one that is broken.
@@ -149,9 +155,9 @@ def taken_batches(segment: RestoredSegment, pieces: Iterator[bytes], leader_epoc
         table, consumed = scanner.feed(memoryview(window))
         rows = _rows_taken(segment, table)
         if rows.size:
-            begins = table.position[rows] - origin
-            taken = window[int(begins[0]) : int(begins[-1] + table.size[rows[-1]])]
-            yield taken if leader_epoch is None else _under_epoch(taken, begins - begins[0], leader_epoch)
+            taken = table.rows(int(rows[0]), int(rows[-1]) + 1)
+            begin, end = int(taken.position[0]) - origin, int(taken.position[-1] + taken.size[-1]) - origin
+            yield window[begin:end], taken
         held = window[consumed:]
     scanner.finish(len(held))
 

@@ -26,7 +26,7 @@ from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.restore.committed import OpenTransactions, index_of
+from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.validation import Validation
@@ -158,7 +158,7 @@ def _chosen(
         begin = max(begin, next(late, end))
     if request.to_timestamp is not None:
         end = min(end, _end_by_time(segments, begin, storage, request.to_timestamp))
-    transactions = OpenTransactions(segments, storage)
+    transactions = StoredTransactions(segments, storage)
     while begin < end < len(segments) and transactions.at_end_of(end - 1):
         end += 1
     return begin, max(begin, end)
@@ -187,7 +187,7 @@ def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) ->
 
 def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> Iterable[Finding]:
     """Yield the transactions of which the store does not tell whether they were committed."""
-    transactions = OpenTransactions(restored.segments, storage)
+    transactions = StoredTransactions(restored.segments, storage)
     if (first := transactions.first_undecided()) is not None:
         told = (
             f"the transaction from offset {first} on ends nowhere in the store: readers of committed records get "

@@ -26,7 +26,7 @@ from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.restore.committed import OpenTransactions, index_of
+from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -226,7 +226,7 @@ def _planned(
     every = list(_without_overlaps(coverage, start))
     log_start = max(start, every[0].start_offset) if every else start
     log_end = every[-1].end_offset + 1 if every else start
-    transactions = OpenTransactions(every, storage) if query.rows.committed_only else None
+    transactions = StoredTransactions(every, storage) if query.rows.committed_only else None
     undecided = None if transactions is None else transactions.first_undecided()
     decided_end = log_end if undecided is None else undecided
     decided = [each for each in every if each.end_offset < decided_end]
@@ -325,7 +325,7 @@ class _Chosen:
 def _taken(
     every: Sequence[RestoredSegment],
     chosen: _Chosen,
-    transactions: OpenTransactions | None,
+    transactions: StoredTransactions | None,
     lost: frozenset[AbortedTransaction],
 ) -> Iterator[TableRange]:
     def aborted(number: int) -> tuple[AbortedTransaction, ...]:

@@ -16,7 +16,7 @@ _TABLE_ROW_BYTES = 72
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
+class CheckedChunk:
     """A chunk's bytes and the headers of its batches, which were checked; its own place in `segment` is `entry`."""
 
     segment: RemoteLogSegmentMetadata
@@ -30,7 +30,7 @@ class Chunk:
         return len(self.content) + _TABLE_ROW_BYTES * len(self.table) + _OBJECT_BYTES
 
 
-def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> Chunk:
+def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> CheckedChunk:
     """Return the chunk of `segment` of which `content` are the bytes.
 
     Raises RemoteObjectCorruptError unless every checksum is right, and offsets and leader epochs, which no checksum
@@ -55,4 +55,4 @@ def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, co
     wrong = wrong_epoch(table, segment.leader_epochs)
     if wrong is not None:
         raise wrong.error(segment, entry.object_name)
-    return Chunk(segment, entry, content, table)
+    return CheckedChunk(segment, entry, content, table)

@@ -27,7 +27,7 @@ from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import make_private_folder
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, read_chunk
 
 LOCK = ".lock"
 
@@ -70,7 +70,7 @@ class ChunkFiles:
                 "remote.log.reader.cache.disk.bytes to 0"
             ) from error
 
-    def put(self, key: Hashable, kept: Chunk) -> None:
+    def put(self, key: Hashable, kept: CheckedChunk) -> None:
         """Write a chunk to the disk, unless it is there, and remove what has been used longest ago to make room."""
         size = len(kept.content)
         with self._lock:
@@ -94,7 +94,7 @@ class ChunkFiles:
                 going.append(self._forget_oldest())
         _remove(going)
 
-    def take(self, key: Hashable) -> Chunk | None:
+    def take(self, key: Hashable) -> CheckedChunk | None:
         """Return a chunk that is on the disk with the very bytes that were written; else None."""
         with self._lock:
             found = self._kept.get(key)

@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_
 from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, read_chunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache, SharedFetch
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool
@@ -56,7 +56,7 @@ class SegmentTransactions:
 class AheadFetch:
     """A fetch of a chunk that is wanted soon; it takes `size` bytes of what all may have on their way ahead."""
 
-    shared: SharedFetch[Chunk]
+    shared: SharedFetch[CheckedChunk]
     size: int
 
 
@@ -71,7 +71,7 @@ class RemoteChunks:
         self,
         storage: RemoteStorageManager,
         pool: ReaderPool,
-        chunks: ChunkCache[Chunk],
+        chunks: ChunkCache[CheckedChunk],
         quota: ByteQuota,
         ahead_bytes: int,
     ) -> None:
@@ -132,7 +132,7 @@ class RemoteChunks:
         entry: RemoteLogIndexEntry,
         deadline: FetchDeadline,
         begun: AheadFetch | None = None,
-    ) -> Chunk:
+    ) -> CheckedChunk:
         """Return a chunk, maybe one that was `begun` ahead, which stays the caller's to leave.
 
         Raises RemoteStorageError (also if its bytes are not those that were sent) and ReadRefusedError.
@@ -239,14 +239,14 @@ class RemoteChunks:
         opened = [each.current_transaction_first_offset for each in producers]
         return min((offset for offset in opened if offset >= 0), default=segment.end_offset + 1)
 
-    def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+    def _fetch_chunk(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> CheckedChunk:
         try:
             return self._fetch_chunk_once(segment, entry)
         except RemoteObjectCorruptError:
             # What broke on the way is right the second time; what broke in the store is told then.
             return self._fetch_chunk_once(segment, entry)
 
-    def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Chunk:
+    def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> CheckedChunk:
         self._quota.spend(entry.length)
         pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
         return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))

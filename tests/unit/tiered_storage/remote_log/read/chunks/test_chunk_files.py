@@ -11,13 +11,13 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.chunks.checked_chunk import Chunk, read_chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, read_chunk
 from tiered_storage.remote_log.read.chunks.chunk_files import LOCK, ChunkFiles
 
 SEGMENT = RemoteLogSegmentMetadata(RemoteLogSegmentId(ORDERS_0, "A" * 22), 0, 99, 0, 0, 0, (EpochEntry(0, 0),))
 
 
-def a_chunk(number: int) -> Chunk:
+def a_chunk(number: int) -> CheckedChunk:
     """The chunk of ten records from offset 10 * `number` on."""
     content = encode_batch(records(10 * number, 10 * number + 10))
     entry = RemoteLogIndexEntry(10 * number, 10 * number + 9, 0, 0, "object", 0, len(content))
