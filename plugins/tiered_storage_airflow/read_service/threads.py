@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from tiered_storage.errors import ReaderBusyError
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage_airflow.read_service.problem import busy
 
 _T = TypeVar("_T")
 
 
 class BoundedThreads:
-    """Runs calls in threads of its own. For one event loop."""
+    """Runs calls in threads of its own, which do not keep the process from ending while they hang."""
 
     def __init__(self, name: str, threads: int, most_waiting: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"remote-log-{name}")
-        self._most = threads + most_waiting
-        self._under_way = 0
+        """Let at most `most_waiting` calls wait for one of the `threads`."""
+        self._pool = ReaderPool(f"remote-log-{name}", threads, most_waiting)
 
     @property
     def under_way(self) -> int:
         """How many calls run or wait."""
-        return self._under_way
+        return self._pool.pending + self._pool.running
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns, called in a thread. Raises ProblemError (429) if too many wait already.
+        """Return what `work` returns, called in a thread. Raises ProblemError (429) if too many calls wait already.
 
-        Who is cancelled leaves its place taken until a thread has ended the work, or passed over what had not begun: so
-        the queue stays bounded while the threads hang.
+        A cancelled call leaves the queue; once it has begun, it keeps its thread until it ends.
         """
-        if self._under_way >= self._most:
-            raise busy("too many requests wait already")
-        self._under_way += 1
-        given_up = threading.Event()
-        future = self._pool.submit(lambda: None if given_up.is_set() else (work(),))
-        loop = asyncio.get_running_loop()
-        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._ended))
-        running = asyncio.wrap_future(future)
         try:
-            outcome = await asyncio.shield(running)
+            future = self._pool.submit(work)
+        except ReaderBusyError:
+            raise busy("too many requests wait already") from None
+        try:
+            return await outcome_of(future)
         except asyncio.CancelledError:
-            given_up.set()
-            running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            self._pool.withdraw(future)
             raise
-        if outcome is None:
-            raise asyncio.CancelledError
-        return outcome[0]
-
-    def _ended(self) -> None:
-        self._under_way -= 1
 
     def close(self) -> None:
-        """Let go of the threads; what waits is not begun any more, what runs ends by itself."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Refuse what waits; what runs ends by itself."""
+        self._pool.close()

@@ -6,6 +6,8 @@ Each has to answer in its time, and none may hold a thread that Airflow's own ro
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -223,25 +225,46 @@ def test_a_queue_stays_bounded_though_those_who_waited_gave_up() -> None:
     from tiered_storage_airflow.read_service.problem import ProblemError
     from tiered_storage_airflow.read_service.threads import BoundedThreads
 
-    released = threading.Event()
+    begun, released = threading.Event(), threading.Event()
     done: list[int] = []
+
+    def hang() -> None:
+        begun.set()
+        released.wait()
 
     async def give_up_and_ask_again() -> None:
         threads = BoundedThreads("test", 1, 2)
-        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(threads.run(released.wait))]
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(threads.run(hang))]
         waiting += [asyncio.create_task(threads.run(lambda: done.append(1))) for _ in range(2)]
-        await asyncio.sleep(0)
+        while not begun.is_set():
+            await asyncio.sleep(0)
         for each in waiting:
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        waiting = [asyncio.create_task(threads.run(lambda: done.append(2))) for _ in range(2)]
+        await asyncio.sleep(0)
         with pytest.raises(ProblemError):
-            await threads.run(lambda: done.append(2))
+            await threads.run(lambda: done.append(3))
         released.set()
         async with asyncio.timeout(A_WHILE):
-            while threads.under_way:
-                await asyncio.sleep(0)
-            await threads.run(lambda: done.append(3))
+            await asyncio.gather(*waiting)
         threads.close()
 
     asyncio.run(give_up_and_ask_again())
-    assert done == [3]
+    assert done == [2, 2]
+
+
+def test_a_call_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    program = """
+import asyncio, contextlib, threading
+from tiered_storage_airflow.read_service.threads import BoundedThreads
+
+async def hang() -> None:
+    threads = BoundedThreads("test", 1, 0)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(threads.run(threading.Event().wait), 0.1)
+    threads.close()
+
+asyncio.run(hang())
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
