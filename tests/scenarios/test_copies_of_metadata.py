@@ -6,15 +6,18 @@ import io
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, topic_id
+from tiered_storage.cli.main import LazyCommand, app
 from tiered_storage.clock import as_date
 from tiered_storage.remote_log.metadata.sql import sqlite_database
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
@@ -32,28 +35,45 @@ READING = [
     ("topics", "list"),
     ("failed-deletions",),
 ]
-EVERY = [
-    *READING,
-    ("copy",),
-    ("expire",),
-    ("retain",),
-    ("repair",),
-    ("delete-records", "orders", 0, "--before", 20),
-    ("delete-topic", "orders"),
-    ("undelete", "orders"),
-    ("stop-deletions",),
-    ("stop-deletions", "--lift"),
-    ("leases", "list"),
-    ("leases", "end", "orders", 0, "--yes"),
-    *(("topics", name, "orders") for name in ("enable", "disable", "pause", "resume")),
-    *(("topics", name, "orders") for name in ("allow-deletion", "forbid-deletion")),
-    ("metadata", "backup", "BACKUP"),
-    ("metadata", "take-over", "--yes"),
-    ("metadata", "trust-clock", "--yes"),
-    ("restore", "orders", "--to-directory", "TARGET"),
-    ("doctor",),
-]
-"""Every command that opens the metadata, but for the two that make them again."""
+ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "read": ("orders", 0, "--offset", 0),
+    "offsets": ("orders", 0),
+    "delete-records": ("orders", 0, "--before", 20),
+    "delete-topic": ("orders",),
+    "undelete": ("orders",),
+    "leases end": ("orders", 0, "--yes"),
+    **{f"topics {name}": ("orders",) for name in ("enable", "disable", "pause", "resume")},
+    **{f"topics {name}": ("orders",) for name in ("allow-deletion", "forbid-deletion")},
+    "topics set": ("orders", "retention.ms=1"),
+    "metadata backup": ("BACKUP",),
+    "metadata take-over": ("--yes",),
+    "metadata trust-clock": ("--yes",),
+    "restore": ("orders", "--to-directory", "TARGET"),
+}
+"""What a command needs beside its name."""
+
+WITHOUT_METADATA = {"version", "dump", "rebuild-metadata", "metadata restore"}
+"""The commands that open no metadata: the last two make them again."""
+
+
+def leaves(group: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield each command of the program, as it is called."""
+    assert isinstance(group, TyperGroup)
+    for name, lazy in group.commands.items():
+        command = lazy.loaded if isinstance(lazy, LazyCommand) else lazy
+        if isinstance(command, TyperGroup):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+ALL = [path for path in leaves(get_command(app)) if " ".join(path) not in WITHOUT_METADATA]
+EVERY = list(
+    dict.fromkeys(
+        [*READING, *((*path, *ARGUMENTS.get(" ".join(path), ())) for path in ALL), ("stop-deletions", "--lift")]
+    )
+)
+"""Every command that opens the metadata, also one that is new."""
 
 
 @pytest.fixture
@@ -298,6 +318,14 @@ def lose_marks(files: RemoteLogFiles) -> None:
     """Leave nothing in the store that says whose it is."""
     (files.store / STORE_IDENTITY).unlink()
     shutil.rmtree(files.store / STORE_GENERATION)
+
+
+def test_every_command_of_the_program_is_tried() -> None:
+    tried = {" ".join(path) for path in ALL}
+
+    assert {"topics set", "leases end", "metadata backup"} <= tried
+    assert not ARGUMENTS.keys() - tried
+    assert {" ".join(path) for path in leaves(get_command(app))} >= WITHOUT_METADATA
 
 
 @pytest.mark.parametrize("marks", [keep_marks, lose_marks])
