@@ -15,10 +15,11 @@ Offsets come from the metadata alone. A few indexes are read as well, and batche
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage, finished
@@ -379,8 +380,22 @@ class RemoteLogRestores:
     context: RemoteLogContext
 
     def plan(self, request: RestoreRequest) -> RestorePlan:
-        """Return what a restore would bring back; see plan_restore."""
-        return plan_restore(self.context.segments, self.context.leases, self.context.storage, request)
+        """Return what a restore would bring back; see plan_restore.
+
+        What Kafka itself tiers of a partition, as far as its local log is in sight, is a gap too.
+        """
+        plan = plan_restore(self.context.segments, self.context.leases, self.context.storage, request)
+        return replace(plan, gaps=(*plan.gaps, *self._tiered_by_kafka(plan)))
+
+    def _tiered_by_kafka(self, plan: RestorePlan) -> Iterator[Finding]:
+        for restored in plan.partitions:
+            partition = restored.topic_id_partition
+            # Nobody needs the local log to restore.
+            with suppress(TieredStorageError, OSError):
+                log = self.context.local_log(partition)
+                if log is not None and log.tiered_by_kafka is not None:
+                    message = f"{log.tiered_by_kafka}. What lies in Kafka's own remote tier does not come back"
+                    yield Finding(str(partition), message)
 
     def to_directory(
         self,

@@ -9,6 +9,7 @@ import pytest
 
 from support.command_line import CommandResult, run, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, copy, local_log
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     EpochEntry,
@@ -77,6 +78,22 @@ def test_what_was_copied_before_kafka_tiered_it_is_neither_trimmed_nor_audited_i
 
         [notice] = remote_log.checks.audit().unseen
         assert notice.startswith("orders-0 is refused: Kafka itself tiers orders-0: its first local offset is 10")
+
+
+def test_a_restore_of_what_was_copied_before_is_refused_until_gaps_are_allowed(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    target = tmp_path / "restored"
+    assert run_on(files, "restore", "orders", "--dry-run").exit_code == 0
+    let_kafka_tier(files)
+
+    for given in ("--dry-run",), ("--to-directory", target):
+        ended = run_on(files, "restore", "orders", *given)
+        assert ended.exit_code == 1
+        assert "Kafka itself tiers orders-0: its first local offset is 10" in said(ended)
+    assert not target.exists()
+    with DirectoryLock.acquire(files.log_directory):
+        assert run_on(files, "restore", "orders", "--dry-run").exit_code == 0
+    assert run_on(files, "restore", "orders", "--to-directory", target, "--allow-gaps").exit_code == 0
 
 
 def test_enabling_it_is_refused(tmp_path: Path) -> None:
