@@ -14,6 +14,24 @@ from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHEC
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NUMBERS = [
+    "none",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+]
 FILES_BESIDE = (HIGH_WATERMARK_CHECKPOINT, "log-start-offset-checkpoint", "recovery-point-offset-checkpoint")
 
 
@@ -63,3 +81,16 @@ def test_leaving_goes_as_it_is_told(tmp_path: Path) -> None:
     assert len([command for command in results if "--as-topic" in command]) == 1
     assert (tmp_path / "srv" / "restored" / "orders-0" / f"{0:020}.log").is_file()
     assert (tmp_path / "srv" / "archive" / "orders-archive-0" / f"{0:020}.log").is_file()
+
+
+def test_the_list_of_dags_in_the_docs_is_that_of_the_dags_folder() -> None:
+    page = (DOCS / "airflow.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \|", page.partition("| DAG | When |")[2].partition("\n\n")[0], re.MULTILINE
+    )
+    by_hand = [name for name, when in rows if when == "by hand"]
+    numbers = re.search(r"The list of the (\w+) DAGs: copy_segments and the (\w+) by hand", page)
+
+    assert sorted(name for name, _ in rows) == sorted(path.stem for path in DOCS.parent.joinpath("dags").glob("*.py"))
+    assert numbers is not None
+    assert [NUMBERS.index(number) for number in numbers.groups()] == [len(rows), len(by_hand)]
