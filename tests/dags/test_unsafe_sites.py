@@ -91,6 +91,17 @@ def twice(site: TieredSite) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def without_metadata(site: TieredSite) -> Iterator[None]:
+    for path in site.state.glob("remote_log_metadata.db*"):
+        path.unlink()
+    yield
+    assert not list(site.state.glob("remote_log_metadata.db"))
+
+
+MISSING = ["remote_log_metadata.db", "rebuild-metadata"]
+
+
 @pytest.mark.parametrize(
     ("unsafe", "is_copied", "dag_id", "told"),
     [
@@ -101,6 +112,11 @@ def twice(site: TieredSite) -> Iterator[None]:
         pytest.param(forked, True, "enforce_local_retention", ["orders-0", "fork"], id="fork"),
         pytest.param(forked, True, "expire_remote_segments", ["orders-0", "fork"], id="fork-2"),
         pytest.param(tiered_by_kafka, False, "copy_segments", ["Kafka itself tiers orders-0"], id="kafka"),
+        pytest.param(without_metadata, True, "copy_segments", MISSING, id="missing"),
+        pytest.param(without_metadata, True, "enforce_local_retention", MISSING, id="missing-2"),
+        pytest.param(without_metadata, True, "expire_remote_segments", MISSING, id="missing-3"),
+        pytest.param(without_metadata, True, "audit_remote_log", MISSING, id="missing-4"),
+        pytest.param(without_metadata, True, "repair_remote_log", MISSING, id="missing-5"),
         pytest.param(twice, False, "copy_segments", ["orders-0", "are the same partition: name only one"], id="twice"),
         pytest.param(twice, True, "enforce_local_retention", ["are the same partition: name only one"], id="twice-2"),
     ],
@@ -114,8 +130,8 @@ def test_a_run_by_form_on_an_unsafe_site_is_red_says_why_and_loses_nothing(
         site.copy()
     with unsafe(site):
         before = everything(site)
-        run = airflow.run(dag_id)
-        assert (run.state, [text for text in told if text not in run.messages]) == ("failed", []), run.messages
+        ended = airflow.run(dag_id)
+        assert (ended.state, [text for text in told if text not in ended.messages]) == ("failed", []), ended.messages
         assert everything(site) == before
 
 
