@@ -67,6 +67,14 @@ class ConfigurationError(TieredStorageError):
     """An invalid setting, argument or plan."""
 
 
+class UnknownPartitionError(ConfigurationError):
+    """A partition that neither tier has."""
+
+
+class AmbiguousPartitionError(ConfigurationError):
+    """A partition's name that several topics had, of which a caller must name one by its id."""
+
+
 class UnsupportedTopicError(ConfigurationError):
     """A topic that must not be tiered, such as a compacted one."""
 

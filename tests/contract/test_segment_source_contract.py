@@ -70,6 +70,9 @@ def test_a_partition_is_found_by_each_look(site: SourceUnderTest) -> None:
     assert log.topic_id_partition == named.topic_id_partition == site.partition
     assert name_of(log) == name_of(named) == (site.partition.topic, site.partition.partition)
     assert log.place == named.place
+    assert list(site.source.named(site.partition.topic, site.partition.partition)) == [named]
+    assert list(site.source.named(site.unknown.topic, site.unknown.partition)) == []
+    assert list(site.source.named(site.partition.topic, site.partition.partition + 1)) == []
     assert site.source.partition(site.unknown) is None
 
 

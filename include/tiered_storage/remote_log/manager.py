@@ -14,11 +14,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import (
-    ConfigurationError,
+    AmbiguousPartitionError,
     ForkedLogError,
     InvalidLogDirectoryError,
     RemoteStorageError,
     StoreMismatchError,
+    UnknownPartitionError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
@@ -182,36 +183,51 @@ class RemoteLogManager(RemoteLogContext):
         self.guard.ensure_may_decide()
         return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
 
-    def find_partition(self, topic: str, partition: int) -> TopicIdPartition:
-        """Return the partition of that name: the local one, or else the remote one.
+    def find_partition(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: str | None = None,
+        seen: Sequence[TopicIdPartition] = (),
+        *,
+        whose_cluster_is_lost: bool = False,
+    ) -> TopicIdPartition:
+        """Return the partition of that name: the local one, or else the remote one; only of `topic_id` if it is given.
 
-        Raises ConfigurationError if neither exists, if log.dirs have several of that name, if several incarnations of
-        the topic are remote only, or if a person deleted the only one.
+        `seen` are remote partitions as of a moment ago: the metadata are asked only for what is not among them. With
+        `whose_cluster_is_lost` a local partition without meta.properties is the remote one of its topic id. Raises
+        UnknownPartitionError if neither exists or a person deleted the only one, AmbiguousPartitionError if log.dirs
+        have several of that name or several incarnations of the topic are remote only, and InvalidLogDirectoryError if
+        the only one is local and cannot be read.
         """
-        names = list(self.source.names() if self.settings.log_dirs else ())
-        local = [one.topic_id_partition for one in names if isinstance(one, NamedPartition)]
-        local = [found for found in local if _is_named(found, topic, partition)]
+        remote = _named(seen, topic, partition) or _named(self.segments.list_partitions(), topic, partition)
+        found = self.source.named(topic, partition)
+        unreadable = [one for one in found if isinstance(one, UnreadablePartition)]
+        known = remote if whose_cluster_is_lost else ()
+        local = {_identified(one, known) for one in found if isinstance(one, NamedPartition)}
+        if topic_id is not None:
+            remote = [one for one in remote if one.topic_id == topic_id]
+            local = set() if remote else {one for one in local if one.topic_id == topic_id}
         if len(local) > 1:
-            raise ConfigurationError(f"{topic}-{partition} is in log.dirs more than once: {_lives(local)}")
+            raise AmbiguousPartitionError(f"{topic}-{partition} is in log.dirs more than once: {_lives(sorted(local))}")
         if local:
-            return local[0]
-        remote = [found for found in self.segments.list_partitions() if _is_named(found, topic, partition)]
-        for one in names:
-            if not remote and isinstance(one, UnreadablePartition) and (one.topic, one.number) == (topic, partition):
-                raise InvalidLogDirectoryError(one.reason)
+            return local.pop()
+        if not remote and unreadable:
+            raise InvalidLogDirectoryError(unreadable[0].reason)
         if not remote:
-            raise ConfigurationError(
+            raise UnknownPartitionError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "
                 "'tiered-storage topics list' shows what there is"
             )
-        remote = [found for found in remote if self.segments.partition_state(found).delete_state is None]
+        if topic_id is None:
+            remote = [one for one in remote if self.segments.partition_state(one).delete_state is None]
         if not remote:
-            raise ConfigurationError(
+            raise UnknownPartitionError(
                 f"{topic}-{partition} is not in log.dirs, and everything remote of it was deleted by 'tiered-storage "
                 "delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
-            raise ConfigurationError(f"{topic}-{partition} had several lives, and none is local: {_lives(remote)}")
+            raise AmbiguousPartitionError(f"{topic}-{partition} had several lives, and none is local: {_lives(remote)}")
         return remote[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
@@ -235,8 +251,15 @@ class RemoteLogManager(RemoteLogContext):
                 yield fetched.content
 
 
-def _is_named(partition: TopicIdPartition, topic: str, number: int) -> bool:
-    return (partition.topic, partition.partition) == (topic, number)
+def _named(partitions: Iterable[TopicIdPartition], topic: str, number: int) -> list[TopicIdPartition]:
+    return [one for one in partitions if (one.topic, one.partition) == (topic, number)]
+
+
+def _identified(local: NamedPartition, remote: Iterable[TopicIdPartition]) -> TopicIdPartition:
+    """Return the id of `local`; that of the `remote` partition of its topic id, where its cluster's id was lost."""
+    own = local.topic_id_partition
+    lost = local.cluster_id_is_derived and not local.topic_id_is_derived
+    return next((one for one in remote if lost and one.topic_id == own.topic_id), own)
 
 
 def _lives(partitions: Sequence[TopicIdPartition]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from pathlib import Path as FilePath
 from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
-from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
+from tiered_storage.errors import (
+    AmbiguousPartitionError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+    UnknownPartitionError,
+)
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
@@ -122,51 +125,20 @@ async def lives_of(
 def find_partition(
     log: RemoteLogManager, remote: Sequence[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
 ) -> TopicIdPartition:
-    """Return the partition of that name, of the incarnation of the topic that is local, or else of the only one.
+    """Return what RemoteLogManager.find_partition does.
 
-    `remote` are those of a moment ago: what is not among them is looked for. Raises ProblemError: 404 if there is
-    none, 409 if several incarnations are remote only and `topic_id` names none.
+    Raises ProblemError: 404 if there is none, 409 if the name had several lives and `topic_id` names none.
     """
     try:
         topic_name(topic)
     except ValueError:
         raise no_topic(topic) from None
-
-    def named(partitions: Iterable[TopicIdPartition]) -> list[TopicIdPartition]:
-        return [each for each in partitions if (each.topic, each.partition) == (topic, number)]
-
-    lives = named(remote) or named(log.segments.list_partitions())
-    found = [each for each in lives if each.topic_id == topic_id]
-    directories = [path for root in log.settings.log_dirs if (path := root / f"{topic}-{number}").is_dir()]
-    if topic_id is None and directories:
-        local_id = _topic_id(directories[0])
-        found = [each for each in lives if each.topic_id == local_id]
-    if not found and directories:
-        found = [each for each in [_local(log, topic, number)] if topic_id in {None, each.topic_id}]
-    if not found and topic_id is None:
-        found = [each for each in lives if log.segments.partition_state(each).delete_state is None]
-    if not found:
-        raise not_found(f"there is no partition {number} of the topic {topic!r}")
-    if len(found) > 1:
-        ids = ", ".join(each.topic_id for each in found)
-        raise ProblemError(409, "SeveralLives", f"{topic}-{number} had several lives: name one by topic_id: {ids}")
-    return found[0]
-
-
-def _local(log: RemoteLogManager, topic: str, number: int) -> TopicIdPartition:
     try:
-        return log.find_partition(topic, number)
-    except ConfigurationError as error:
-        raise ProblemError(
-            409, "SeveralLives", f"{topic}-{number} is in log.dirs more than once, or is none there"
-        ) from error
-
-
-def _topic_id(directory: FilePath) -> str | None:
-    try:
-        return read_topic_id(directory / PARTITION_METADATA)
-    except (TieredStorageError, OSError):
-        return None
+        return log.find_partition(topic, number, topic_id, remote, whose_cluster_is_lost=True)
+    except UnknownPartitionError as error:
+        raise not_found(f"there is no partition {number} of the topic {topic!r}") from error
+    except AmbiguousPartitionError as error:
+        raise ProblemError(409, "SeveralLives", f"{error}; name one by topic_id") from error
 
 
 SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A-Za-z0-9_-]{22}$")]

@@ -37,6 +37,7 @@ from tiered_storage.remote_log.source.segment_source import (
     PartitionLog,
     SegmentLocation,
     UnreadablePartition,
+    name_of,
 )
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -88,7 +89,22 @@ class LogDirectorySource:
 
     def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
         """Name every partition, and look into no log: unreadable is only what has a broken file beside its log."""
-        read = [self._read(root) for root in self.directories]
+        yield from self._named([self._read(root) for root in self.directories])
+
+    def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
+        """Name the partitions of that name in all directories, whoever holds those."""
+        read, found = [], list[NamedPartition | UnreadablePartition]()
+        for root in self.directories:
+            try:
+                read.append(replace(self, held=root)._read(root, (topic, number)))
+            except (TieredStorageError, OSError) as error:
+                found.append(UnreadablePartition(f"{topic}-{number}", str(error)))
+        found += self._named(read)
+        return [one for one in found if name_of(one) == (topic, number)]
+
+    def _named(
+        self, read: Sequence[tuple[LogDirectory, frozenset[str]]]
+    ) -> Iterator[NamedPartition | UnreadablePartition]:
         repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)
         for directory, compacted in read:
             for name, error in directory.damaged.items():
@@ -110,7 +126,7 @@ class LogDirectorySource:
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition, in whichever directory it is, and at no other."""
         looks: list[tuple[LogDirectory, PartitionDirectory, frozenset[str]]] = []
-        read = [self._read(root, partition) for root in self.directories]
+        read = [self._read(root, (partition.topic, partition.partition)) for root in self.directories]
         for directory, compacted in read:
             for error in directory.damaged.values():
                 raise error
@@ -134,7 +150,7 @@ class LogDirectorySource:
         """Take the lock on the log directory of `segment` for our own."""
         return replace(self, held=Path(segment.location).parents[1])
 
-    def _read(self, root: Path, only: TopicIdPartition | None = None) -> tuple[LogDirectory, frozenset[str]]:
+    def _read(self, root: Path, only: tuple[str, int] | None = None) -> tuple[LogDirectory, frozenset[str]]:
         directory, compacted = _read_unlocked(root, self.held, only)
         if self.cluster_id is not None and directory.cluster_id not in {None, self.cluster_id}:
             raise ConfigurationError(
@@ -272,7 +288,7 @@ def several(places: Sequence[Path]) -> str:
 
 
 def _read_unlocked(
-    root: Path, held: Path | None, only: TopicIdPartition | None = None
+    root: Path, held: Path | None, only: tuple[str, int] | None = None
 ) -> tuple[LogDirectory, frozenset[str]]:
     """Return what is in `root`, which nobody holds, or it is `held` by ourselves, and its compacted topics.
 
@@ -281,9 +297,7 @@ def _read_unlocked(
     try:
         if root != held:
             ensure_unlocked(root)
-        directory = (
-            read_log_directory(root) if only is None else read_partition_directory(root, only.topic, only.partition)
-        )
+        directory = read_log_directory(root) if only is None else read_partition_directory(root, *only)
         return directory, _compacted(root)
     except OSError as error:
         raise InvalidLogDirectoryError(

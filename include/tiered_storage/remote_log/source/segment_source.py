@@ -305,6 +305,10 @@ class SegmentSource(Protocol):
         """Name every partition, and look into no log. Raises as `partitions`."""
         ...
 
+    def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
+        """Return the partitions of that name, even if a broker holds them; what cannot be read is unreadable."""
+        ...
+
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition now; None if it is not there. Raises as the partition's files demand."""
         ...

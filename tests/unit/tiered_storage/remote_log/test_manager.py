@@ -20,10 +20,13 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import (
     ConfigurationError,
+    LogDirectoryLockedError,
     MetadataMissingError,
     RemoteStorageError,
     StoreMismatchError,
+    UnknownPartitionError,
 )
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.metadata.generation import GuardedTopics
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
@@ -168,6 +171,35 @@ def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
     files.properties["log.dirs"] = []
     with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"orders-0 had several lives.*BBBBBB"):
         remote_log.find_partition("orders", 0)
+
+
+def test_an_incarnation_of_a_topic_is_found_by_its_id(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    _remake_topic(files, "BBBBBBBBBBBBBBBBBBBBBA")
+    remade = replace(ORDERS_0, topic_id="BBBBBBBBBBBBBBBBBBBBBA")
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0, ORDERS_0.topic_id) == ORDERS_0
+        assert remote_log.find_partition("orders", 0, remade.topic_id) == remade
+        with pytest.raises(UnknownPartitionError):
+            remote_log.find_partition("orders", 0, "CCCCCCCCCCCCCCCCCCCCCA")
+
+
+def test_a_partition_is_found_while_a_broker_has_its_directory(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    _remake_topic(files, "BBBBBBBBBBBBBBBBBBBBBA")
+    with files.open() as remote_log, DirectoryLock.acquire(files.log_directory):
+        assert remote_log.find_partition("orders", 0).topic_id == "BBBBBBBBBBBBBBBBBBBBBA"
+        with pytest.raises(LogDirectoryLockedError):
+            list(remote_log.source.names())
+
+
+def test_only_who_asks_for_it_takes_a_local_partition_for_a_remote_one_of_its_topic(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    (files.log_directory / "meta.properties").unlink()
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0, whose_cluster_is_lost=True) == ORDERS_0
+        alone = remote_log.find_partition("orders", 0)
+    assert (alone.topic_id, alone == ORDERS_0) == (ORDERS_0.topic_id, False)
 
 
 def test_a_name_that_two_clusters_have_is_refused(tmp_path: Path) -> None:
