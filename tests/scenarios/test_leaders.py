@@ -156,8 +156,8 @@ def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: Re
         assert plan.is_empty
         [finding] = plan.unreadable
         assert finding.partition == "orders-0"
-        assert "its last leader epoch is 0, and it reaches up to offset 34" in finding.message
-        assert "epoch 1 is known, by whose log offset 15 is of epoch 1 and not of epoch 0" in finding.message
+        assert "its last leader epoch is 0, and it ends at offset 34" in finding.message
+        assert "offset 15 has epoch 1, not 0" in finding.message
         for planned, findings in (
             remote_log.deletions.plan_local_retention(EVERYTHING, NOW + 10**12),
             remote_log.deletions.plan_expiry(EVERYTHING, NOW + 10**12),

@@ -42,7 +42,7 @@ from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_
 
 
 def store_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> ObjectStoreOptions:
-    """Return how to reach the object store: the settings, and for secrets and what they leave out `environ` (AWS_*).
+    """Return how to reach the object store: from the settings, and from `environ` (AWS_*) for secrets and defaults.
 
     Raises as configured_options.
     """
@@ -67,27 +67,27 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
 
 
 def misplaced(settings: Settings) -> list[str]:
-    """Return what is wrong with where things lie: a directory of log.dirs and a place of ours, one inside the other."""
+    """Return the conflicts between places: a directory of log.dirs and one of our folders, one inside the other."""
     return [why for log_dir in settings.log_dirs for why in overlaps(settings, log_dir, f"{log_dir} of log.dirs")]
 
 
 def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
-    """Return which places of ours lie inside the log directory `log_dir`, `shown` so in messages, or hold it.
+    """Return which of our places lie inside the log directory `log_dir`, or hold it; messages name it `shown`.
 
-    A broker does not start on folders that are no partitions; a store's audit takes a log's files for left-overs.
-    Only places on this machine are looked at.
+    A broker does not start on folders that are not partitions, and an audit of the store takes a log's files for
+    orphans. Only places on this machine are checked.
     """
     urls = {"rsm.config.url": settings.rsm_config_url, "work.url": settings.work_url, "export.url": settings.export_url}
     folders = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
     places = {**folders, "state.directory": settings.state_directory}
-    # What is no SQLite file is refused where it is opened.
+    # A URL that is not of an SQLite file is refused when it is opened.
     with suppress(ConfigurationError):
         places["rlmm.config.url"] = sqlite_path(settings.rlmm_config_url.get_secret_value())
     found, logs = [], log_dir.resolve()
     for name, place in places.items():
         resolved = place.resolve()
         if resolved.is_relative_to(logs):
-            found.append(f"{name} is {resolved}, inside {shown}: name a place outside of it")
+            found.append(f"{name} is {resolved}, inside {shown}: name a folder outside of it")
         elif logs.is_relative_to(resolved) and name in folders:
             found.append(f"{shown} lies inside {resolved}, which is {name}: name another folder")
     return found
@@ -121,7 +121,7 @@ class MetadataKind:
 
 SQLITE = MetadataKind(open_metadata_store, is_there)
 METADATA_STORES: dict[str, MetadataKind] = {"sqlite": SQLITE}
-"""The kinds of metadata stores by the scheme of their URLs; a URL of another scheme is refused as one of SQLite."""
+"""The kinds of metadata stores by the scheme of their URLs; another scheme is refused as an invalid SQLite URL."""
 
 
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
@@ -135,10 +135,10 @@ def _kind_of(url: str) -> MetadataKind:
 
 
 def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
-    """Stop all deletions though nothing but the metadata store can be opened; return what it knows of the stop by now.
+    """Stop all deletions even if only the metadata store can be opened; return the recorded stop.
 
-    Of the settings (the file `config`, or the usual one) only what says where the metadata are has to be right. Raises
-    ConfigurationError where that cannot be read, and what the metadata store raises.
+    Only the settings that locate the metadata (the file `config`, or the usual one) need to be valid. Raises
+    ConfigurationError if those cannot be read, and what the metadata store raises.
     """
     with open_metadata(load_settings(config, only=WHERE_METADATA_ARE), clock) as store:
         store.safety.stop(reason, said_by)
@@ -146,22 +146,22 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
 
 
 def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
-    """Raise MetadataMissingError if the object store belongs to metadata, which are not there."""
+    """Raise MetadataMissingError if the object store belongs to metadata, which are missing."""
     if not isinstance(storage, ListableStorage):
         return
     identity = storage.find_identity()
     if identity is not None:
         raise MetadataMissingError(
             f"{sqlite_path(settings.rlmm_config_url.get_secret_value())}: there are no metadata, and the store "
-            f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: set rlmm.config.url right, "
-            "put their backup back with 'tiered-storage metadata restore', or make them again with 'tiered-storage "
+            f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: correct rlmm.config.url, "
+            "put their backup back with 'tiered-storage metadata restore', or rebuild them with 'tiered-storage "
             "rebuild-metadata'"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogContext:
-    """Everything that a remote log is made of, open until the end of a `with`, or `close`."""
+    """The open parts of a remote log, until the end of a `with`, or `close`."""
 
     settings: Settings
     clock: Clock
@@ -172,7 +172,7 @@ class RemoteLogContext:
     source: SegmentSource
     boot_clock: BootClock
     scratch: TemporaryDirectory[str] | None = None
-    """Holds metadata that were made only to look."""
+    """The folder of temporary metadata, created for a command that only looks."""
 
     @classmethod
     def open(
@@ -189,11 +189,11 @@ class RemoteLogContext:
         """Open all parts; what was opened is closed again if a later one fails.
 
         `boot_clock` belongs to the same machine as `clock`.
-        With `create`, metadata that are not there are made, but only beside an object store that belongs to none yet;
-        if the caller `only_looks`, they are made in a temporary folder, which `close` removes.
+        With `create`, missing metadata are created, but only beside an object store that belongs to none yet; if the
+        caller `only_looks`, they are created in a temporary folder, which `close` removes.
         Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
-        ones are wanted, OutdatedMetadataError for metadata older than the store (see GenerationGuard.ensure_readable).
-        Raises ConfigurationError if a log directory and a place of ours lie inside of one another (see misplaced).
+        is set, OutdatedMetadataError for metadata older than the store (see GenerationGuard.ensure_readable).
+        Raises ConfigurationError if a log directory and one of our places are one inside the other (see misplaced).
         """
         if found := misplaced(settings):
             raise ConfigurationError("; ".join(found))
@@ -205,7 +205,7 @@ class RemoteLogContext:
             is_new = not _kind_of(url).is_there(url)
             if is_new:
                 _ensure_nobodys(storage, settings)
-            # Before the metadata: where it cannot be opened, no new ones may stay behind.
+            # Before the metadata: if it cannot be opened, no new metadata may be left.
             messages = opened.enter_context(closing(open_object_client(settings.work_url, options)))
             if is_new and only_looks:
                 scratch = TemporaryDirectory(prefix="remote-log-")
@@ -232,12 +232,12 @@ class RemoteLogContext:
 
     @property
     def topics(self) -> Topics:
-        """What was decided for each topic; deciding renews the generation."""
+        """The decisions on topics; each new one renews the generation."""
         return GuardedTopics(self.store.topics, self.guard)
 
     @property
     def safety(self) -> Safety:
-        """What makes deleting safe; deciding renews the generation."""
+        """The stop of deletions, audit verdicts and failed deletions; each decision renews the generation."""
         return GuardedSafety(self.store.safety, self.guard)
 
     @property
@@ -246,15 +246,14 @@ class RemoteLogContext:
         return GenerationGuard(self.store, lambda: self.storage, self.clock)
 
     def bind_store(self) -> None:
-        """Make sure that store and metadata carry one another's UUID and one generation; mark a new store as ours.
+        """Make sure that store and metadata carry each other's UUID and one generation; mark a new store as ours.
 
-        Raises StoreMismatchError and OutdatedMetadataError. A store that cannot be listed answers for its store
-        itself.
+        Raises StoreMismatchError and OutdatedMetadataError. A store that cannot be listed checks this itself.
         """
         self.guard.ensure_current()
 
     def decided_topic(self, partition: TopicIdPartition) -> Topic:
-        """Return what was decided for the partition's topic, or the seed that the settings file has for its name."""
+        """Return the decision on the partition's topic, or the seed in the settings file for its name."""
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
 
     def access(self, job: JobFolder) -> JobAccess:
@@ -266,11 +265,11 @@ class RemoteLogContext:
         return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, options), secrets)
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
-        """Return the partition's local log; None if it is not in sight. Raises what the source raises."""
+        """Return the partition's local log; None if the source does not have it. Raises what the source raises."""
         return self.source.partition(partition) if self.settings.log_dirs else None
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
-        """Return what to tell a person who chose partitions of which none is known; None if one is."""
+        """Return a message if the selection matches no known partition; None if it matches one."""
         if not selection.is_narrowed:
             return None
         if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):
@@ -278,12 +277,12 @@ class RemoteLogContext:
         if any(selection.matches(*name_of(found)) for found in (self.source.names() if self.settings.log_dirs else ())):
             return None
         return (
-            "no partition in log.dirs or in the remote log matches the topics and partitions that were asked for; "
-            "'tiered-storage topics list' shows what there is"
+            "no partition in log.dirs or in the remote log matches the selected topics and partitions; "
+            "'tiered-storage topics list' shows the known topics"
         )
 
     def spend_reserves(self) -> None:
-        """Let this process write into the room that is kept on full disks for what frees room."""
+        """Let this process use the room reserved on full disks, for writes that free space."""
         self.store.spend_reserve()
         if isinstance(self.storage, ListableStorage):
             self.storage.spend_reserve()

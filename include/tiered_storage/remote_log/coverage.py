@@ -1,9 +1,9 @@
-"""Which offsets the remote tier already has, along the lineage of leaders.
+"""Which offsets the remote tier covers, along the lineage of leaders.
 
-Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. An offset
-counts as covered only by a segment that holds it at the epoch which the lineage gives it (KIP-405, KIP-101); of a
-segment that a later leader contradicts, what lies before that leader's first offset is still true. Where nobody knows
-anything, nothing is contradicted.
+Two segments may hold the same offset: after an unclean election the loser's bytes are still in the store. A segment
+covers an offset only at the epoch that the lineage gives it (KIP-405, KIP-101). If a later leader contradicts a
+segment, the segment still covers the offsets before that leader's first one. Without a known lineage, nothing is
+contradicted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 
 
 def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Return the segments that readers may see, by start offset, the longest of several first, then the latest.
+    """Return the visible segments by start offset; of several, the longest first, then the latest.
 
-    Of two copies of the same offsets the later one was made because something was wrong with the earlier.
+    The later of two copies of the same offsets was made because something was wrong with the earlier.
     """
     seen = [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
     return sorted(
@@ -33,7 +33,7 @@ def finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegm
 class CoveredRange:
     """The offsets `start_offset` to `end_offset` (inclusive) that readers may take from `segment`.
 
-    They end before the segment does where a later leader cut off the rest and wrote its own.
+    They end before the segment does if a later leader truncated the rest and wrote its own.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -46,27 +46,27 @@ class CoveredRange:
 
     @property
     def size(self) -> int:
-        """The bytes of the segment that count; of one that is cut its share, rounded down."""
+        """The segment's size in bytes; of a truncated segment its share, rounded down."""
         return self.size_from(self.start_offset)
 
     def size_from(self, offset: int) -> int:
-        """Return the share of those bytes that `offset` (inclusive) and what is above it have, rounded down."""
+        """Return the share of those bytes from `offset` (inclusive) on, rounded down."""
         whole = self.segment.end_offset - self.start_offset + 1
         return self.segment.size * (self.end_offset - offset + 1) // whole
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The finished segments on the lineage that together hold most, each reaching past the one before it."""
+    """The finished segments on the lineage that together cover most, each reaching past the one before it."""
 
     ranges: tuple[CoveredRange, ...]
 
     @classmethod
     def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]) -> Coverage:
-        """Leave out what is not finished, not on the lineage, or wholly held by an earlier segment.
+        """Leave out segments that are unfinished, off the lineage, or wholly held by an earlier segment.
 
-        `lineage` is what we know of the partition's leaders (lineage.trusted_lineage); where we kept nothing yet, as of
-        what an earlier release copied, the segments themselves complete it.
+        `lineage` is that of the partition (lineage.trusted_lineage); if none was kept, as for copies of an earlier
+        release, the segments themselves complete it.
         """
         known = finished(segments)
         whole = whole_lineage(known, lineage)
@@ -95,7 +95,7 @@ class Coverage:
         return islice(self.ranges, self._first_ending_at_or_after(offset), None)
 
     def runs(self, start_offset: int, end_offset: int) -> list[list[CoveredRange]]:
-        """Return the ranges that hold any of [`start_offset`, `end_offset`], those without a gap between together."""
+        """Return the ranges that hold any of [`start_offset`, `end_offset`], grouped by gaps between them."""
         runs: list[list[CoveredRange]] = []
         for covered in self.ranges_from(start_offset):
             if covered.start_offset > end_offset:

@@ -1,10 +1,10 @@
-"""Who led a partition from which offset on, as far back as anybody knows.
+"""The lineage of a partition: which leader epoch began at which offset, as far back as known.
 
-A lineage names each leader epoch with its first offset (Kafka's leader-epoch-checkpoint). A leader cuts off what
-earlier ones had written from its own first offset on (KIP-101), so of two lineages of one log that of the later leader
-is true wherever it speaks. A broker forgets the epochs below its log start, which trimming moves, and an older replica
-never heard of the newest; so we keep what we see. What nobody saw nobody can know: a leader that came and went between
-two of our looks, and whose epoch its heir's log has already forgotten.
+A lineage has each leader epoch with its first offset (Kafka's leader-epoch-checkpoint). A leader truncates what earlier
+ones wrote from its own first offset on (KIP-101), so of two lineages of one log, that of the later leader holds for the
+offsets that it covers. A broker forgets the epochs below its log start, which trimming moves, and an outdated replica
+lacks the newest; so we keep every epoch we see. One gap remains: a leader that came and went between two of our runs,
+and whose epoch its successor's log has already forgotten.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tiered_storage.remote_log.source.segment_source import PartitionLog, epochs
 
 
 def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """Return what two lineages of one log tell together.
+    """Combine two lineages of one log.
 
-    The one with the later leader is taken whole, and what the other tells of the offsets below it. An epoch that both
-    name at the seam begins where the earlier of them has it. Where the two disagree at the seam, though the other knows
-    of that epoch or a later one, it is of a log that was given up: nothing of it is taken, for where they parted nobody
-    knows. Remote segments may: see `whole_lineage`.
+    The lineage with the later leader is taken whole, with what the other has for the offsets below it. An epoch in both
+    at the seam begins at the earlier of the two offsets. If they disagree at the seam, although the other knows that
+    epoch or a later one, the other is of an abandoned log: nothing of it is taken, since the point where they diverged
+    is unknown. Remote segments may supply it: see `whole_lineage`.
     """
     if not known or not observed:
         return tuple(known or observed)
@@ -44,11 +44,11 @@ def up_to(lineage: tuple[EpochEntry, ...], end_offset: int) -> tuple[EpochEntry,
 
 
 def agreed_end(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> int:
-    """Return the offset (exclusive, at most `log_end`) up to which a log with the lineage `observed` is the true one.
+    """Return the offset (exclusive, at most `log_end`) up to which a log with the lineage `observed` is valid.
 
-    It ends early where a later leader is known than the log ever heard of, and the two disagree on who wrote an offset:
-    logs that agree on an offset's leader agree on all below it (KIP-101). An epoch in which nothing was written may be
-    missing from a follower's log.
+    It ends early if a later leader is known than the log has, and the two disagree on the epoch of an offset: logs that
+    agree on an offset's leader agree on everything below it (KIP-101). A follower's log may lack an epoch in which
+    nothing was written.
     """
     if not known or not observed or known[-1].epoch <= observed[-1].epoch:
         return log_end
@@ -59,17 +59,17 @@ def agreed_end(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_
 
 
 def contradiction(known: Sequence[EpochEntry], observed: Sequence[EpochEntry], log_end: int) -> str | None:
-    """Return why a log with the lineage `observed` and the end `log_end` (exclusive) is older than what we know.
+    """Return why a log with the lineage `observed` and the end `log_end` (exclusive) is older than our lineage.
 
-    None if it is not: then everything below its end was written by the leaders that `known` names too.
+    None if it is not: then the leaders in `known` wrote everything below its end.
     """
     agreed = agreed_end(known, observed, log_end)
     if agreed >= log_end:
         return None
     return (
-        f"its last leader epoch is {observed[-1].epoch}, and it reaches up to offset {log_end - 1}; a leader of epoch "
-        f"{known[-1].epoch} is known, by whose log offset {agreed} is of epoch {epoch_at(known, agreed)} and not of "
-        f"epoch {epoch_at(observed, agreed)}"
+        f"its last leader epoch is {observed[-1].epoch}, and it ends at offset {log_end - 1}; by the log of the leader "
+        f"of epoch {known[-1].epoch}, offset {agreed} has epoch {epoch_at(known, agreed)}, not "
+        f"{epoch_at(observed, agreed)}"
     )
 
 
@@ -80,9 +80,9 @@ def epoch_at(lineage: Sequence[EpochEntry], offset: int) -> int | None:
 
 
 def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tuple[EpochEntry, ...]:
-    """Return the lineage of a partition of which we kept `known`, with what its local log adds (None: out of reach).
+    """Return the lineage `known`, with what the local log adds (None: out of reach).
 
-    Raises LineageContradictedError if the local log is an older replica's, which a later leader cut.
+    Raises LineageContradictedError if the local log is an outdated replica's, which a later leader truncated.
     """
     if log is None:
         return tuple(known)
@@ -96,16 +96,16 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
 
 
 def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:
-    """Return whether the leaders that `lineage` names wrote all of `segment`, as far as it reaches back."""
+    """Return whether the leaders in `lineage` wrote all of `segment`, as far back as it reaches."""
     return valid_end(segment, lineage) == segment.end_offset
 
 
 def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> int:
     """Return the last offset (inclusive) of `segment` up to which its leaders are those of `lineage`.
 
-    One below its start where not even that holds. Logs that agree on an offset's leader agree on all below it
-    (KIP-101). What lies below the lineage nobody contradicts, nor what lies below the segment's own first epoch: it
-    was copied from a log that began inside of it.
+    One below its start if there is none. Logs that agree on an offset's leader agree on everything below it (KIP-101).
+    Offsets below the lineage are not contradicted, nor are those below the segment's own first epoch: it was copied
+    from a log that began inside of it.
     """
     own_start = segment.leader_epochs[0].start_offset if segment.leader_epochs else segment.start_offset
     if not lineage or segment.end_offset < lineage[0].start_offset:
@@ -125,7 +125,7 @@ def valid_end(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) 
 def whole_lineage(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry]
 ) -> tuple[EpochEntry, ...]:
-    """Return `lineage`, and below where it begins what the finished ones of `segments` tell of leaders."""
+    """Return `lineage`, completed below its start by the finished ones of `segments`."""
     if lineage and lineage[0].start_offset <= 0:
         return tuple(lineage)
     starts: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""RemoteLogManager: everything that is done with a remote log, over its open parts.
+"""RemoteLogManager: every operation on a remote log, over its open parts.
 
-Copies are here, what deletes is in `deletions`, what looks in `checks`, what brings back in `restores`. Operators, the
-command line and tests call the same methods; what each does is said where it is implemented. Each imports what it needs
-when it is first called, since a command needs few of them and starts in the time that its imports take.
+Copies are here; `deletions` deletes, `checks` audits, `repairs` and `restores` do what they say. Operators, the command
+line and tests call the same methods; each is documented where it is implemented. Modules are imported on the first
+call, since a command needs few of them and its start takes as long as its imports.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogManager(RemoteLogContext):
-    """A remote log with everything it works on, open until the end of a `with`, or `close`."""
+    """A remote log and its operations, open until the end of a `with`, or `close`."""
 
     @property
     def deletions(self) -> RemoteLogDeletions:
-        """What removes anything, locally or remotely."""
+        """Everything that deletes, locally or remotely."""
         from tiered_storage.remote_log.retention.deletions import RemoteLogDeletions
 
         return RemoteLogDeletions(self)
 
     @property
     def checks(self) -> RemoteLogChecks:
-        """What holds the remote log against itself."""
+        """Audits of the remote log."""
         from tiered_storage.remote_log.audit.checks import RemoteLogChecks
 
         return RemoteLogChecks(self)
 
     @property
     def repairs(self) -> RemoteLogRepairs:
-        """What repairs what a check found."""
+        """Repairs of what an audit found."""
         from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
 
         return RemoteLogRepairs(self, self.deletions.gate)
 
     @property
     def restores(self) -> RemoteLogRestores:
-        """What brings topics back from the store."""
+        """Restores of topics from the store."""
         from tiered_storage.remote_log.restore.plan import RemoteLogRestores
 
         return RemoteLogRestores(self)
 
     @property
     def tables(self) -> RemoteLogTables:
-        """What gives topics as tables."""
+        """Topics as tables."""
         from tiered_storage.remote_log.tables.exports import RemoteLogTables
 
         return RemoteLogTables(self)
@@ -99,7 +99,7 @@ class RemoteLogManager(RemoteLogContext):
 
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit)
-        # Raises OutdatedMetadataError; a store that is out of reach is a matter for whoever copies.
+        # Raises OutdatedMetadataError; whoever copies reports a store that is out of reach.
         with suppress(RemoteStorageError, StoreMismatchError):
             self.guard.ensure_same()
         plan = plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
@@ -115,7 +115,7 @@ class RemoteLogManager(RemoteLogContext):
         found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
         for some in (islice(planned, 1), islice(planned, 1, None)):
             found |= forked_copies({each: planned[each] for each in some}, self.segments, self.storage)
-            # A store out of reach is told of by whoever copies; of thousands of partitions it is not waited for.
+            # A copy reports a store that is out of reach; this does not wait for it per partition.
             if any(isinstance(error, RemoteStorageError) for error in found.values()):
                 break
         return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
@@ -151,16 +151,16 @@ class RemoteLogManager(RemoteLogContext):
         return begun
 
     def write_copy_job(self, folder: str, begun: BegunCopy) -> CopyJob:
-        """Lay a job for `begun` out in the work area."""
+        """Write a job for `begun` into the work area."""
         from tiered_storage.remote_log.copy.job import CopyJob
 
         return CopyJob.write(self.work, folder, begun.tasks, self.settings)
 
     @contextmanager
     def held(self, begun: BegunCopy, is_wanted: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Prolong the leases of `begun` while a `with` block runs, and give them back, however it ends.
+        """Renew the leases of `begun` during a `with` block, and release them at its end, however it ends.
 
-        For whoever copies and commits in one go: what was not committed by then, the next run plans again.
+        For callers that copy and commit in one go: the next run plans again what was not committed.
         """
         try:
             with self.keep_leases(begun.leases, is_wanted):
@@ -171,7 +171,7 @@ class RemoteLogManager(RemoteLogContext):
     def keep_leases(
         self, held: Iterable[Lease], is_wanted: Callable[[], bool] = lambda: True
     ) -> AbstractContextManager[None]:
-        """Prolong leases while a `with` block runs; see kept_alive."""
+        """Renew leases during a `with` block; see kept_alive."""
         from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 
         return kept_alive(self.leases, held, self.settings.lease_duration_ms, is_wanted)
@@ -217,7 +217,7 @@ class RemoteLogManager(RemoteLogContext):
         if not remote:
             raise UnknownPartitionError(
                 f"{topic}-{partition} is neither in log.dirs nor in the remote log; "
-                "'tiered-storage topics list' shows what there is"
+                "'tiered-storage topics list' shows the known topics"
             )
         if topic_id is None:
             remote = [one for one in remote if self.segments.partition_state(one).delete_state is None]
@@ -233,7 +233,7 @@ class RemoteLogManager(RemoteLogContext):
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
         """Stream the remote bytes from the batch that holds `offset` to the end of its segment.
 
-        The end is where a later leader cut the segment off, if one did. Raises as RemoteLogReader.batches.
+        The end is where a later leader truncated the segment, if one did. Raises as RemoteLogReader.batches.
         """
         return self._remote_bytes(self.find_partition(topic, partition), offset)
 
@@ -241,7 +241,7 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        # Without log directories, it reads what is remote and nothing else.
+        # Without log directories, it reads only what is remote.
         only_remote = self.settings.model_copy(update={"log_dirs": ()})
         with BlockingLogReader(RemoteLogReader(self.source, self.segments, self.storage, only_remote)) as reader:
             view = reader.view(partition)

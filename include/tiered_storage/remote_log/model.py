@@ -5,10 +5,10 @@ A remote segment's life (KIP-405, RemoteLogSegmentState):
     COPY_SEGMENT_STARTED ──► COPY_SEGMENT_FINISHED ──► DELETE_SEGMENT_STARTED ──► DELETE_SEGMENT_FINISHED
               └──────────────────────────────────────────────────▲
 
-Readers see only COPY_SEGMENT_FINISHED. Until its objects are deleted, a person may take a segment that was finished
-once from DELETE_SEGMENT_STARTED back to COPY_SEGMENT_FINISHED: `undeleted`, and by no other step. A partition that is
-to go as a whole (KIP-405, RemotePartitionDeleteState) is MARKED, then STARTED, then FINISHED. Repeating a state is
-allowed, so that a step may be run twice.
+Readers see only COPY_SEGMENT_FINISHED. Until its objects are deleted, a person may return a segment that was finished
+from DELETE_SEGMENT_STARTED to COPY_SEGMENT_FINISHED, only by `undeleted`. A partition that is deleted as a whole
+(KIP-405, RemotePartitionDeleteState) is MARKED, then STARTED, then FINISHED. Repeating a state is allowed, so that a
+step may be run twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 
 LEADER_EPOCH_UNKNOWN = -1
 MAX_EARLIER_LOG_STARTS = 200
-"""So many are kept of a partition; of more moves those that lie close together, for their age, count as one."""
+"""How many moves are kept per partition; beyond that, moves close together relative to their age are merged."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -38,7 +38,7 @@ class SegmentState(IntEnum):
     DELETE_SEGMENT_FINISHED = 3
 
     def may_become(self, target: SegmentState) -> bool:
-        """Return whether the life cycle leads from this state to `target`; a state may be repeated."""
+        """Return whether `target` may follow this state; a state may be repeated."""
         return target is self or target in _NEXT_STATES[self]
 
 
@@ -69,10 +69,9 @@ class PartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
-    """A partition of one incarnation of a topic. The name is for people and object names: it is no part of the
-    identity.
+    """A partition of one incarnation of a topic; the name is for people and object names, not part of the identity.
 
-    Where nobody knows the name any more, the topic's id stands in its place.
+    If the name is unknown, the topic's id replaces it.
     """
 
     cluster_id: str
@@ -104,10 +103,10 @@ class RemoteLogSegmentId:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
-    """What is known of one remote segment (KIP-405, RemoteLogSegmentMetadata).
+    """The metadata of one remote segment (KIP-405, RemoteLogSegmentMetadata).
 
     `end_offset` is inclusive: the next segment's base offset - 1. Timestamps are ms. `custom_metadata` belongs to the
-    RemoteStorageManager that made it. `fencing_number` is that of the lease under which the copy began.
+    RemoteStorageManager that returned it. `fencing_number` is that of the lease under which the copy began.
     """
 
     segment_id: RemoteLogSegmentId
@@ -130,7 +129,7 @@ class RemoteLogSegmentMetadata:
 
     @property
     def is_marked(self) -> bool:
-        """Whether readers could see the segment once, and it is marked for deletion now."""
+        """Whether the segment was visible once, and is marked for deletion now."""
         return self.state is SegmentState.DELETE_SEGMENT_STARTED and self.custom_metadata is not None
 
     def undeleted(self, event_timestamp: int) -> Self:
@@ -146,9 +145,9 @@ class RemoteLogSegmentMetadata:
         return replace(self, state=SegmentState.COPY_SEGMENT_FINISHED, event_timestamp=event_timestamp)
 
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> Self:
-        """Return this metadata as `update` leaves it.
+        """Return this metadata after `update`.
 
-        Raises InvalidTransitionError if the life cycle does not lead there.
+        Raises InvalidTransitionError if the life cycle does not allow it.
         """
         if not self.state.may_become(update.state):
             raise InvalidTransitionError(
@@ -166,7 +165,7 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A step in a segment's life. A copy that ends also tells the largest timestamp (ms) that it read."""
+    """A state change of a segment. The end of a copy also sets the largest timestamp (ms) that it read."""
 
     segment_id: RemoteLogSegmentId
     state: SegmentState
@@ -178,7 +177,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """A step in the deletion of everything remote of one partition, taken at `event_timestamp` (ms)."""
+    """A state change in the deletion of a partition's remote data, at `event_timestamp` (ms)."""
 
     topic_id_partition: TopicIdPartition
     state: PartitionDeleteState
@@ -194,9 +193,9 @@ class EarlierLogStart:
 
 
 def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLogStart, ...]:
-    """Return no more than MAX_EARLIER_LOG_STARTS of `earlier`, in which neighbours became one.
+    """Return at most MAX_EARLIER_LOG_STARTS of `earlier`, with neighbours merged.
 
-    They are the ones that together span least of the time since then. The lower offset of the two stays, until the
+    Those are merged that together span the smallest share of the time since then. The lower offset stays, until the
     later moment, so that an undelete returns no less than it should. The oldest stays as it is.
     """
     while len(earlier) > MAX_EARLIER_LOG_STARTS:
@@ -209,12 +208,12 @@ def _thinned(earlier: tuple[EarlierLogStart, ...], now: int) -> tuple[EarlierLog
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What we keep of a partition beside its segments.
+    """The state of a partition besides its segments.
 
-    `log_start_offset` is OUR log start (inclusive), None if nothing was ever decided. `lineage` are the leader
-    epochs that we saw it live through, none where we never wrote any down. `delete_state` is None while nobody deletes
-    it. `earlier_log_starts`, oldest first, are what an undelete returns to; states are equal without them, since
-    earlier releases keep none.
+    `log_start_offset` is OUR log start (inclusive), None if nothing was ever decided. `lineage` are the leader epochs
+    that we saw, empty if none were recorded. `delete_state` is None unless the partition is being deleted.
+    `earlier_log_starts`, oldest first, are what an undelete returns to; equality ignores them, since earlier releases
+    keep none.
     """
 
     log_start_offset: int | None = None
@@ -248,7 +247,7 @@ class PartitionState:
 class Lease:
     """The right to change one partition's remote log until `expires_at` (ms), or longer by a heartbeat.
 
-    `fencing_number` rises with every holder; whoever shows a lower one than the newest is refused.
+    `fencing_number` rises with every holder; a change under a lower one than the newest is refused.
     """
 
     topic_id_partition: TopicIdPartition

@@ -1,4 +1,4 @@
-"""Says now and then how far something is that one process does by itself; of jobs in groups jobs/progress.py tells."""
+"""Report the progress of one process's own work now and then; for jobs in groups see jobs/progress.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _time_left(seconds: float) -> str:
 
 
 class OnMoved(Protocol):
-    """Is told of `size` bytes that were gone through, and of `segments` that came to their end; from any thread."""
+    """Is called with `size` bytes that were processed, and `segments` that were completed; from any thread."""
 
     def __call__(self, size: int, segments: int = 0, /) -> None: ...
 
@@ -57,7 +57,7 @@ def untold(_: int, __: int = 0, /) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What there is to do: segments, and their bytes."""
+    """An amount of work: segments, and their bytes."""
 
     segments: int = 0
     size: int = 0
@@ -76,9 +76,9 @@ class Amount:
 
 
 class TaskProgress:
-    """An OnMoved that says `what` is how far of `amount`, at most every `every_seconds`; `monotonic` is in seconds.
+    """An OnMoved that reports the progress of `what`, at most every `every_seconds`; `monotonic` is in seconds.
 
-    More may come than was expected, as where somebody else adds to it meanwhile.
+    The work may exceed `amount`, if somebody adds to it meanwhile.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class TaskProgress:
             self._say(f"{self._what} so far: {self._progress(now)}")
 
     def conclude(self) -> None:
-        """Say how far it came, where anything was to be done."""
+        """Report the final state, if there was anything to do."""
         with self._lock:
             if self._amount.segments or self._segments:
                 self._say(f"{self._what} in the end: {self._progress(self._monotonic())}")
@@ -119,6 +119,6 @@ class TaskProgress:
     def _progress(self, now: float) -> Progress:
         seconds = now - self._begun
         rate = self._size / seconds if seconds > 0 else 0.0
-        # Never more than all: "12 of 10" tells nobody anything.
+        # Never more than all: "12 of 10" would be confusing.
         of_segments, of_size = max(self._amount.segments, self._segments), max(self._amount.size, self._size)
         return Progress(self._segments, of_segments, self._size, of_size, rate)

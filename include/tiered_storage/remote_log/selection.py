@@ -1,4 +1,4 @@
-"""What a person means by text: topics by a regular expression, partitions by their numbers, and other numbers."""
+"""Parse what people enter: a regular expression for topics, partition numbers, and other numbers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import re2
 from tiered_storage.errors import ConfigurationError
 
 MOST_PARTITIONS = 100_000
-"""More numbers than this are taken for a slip of the pen."""
+"""More numbers than this are refused as a slip of the pen."""
 MOST_MEMORY = 1 << 20
-"""Bytes of a compiled regular expression: it bounds the time of a match as well."""
+"""The limit on a compiled regular expression, in bytes; it also bounds the time of a match."""
 MOST_SHOWN = 100
-"""Characters of a person's text that an error repeats."""
+"""How many characters of the input an error repeats."""
 LARGEST_NUMBER = 2**63 - 1
 """The largest offset, and the largest time in ms, that Kafka has."""
 
@@ -58,16 +58,16 @@ class Selection:
     _pattern: re2._Regexp = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant before anything is looked at."""
+        """Refuse invalid values early."""
         object.__setattr__(self, "_pattern", _compiled(self.topics))
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether a person chose anything less than everything."""
+        """Whether the user selected anything less than everything."""
         return self.topics != ".*" or self.partitions is not None
 
     def matches(self, topic: str, partition: int | None = None) -> bool:
-        """Return whether that partition is meant; without its number, whether any of the topic's may be."""
+        """Return whether the partition is selected; without its number, whether any of the topic's may be."""
         if partition is not None and self.partitions is not None and partition not in self.partitions:
             return False
         return self._pattern.fullmatch(topic) is not None
@@ -84,7 +84,7 @@ def parse_partitions(text: str | None) -> frozenset[int] | None:
     if text is None:
         return None
     if not text.strip():
-        raise ConfigurationError("partitions: nothing is named: write numbers as 0,2-4, or leave it out to mean all")
+        raise ConfigurationError("partitions: nothing is named: write numbers such as 0,2-4, or leave it out for all")
     numbers: set[int] = set()
     for part in text.split(","):
         numbers.update(_range(part.strip(), text))
@@ -98,13 +98,13 @@ def parse_number(name: str, text: str, least: int = 0) -> int:
     number = int(text) if _DIGITS.fullmatch(text) else None
     if number is None or not least <= number <= LARGEST_NUMBER:
         raise ConfigurationError(
-            f"{name} is {in_short(text)}, and can only be a whole number from {least} to {LARGEST_NUMBER}"
+            f"{name} is {in_short(text)}: it must be a whole number from {least} to {LARGEST_NUMBER}"
         )
     return number
 
 
 def in_short(text: str) -> str:
-    """Return what a person gave in quotes, cut where it is too long for a message."""
+    """Return the input in quotes, shortened for a message if it is long."""
     return _shortened(repr(text))
 
 
@@ -112,7 +112,7 @@ def _range(part: str, text: str) -> range:
     found = _PART.fullmatch(part)
     if found is None:
         raise ConfigurationError(
-            f"partitions: {in_short(part)} in {in_short(text)} is no number and no range: write them as 0,2-4"
+            f"partitions: {in_short(part)} in {in_short(text)} is not a number or a range: write 0,2-4"
         )
     first = int(found["first"])
     last = first if found["last"] is None else int(found["last"])
@@ -126,6 +126,4 @@ def _range(part: str, text: str) -> range:
 
 
 def _too_many(text: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"partitions: {in_short(text)} names more than {MOST_PARTITIONS:,}: leave it out to mean all"
-    )
+    return ConfigurationError(f"partitions: {in_short(text)} names more than {MOST_PARTITIONS:,}: leave it out for all")

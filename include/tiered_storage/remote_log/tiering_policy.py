@@ -1,8 +1,8 @@
-"""What may be done with a topic: the decision that a person made, or the seed in the settings file.
+"""What Remote Log may do with a topic: the recorded decision, or the seed in the settings file.
 
-A right to delete that only the file gives holds while nobody decided anything for the topic's name. Once somebody did,
-another incarnation of that name (a topic id of its own) begins without: what was forbidden does not come back by a
-topic that a broker rebuilds, nor by metadata that were rebuilt.
+A right to delete that only the file gives holds until the first decision on the topic's name. After that, another
+incarnation of the name (with its own topic id) begins without rights: neither a recreated topic nor rebuilt metadata
+bring back what was forbidden.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tiered_storage.settings.topics import TopicSettings
 
 
 def effective(topic: Topic | None, settings: Settings) -> TopicSettings:
-    """Return what holds for `topic`: its properties, then the defaults; -2 is resolved. None: the defaults alone.
+    """Return the effective settings of `topic`: its properties, then the defaults; -2 is resolved. None: the defaults.
 
-    Whether it is tiered and what may be deleted of it is only ever what was decided for it, never a property.
-    Raises ConfigurationError if its properties cannot be meant, alone or with the defaults.
+    Whether it is tiered and what may be deleted comes only from decisions, never from a property.
+    Raises ConfigurationError if its properties are invalid, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
@@ -36,7 +36,7 @@ def effective(topic: Topic | None, settings: Settings) -> TopicSettings:
 
 
 def seed(cluster_id: str, topic_id: str, name: str, settings: Settings) -> Topic:
-    """Return the decision that a topic starts with: what the file says of its name, or everything off."""
+    """Return a topic's initial decision: the file's entry for its name, or everything off."""
     given = settings.topics.get(name)
     if given is None:
         return Topic(cluster_id, topic_id, name)
@@ -52,11 +52,11 @@ def seed(cluster_id: str, topic_id: str, name: str, settings: Settings) -> Topic
 
 
 def refuse_compacted(topic_name: str, topic_settings: TopicSettings) -> None:
-    """Raise UnsupportedTopicError where Kafka compacts the topic (KIP-405: no remote storage for those)."""
+    """Raise UnsupportedTopicError if Kafka compacts the topic (KIP-405: no remote storage for those)."""
     if topic_settings.is_compacted:
         raise UnsupportedTopicError(
             f"topic {topic_name} has cleanup.policy={topic_settings.cleanup_policy}: compaction rewrites closed "
-            "segments, so what was copied would not be what the topic holds; only cleanup.policy=delete can be tiered. "
+            "segments, so the copies would differ from the topic; only cleanup.policy=delete can be tiered. "
             f"If it is enabled: {_how_to_leave(topic_name)}"
         )
 
@@ -64,7 +64,7 @@ def refuse_compacted(topic_name: str, topic_settings: TopicSettings) -> None:
 def _how_to_leave(topic_name: str) -> str:
     return (
         f"'tiered-storage topics disable {topic_name}' ends its tiering; 'tiered-storage topics forbid-deletion "
-        f"{topic_name}' keeps what is remote, since expire goes on with a disabled topic"
+        f"{topic_name}' keeps its remote data, since expire also runs for a disabled topic"
     )
 
 
@@ -82,12 +82,12 @@ class TieringPolicy:
 
     @property
     def trims(self) -> bool:
-        """Whether local segments of it may go, once they are remote."""
+        """Whether local segments of it may be deleted once they are remote."""
         return self.topic.remote_storage_enable and self.topic.local_deletion_allowed
 
 
 def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPolicy:
-    """Return what was decided for the topic of `log`.
+    """Return the decision on the topic of `log`.
 
     Raises UnsupportedTopicError if tiering was asked for and the topic is compacted, and ConfigurationError if
     its settings contradict each other.
@@ -98,7 +98,7 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPoli
 def decide_partition(
     partition: TopicIdPartition, log: PartitionLog | None, topics: Topics, settings: Settings
 ) -> TieringPolicy:
-    """Return what was decided for the topic of `partition`, whose local log is `log` (None: not in sight).
+    """Return the decision on the topic of `partition`, whose local log is `log` (None: the source does not have it).
 
     Raises as `decide`; without a local log only what the settings show.
     """
@@ -117,7 +117,7 @@ def _checked(decision: TieringPolicy, log: PartitionLog | NamedPartition | None)
 
 
 def refuse_log(log: PartitionLog | NamedPartition) -> None:
-    """Raise UnsupportedTopicError where the local log shows that its topic cannot be tiered.
+    """Raise UnsupportedTopicError if the local log shows that its topic cannot be tiered.
 
     A NamedPartition shows only whether Kafka compacts the topic.
     """
@@ -130,26 +130,26 @@ def refuse_log(log: PartitionLog | NamedPartition) -> None:
     if isinstance(log, PartitionLog) and log.tiered_by_kafka is not None:
         raise UnsupportedTopicError(
             f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
-            "would lose what lies there. Leave the topic to Kafka, or write its records into a topic that Kafka does "
+            "would lose the records there. Leave the topic to Kafka, or write its records into a topic that Kafka does "
             f"not tier, and enable that one. If it is enabled: {_how_to_leave(partition.topic)}. If Kafka never tiered "
-            "it, set the checkpoint right: start the broker there and stop it in order, copy the broker's file into "
+            "it, correct the checkpoint: start the broker there and stop it cleanly, copy the broker's file into "
             f"the directory, or add the entry '{partition.topic} {partition.partition} "
             f"{log.segments[0].base_offset}' to it (lines: a 0, the count of entries, each entry)"
         )
 
 
 class Decisions:
-    """What is decided for every topic, as of one moment: for whoever looks at thousands of partitions."""
+    """The decisions on all topics at one moment, for a pass over thousands of partitions."""
 
     def __init__(self, decided: Iterable[Topic], settings: Settings) -> None:
-        """Take the topics that were `decided` on until now; the settings file decides on others."""
+        """Use the recorded decisions `decided`; the settings file decides on all other topics."""
         self._settings = settings
         self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in decided}
         self._names = {topic.name for topic in self._decided.values()}
         self._resolved: dict[tuple[str, str], TieringPolicy] = {}
 
     def of(self, log: PartitionLog | NamedPartition) -> TieringPolicy:
-        """Return what was decided for the topic of `log`; raises as `decide`."""
+        """Return the decision on the topic of `log`; raises as `decide`."""
         partition = log.topic_id_partition
         key = partition.cluster_id, partition.topic_id
         if key not in self._resolved:
@@ -167,7 +167,7 @@ class Decisions:
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
-    """Return whether any topic of that name is tiered, for a partition of which no more than the name is known."""
+    """Return whether any topic of that name is tiered, for a partition of which only the name is known."""
     lives = [topic for topic in topics.list() if topic.name == topic_name]
     return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, settings)])
 
@@ -188,9 +188,9 @@ def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, 
 
 
 def withhold_seeded_rights(topics: Topics, settings: Settings) -> None:
-    """Let no topic that the settings file names begin with a right to delete, also one that nobody has seen yet.
+    """Withhold the rights to delete that the settings file gives by name, also from topics nobody has seen yet.
 
-    Written down is an incarnation of each such name that is none: its ids are no ids.
+    This records a placeholder incarnation of each such name; its ids are invalid on purpose.
     """
     for name in settings.topics:
         start = seed("", name, name, settings)

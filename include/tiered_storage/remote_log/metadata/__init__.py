@@ -1,4 +1,4 @@
-"""What is known of the remote log: segments, leases, partition states, topics, safety.
+"""The metadata of the remote log: segments, leases, partition states, topics, safety.
 
 `metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements.
 `generation` and `manifest_sync` keep metadata and object store in step.

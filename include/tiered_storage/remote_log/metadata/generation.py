@@ -1,13 +1,13 @@
-"""Keeps the metadata and their object store at one generation, so that old metadata and copies of them change nothing.
+"""Keep the metadata and their object store at one generation, so that old metadata and copies change nothing.
 
-A generation is a number with a random token. Every decision about a topic or about deleting, every run that copies and
+A generation is a number with a random token. Every decision about a topic or about deletion, every run that copies and
 every run that deletes renews it in three steps: the metadata write the next token, the store takes it by
-compare-and-swap, the metadata confirm it. A process that is killed in between, or a store that is out of reach, leaves
-a next token that whoever comes next publishes. Metadata whose current or next token is not the store's are a restored
-backup or a copy: nothing is copied, trimmed or deleted by them, and no decision but a stop is taken.
+compare-and-swap, the metadata confirm it. If a process is killed in between, or the store is out of reach, the next
+process publishes the pending token. Metadata whose current or next token differs from the store's are a restored backup
+or a copy: they may not copy, trim or delete anything, nor take any decision except a stop.
 
-Two more things belong to a generation: the decisions that it vouches for, by their digest, and the file they are in.
-A store that cannot be listed keeps no generation; there is nothing to hold the metadata against.
+A generation also covers the decisions, by their digest, and the file that holds them. A store that cannot be listed
+keeps no generation; then there is nothing to compare.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
 LOOKS = 5
-"""How often store and metadata are compared again: between two reads another process may have renewed both."""
+"""How often store and metadata are compared again: another process may renew both between two reads."""
 
 RENEWALS = 100
-"""More generations than other processes begin while one is published."""
+"""More generations than other processes can begin while one is published."""
 
 _UNPUBLISHED = "a decision or a run that ended early"
 _OF_DECISIONS = TopicIdPartition("", "", 0, "")
-"""Under this key earlier releases numbered decisions, as leases are numbered."""
+"""The key under which earlier releases numbered decisions, as leases are numbered."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class GenerationGuard:
     clock: Clock
 
     def ensure_readable(self, *, outdated: bool = False) -> None:
-        """Raise StoreMismatchError for another's store, and OutdatedMetadataError for metadata older than the store.
+        """Raise StoreMismatchError for a foreign store, and OutdatedMetadataError for metadata older than the store.
 
-        Metadata newer than the store, a copy of the live ones, and a store that is out of reach or damaged are passed
-        over: a read finds out by itself what is not there. With `outdated` only another's store is refused. Writes
-        nothing, and asks the store for two small objects.
+        It accepts metadata newer than the store, a copy of the live ones, and a store that is out of reach or damaged:
+        a read notices missing objects itself. With `outdated`, only a foreign store is refused. Writes nothing, and
+        reads two small objects of the store.
         """
         storage = self.open_storage()
         if not isinstance(storage, ListableStorage):
@@ -66,28 +66,28 @@ class GenerationGuard:
                 self._compared(storage.generations, is_older)
 
     def ensure_same(self) -> None:
-        """Raise as `ensure_current`, and publish nothing: for what only looks."""
+        """Raise as `ensure_current`, but publish nothing: for commands that only look."""
         if self._is_bound() and (generations := self._generations()) is not None:
             self._compared(generations)
 
     def ensure_current(self) -> None:
         """Raise OutdatedMetadataError unless the metadata carry the generation of the store.
 
-        Binds a store that belongs to nobody, and publishes a next generation that an earlier process left. Raises
-        StoreMismatchError for another's store, and what store and metadata raise.
+        Binds a store that belongs to nobody, and publishes a pending generation that an earlier process left. Raises
+        StoreMismatchError for a foreign store, and what store and metadata raise.
         """
         self._publish(_UNPUBLISHED)
 
     def renew(self, reason: str) -> None:
-        """Begin another generation for a run that copies or deletes, or for a decision; raises as `ensure_current`."""
+        """Begin a new generation for a run that copies or deletes, or for a decision; raises as `ensure_current`."""
         if self._generations() is not None:
             self.store.generation.renew()
             self._publish(reason)
 
     def claim(self, reason: str) -> None:
-        """Let the store follow these metadata, whatever generation it carries: a person said so.
+        """Make the store follow these metadata, whatever generation it carries, at a person's request.
 
-        All other metadata that were ever the store's are refused from then on.
+        All other metadata of this store are refused from then on.
         """
         generations = self._generations()
         if generations is not None:
@@ -96,15 +96,15 @@ class GenerationGuard:
             self._publish(reason)
 
     def ensure_may_decide(self) -> None:
-        """Raise OutdatedMetadataError for metadata that are not the store's; a store out of reach is passed over."""
+        """Raise OutdatedMetadataError for metadata that are not the store's; accept a store that is out of reach."""
         if self._is_bound():
             self._passing_over(self.ensure_current)
 
     def publish_pending(self, decision: str = "") -> None:
-        """Publish what is in the metadata by now and not yet in the store, as a `decision` that was just taken.
+        """Publish the pending generation to the store, for a `decision` that was just taken.
 
-        If the store cannot be reached, the next run publishes it, which a warning in the log says of a `decision`.
-        Raises OutdatedMetadataError for metadata that are not the store's.
+        If the store cannot be reached, the next run publishes it; for a `decision`, the log has a warning. Raises
+        OutdatedMetadataError for metadata that are not the store's.
         """
         if not self._is_bound() or self.store.generation.pending()[0] is None:
             return
@@ -128,7 +128,7 @@ class GenerationGuard:
         return None
 
     def _publish(self, reason: str) -> None:
-        """Publish and confirm until no next token is left.
+        """Publish and confirm until no token is pending.
 
         Raises RemoteStorageError for a store that never lists what was just written.
         """
@@ -153,7 +153,7 @@ class GenerationGuard:
 
     def _publish_next(self, generations: StoreGenerations, known: Generation, reason: str) -> None:
         if known.next_token is not None:
-            # The store is about to learn this clock's time, which must not vouch for the clock.
+            # The store is about to get this clock's time, which must not vouch for the clock later.
             self.store.clock_reading.begin(generations.renewed_at)
             holder = f"{socket.gethostname()}:{self.store.generation.where}"
             generations.publish(StoredGeneration(known.number + 1, known.next_token, reason, self.clock(), holder))
@@ -163,13 +163,13 @@ class GenerationGuard:
         generations: StoreGenerations,
         is_refused: Callable[[Generation, StoredGeneration | None], bool] = lambda _, __: True,
     ) -> tuple[Generation, StoredGeneration | None]:
-        """Return what metadata and store know of the generation.
+        """Return the generation of the metadata and that of the store.
 
-        Raises OutdatedMetadataError if they differ, by more than a next token, in what `is_refused`.
+        Raises OutdatedMetadataError if they differ by more than a pending token, if `is_refused` says so.
         """
         why = ""
         for _ in range(LOOKS):
-            # The store first: the metadata are never renewed after it.
+            # Read the store first: the metadata are never renewed after it.
             stored = generations.newest()
             known = self.store.generation.read()
             why = why_outdated(self.store.generation.where, generations.place, known, stored) or ""
@@ -178,21 +178,21 @@ class GenerationGuard:
         raise OutdatedMetadataError(why)
 
     def _ensure_knows_decisions(self, generations: StoreGenerations) -> None:
-        """Hold metadata of an earlier release against the decisions that it recorded in the store."""
+        """Compare metadata of an earlier release with the decisions that it recorded in the store."""
         newest, known = generations.newest_decision(), self.store.leases.fencing_number(_OF_DECISIONS)
         if newest > known:
             raise OutdatedMetadataError(
                 f"{self.store.generation.where}: an earlier release recorded decision {newest} in the store, and these "
-                f"metadata know of {known}: they are older than the store, so {_NOTHING}; {_WHAT_TO_DO}"
+                f"metadata have only {known}: they are older than the store, so {_NOTHING}; {_WHAT_TO_DO}"
             )
 
     def _is_bound(self) -> bool:
         return self.store.identity.bound_store_uuid() is not None
 
     def _generations(self) -> StoreGenerations | None:
-        """Return those of the store, once the two are bound to one another; None for a store that cannot be listed.
+        """Return the store's generations, after binding the two; None for a store that cannot be listed.
 
-        Raises StoreMismatchError for another's store.
+        Raises StoreMismatchError for a foreign store.
         """
         storage = self.open_storage()
         if not isinstance(storage, ListableStorage):
@@ -206,7 +206,7 @@ class GenerationGuard:
 
 
 def is_carried(known: Generation, stored: StoredGeneration | None) -> bool:
-    """Return whether a store at `stored` carries the generation that metadata know, or the next one already."""
+    """Return whether a store at `stored` carries the metadata's generation, or already their next one."""
     if stored is None:
         return known.number == 0
     return (stored.number, stored.token) in {(known.number, known.token), (known.number + 1, known.next_token)}
@@ -220,7 +220,7 @@ def is_older(known: Generation, stored: StoredGeneration | None) -> bool:
 
 
 def why_outdated(where: str, place: str, known: Generation, stored: StoredGeneration | None) -> str | None:
-    """Return why the metadata at `where`, at `known`, are not those of the store at `stored`; None if they are.
+    """Return why the metadata at `where`, at `known`, do not match the store at `stored`; None if they do.
 
     A next token that the store carries already counts as known. `place` is where the store keeps generations.
     """
@@ -232,9 +232,9 @@ def why_outdated(where: str, place: str, known: Generation, stored: StoredGenera
         )
     if not is_carried(known, stored):
         of_store = "no generation" if stored is None else f"generation {stored.number} ({stored.reason})"
-        which = "they are older than the store, a backup, or a copy that another one has overtaken"
+        which = "they are older than the store, a backup, or a copy that has been superseded"
         if stored is None or stored.number < known.number:
-            which = "the store is older than they are, or lost what it carried"
+            which = "the store is older than they are, or lost its generation"
         return (
             f"{place}: the store carries {of_store}, and the metadata {where} carry generation {known.number}: "
             f"{which}, so {_NOTHING}; {_WHAT_TO_DO}"
@@ -249,16 +249,16 @@ def why_outdated(where: str, place: str, known: Generation, stored: StoredGenera
 
 
 _NOTHING = "nothing is copied, trimmed or deleted"
-_PERSONS_WORD = "if these metadata shall hold all the same, run 'tiered-storage metadata take-over'"
+_PERSONS_WORD = "to use these metadata all the same, run 'tiered-storage metadata take-over'"
 _WHAT_TO_DO = (
-    "use the live metadata, put a newer backup back with 'tiered-storage metadata restore', or make them again with "
+    "use the live metadata, put a newer backup back with 'tiered-storage metadata restore', or rebuild them with "
     f"'tiered-storage rebuild-metadata'; {_PERSONS_WORD}"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedTopics:
-    """`Topics` whose decisions renew the generation. Deciding raises OutdatedMetadataError for outdated metadata."""
+    """`Topics` whose decisions renew the generation; they raise OutdatedMetadataError for outdated metadata."""
 
     topics: Topics
     guard: GenerationGuard
@@ -291,14 +291,14 @@ class GuardedTopics:
 class GuardedSafety:
     """`Safety` whose stops, and audits that change what may be deleted, renew the generation.
 
-    A stop and an audit's finding hold in outdated metadata too, and while the store is out of reach.
+    A stop and an audit's finding also hold in outdated metadata, and while the store is out of reach.
     """
 
     safety: Safety
     guard: GenerationGuard
 
     def stop(self, reason: str, said_by: str) -> None:
-        """As Safety.stop. Raises OutdatedMetadataError, after the stop, if other metadata are the store's."""
+        """Do as Safety.stop. Raises OutdatedMetadataError, after the stop, if other metadata are the store's."""
         self.safety.stop(reason, said_by)
         try:
             self.guard.publish_pending("all deletions are stopped")
@@ -308,7 +308,7 @@ class GuardedSafety:
             ) from error
 
     def lift(self, said_by: str) -> None:
-        """As Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
+        """Do as Safety.lift. Raises OutdatedMetadataError for outdated metadata."""
         self.guard.ensure_may_decide()
         self.safety.lift(said_by)
         self.guard.publish_pending("deletions go on")
@@ -318,7 +318,7 @@ class GuardedSafety:
         return self.safety.stopped()
 
     def put_verdict(self, verdict: AuditVerdict) -> None:
-        """As Safety.put_verdict. Writes to the store only if the verdict changes what may be deleted."""
+        """Do as Safety.put_verdict. Writes to the store only if the verdict changes what may be deleted."""
         pending = self.guard.store.generation.pending()
         self.safety.put_verdict(verdict)
         if self.guard.store.generation.pending() == pending:

@@ -1,8 +1,8 @@
-"""Keeps what the store knows of partitions in step with the metadata.
+"""Keep the store's partition documents consistent with the metadata.
 
-A partition's document tells a rebuild of the metadata what no segment tells. Metadata that lack segments of the store
-are those of a backup that a person took over (generation.py refuses all others): whatever removes something looks for
-such segments first. A store that cannot be listed keeps no documents and lists nothing.
+A partition document gives a rebuild of the metadata what no segment contains. Metadata that lack segments of the store
+come from a backup that a person took over (generation.py refuses all others): every deletion looks for such segments
+first. A store that cannot be listed keeps no documents and lists nothing.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Result = TypeVar("Result")
 
 
 def manifests_of(storage: RemoteStorageManager) -> PartitionManifests | None:
-    """Return the documents of the store; None for a store that cannot be listed."""
+    """Return the store's partition documents; None for a store that cannot be listed."""
     return storage.partition_manifests if isinstance(storage, ListableStorage) else None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the store is to know of a partition: its state, and the ids of segments that are marked, one by one."""
+    """What the store must record of a partition: its state, and the ids of single marked segments."""
 
     state: PartitionState
     marked: tuple[str, ...] = ()
@@ -65,10 +65,10 @@ class StoredState:
         segments: Iterable[RemoteLogSegmentMetadata],
         going: Iterable[RemoteLogSegmentMetadata] = (),
     ) -> Self:
-        """Return that of a partition in `state` with `segments`, of which those `going` are about to be marked.
+        """Return that of a partition in `state` with `segments`, of which `going` are about to be marked.
 
-        What our log start or the deletion of the whole partition tells is not named. Nor is what never was finished:
-        that it has no reader the store tells by itself, or else it may be the last copy of its offsets (OrphanCheck).
+        Segments that our log start or the deletion of the partition covers are not listed. Nor are unfinished ones: the
+        store shows by itself that they have no reader, or they may be the last copy of their offsets (OrphanCheck).
         """
         if goes_as_a_whole(state):
             return cls(state)
@@ -78,7 +78,7 @@ class StoredState:
         return cls(state, tuple(named[:MAX_MARKED]))
 
     def room_for(self, going: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """Return those of `going` that may be marked now: a document names MAX_MARKED segments and no more."""
+        """Return those of `going` that may be marked now: a document lists at most MAX_MARKED segments."""
         room = MAX_MARKED - len(self.marked)
         below = [one for one in going if one.end_offset < (self.state.log_start_offset or 0)]
         named = [one for one in going if one.end_offset >= (self.state.log_start_offset or 0)]
@@ -86,7 +86,7 @@ class StoredState:
 
 
 def goes_as_a_whole(state: PartitionState) -> bool:
-    """Return whether the deletion of the whole partition has begun, so that every segment of it is marked."""
+    """Return whether the deletion of the whole partition has begun, so that all its segments are marked."""
     return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
 
 
@@ -97,11 +97,11 @@ def _was_marked(segment: RemoteLogSegmentMetadata) -> bool:
 def write_partition_state(
     storage: RemoteStorageManager, leases: Leases, lease: Lease, stored: StoredState, now: int
 ) -> None:
-    """Let the store know `stored` of the lease's partition, at `now` (ms), unless it does already.
+    """Record `stored` in the store for the lease's partition, at `now` (ms), unless it is there already.
 
-    To be called before the metadata's log start, marks or deletion move to what it says. A broken document is written
-    again: the metadata have all of it. Raises what the store raises, and if a later lease wrote, LeaseLostError,
-    or OutdatedMetadataError if `leases` never gave that one.
+    Call it before the metadata's log start, marks or deletion state change accordingly. A corrupt document is written
+    again: the metadata have its whole content. Raises what the store raises, and if a later lease wrote,
+    LeaseLostError, or OutdatedMetadataError if `leases` never granted that one.
     """
     manifests = manifests_of(storage)
     if manifests is None:
@@ -111,7 +111,7 @@ def write_partition_state(
     if number is not None and number > lease.fencing_number:
         leases.check(lease)
         raise OutdatedMetadataError(
-            f"{partition}: lease {number} has written to the store, and the metadata gave none after "
+            f"{partition}: lease {number} has written to the store, but the metadata granted none after "
             f"{lease.fencing_number}: they are older than the store; run 'tiered-storage rebuild-metadata'"
         )
     known = None if number is None else _understood(partition, number, manifests)
@@ -134,10 +134,10 @@ def write_partition_states(
     *,
     is_copied: bool = False,
 ) -> Refusals:
-    """Do the same for many, some at once; return what went wrong, by partition.
+    """Do the same for many partitions, some at once; return the errors by partition.
 
-    Where no more happens than that something `is_copied`, a document of a later release stays as it is, and copying
-    goes on: a copy takes away nothing of what it tells.
+    If the only change is that something `is_copied`, a document of a later release stays as it is, and copying goes
+    on: a copy takes nothing away from it.
     """
 
     def write(item: tuple[Lease, StoredState]) -> Refusal | None:
@@ -164,11 +164,11 @@ def raise_first(refusals: Mapping[TopicIdPartition, TieredStorageError]) -> None
 def listed_partition(
     partition: TopicIdPartition, storage: RemoteStorageManager, metadata: RemoteLogMetadataManager | None = None
 ) -> list[ListedObject]:
-    """List the partition's folder once, and return what is there; nothing for a store that cannot be listed.
+    """List the partition's folder once and return its content; nothing for a store that cannot be listed.
 
-    With `metadata`, holds them against the partition's document: see _ensure_documented. Raises LaterVersionError or
-    RemoteObjectCorruptError if that cannot be understood, OutdatedMetadataError, and what the store raises. For
-    whatever removes something.
+    With `metadata`, compare them with the partition document: see _ensure_documented. Raises LaterVersionError or
+    RemoteObjectCorruptError if the document cannot be read, OutdatedMetadataError, and what the store raises. Call
+    it before every deletion.
     """
     if not isinstance(storage, ListableStorage):
         return []
@@ -181,27 +181,27 @@ def listed_partition(
 
 
 def _ensure_documented(manifest: PartitionManifest, metadata: RemoteLogMetadataManager) -> None:
-    """Raise OutdatedMetadataError if the metadata end more of the partition than its document says.
+    """Raise OutdatedMetadataError if the metadata have deleted more of the partition than its document records.
 
     The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
-    two database files, took back what they still hold as deleted.
+    two database files, took back what they still have as deleted.
     """
     partition, told = manifest.topic_id_partition, manifest.state
     state = metadata.partition_state(partition)
     what = None
     if (state.log_start_offset or 0) > (told.log_start_offset or 0):
-        what = f"our log start is {state.log_start_offset}, and the store's document says {told.log_start_offset}"
+        what = f"our log start is {state.log_start_offset}, but {told.log_start_offset} in the store's document"
     elif state.delete_state is not None and (told.delete_state is None or told.delete_state < state.delete_state):
-        what = f"its deletion is {state.delete_state.name}, and the store's document does not say so"
+        what = f"its deletion is {state.delete_state.name}, which the store's document does not record"
     elif not goes_as_a_whole(told) and len(manifest.marked) < MAX_MARKED:
         named, start = set(manifest.marked), told.log_start_offset or 0
         marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
         unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
         if unnamed is not None:
-            what = f"segment {unnamed.segment_id.id} is marked, and the store's document does not say so"
+            what = f"segment {unnamed.segment_id.id} is marked, which the store's document does not record"
     if what is not None:
         raise OutdatedMetadataError(
-            f"{partition}: {what}: the metadata and the store are of different times, so nothing of it is deleted; run "
+            f"{partition}: {what}: metadata and store are of different times, so nothing of it is deleted; run "
             "'tiered-storage audit', then 'tiered-storage undelete' or 'tiered-storage repair'"
         )
 
@@ -212,10 +212,10 @@ def ensure_all_listed(
     metadata: RemoteLogMetadataManager,
     listed: Iterable[ListedObject],
 ) -> None:
-    """Raise RemoteObjectNotFoundError where an object of a finished segment of `partition` is not `listed`.
+    """Raise RemoteObjectNotFoundError if an object of a finished segment of `partition` is not `listed`.
 
-    A store that was emptied behind our back must end nothing: what is local may be all that is left. To be called under
-    the partition's lease, with a listing that was made under it.
+    A store that somebody emptied must not lead to deletions: the local data may be all that is left. Call it under
+    the partition's lease, with a listing made under it.
     """
     if not isinstance(storage, ListableStorage):
         return
@@ -229,26 +229,26 @@ def ensure_all_listed(
     if missing:
         raise RemoteObjectNotFoundError(
             f"{partition}: the store lacks {len(missing)} objects of finished segments, such as {missing[0]}, so "
-            "nothing of the partition ends and our log start stays: 'tiered-storage audit' names what is missing, and "
-            "'tiered-storage repair' copies anew what is still local; who gives up what is lost says "
-            "'tiered-storage delete-records' with --give-up"
+            "nothing of the partition is deleted: 'tiered-storage audit' names what is missing, and 'tiered-storage "
+            "repair' copies again what is still local; to give up what is lost, run 'tiered-storage delete-records' "
+            "with --give-up"
         )
 
 
 def ensure_understood(
     partition: TopicIdPartition, listed: Sequence[PartitionManifestName], manifests: PartitionManifests
 ) -> PartitionManifest | None:
-    """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be understood."""
+    """Return the newest document. Raises LaterVersionError or RemoteObjectCorruptError if it cannot be read."""
     number = max((name.fencing_number for name in listed if not name.temporary), default=None)
     if number is None:
         return None
     try:
         return manifests.read_numbered(partition, number)
     except RemoteObjectNotFoundError:
-        # A holder after that one has written its own since.
+        # A later holder has written its own meanwhile.
         return manifests.read(partition)
     except RemoteObjectCorruptError as error:
-        raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it anew from the metadata") from error
+        raise RemoteObjectCorruptError(f"{error}; 'tiered-storage repair' writes it again from the metadata") from error
 
 
 def incomplete_partitions(
@@ -259,7 +259,7 @@ def incomplete_partitions(
 ) -> Mapping[TopicIdPartition, RemoteStorageError | OutdatedMetadataError]:
     """Do `listed_partition` for many, and `ensure_all_listed` for those in `whole`, some at once.
 
-    Returns what went wrong, by partition.
+    Returns the errors by partition.
     """
 
     def look(partition: TopicIdPartition) -> RemoteStorageError | OutdatedMetadataError | None:

@@ -1,8 +1,8 @@
-"""The border to the metadata store: what opening it gives.
+"""The border to the metadata store: the protocol of an open one.
 
-Segments, leases and topics stand in remote_log_metadata_manager.py, safety in safety.py. Here are the rest: whom the
-metadata belong to, their generation, the last reading of the clock, and the store that has all of these. All methods
-raise MetadataUnavailableError (retriable) and MetadataCorruptError, or what they name.
+Segments, leases and topics are in remote_log_metadata_manager.py, safety in safety.py. The rest is here: the identity
+of the metadata, their generation, the last reading of the clock, and the store that has all of these. All methods raise
+MetadataUnavailableError (retriable) and MetadataCorruptError, or what they name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tiered_storage.remote_log.metadata.safety import Safety
 
 
 class MetadataIdentity(Protocol):
-    """The metadata store's UUID, given when it was made, and that of the object store it is bound to, for good."""
+    """The metadata store's UUID, assigned when it was created, and that of the object store it is bound to."""
 
     @property
     def metadata_uuid(self) -> str:
@@ -30,7 +30,7 @@ class MetadataIdentity(Protocol):
         ...
 
     def bind_store(self, uuid: str) -> None:
-        """Belong to the object store `uuid` from now on; binding the same again does nothing.
+        """Bind these metadata to the object store `uuid`; binding the same again does nothing.
 
         Raises StoreMismatchError if another one is bound.
         """
@@ -39,7 +39,7 @@ class MetadataIdentity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the metadata know of their generation, and whether the place they are in and their decisions belong to it.
+    """The metadata's generation, and whether their location and their decisions belong to it.
 
     `number` 0: none was published yet. `next_token` is that of `number` + 1, written here before it is published.
     """
@@ -52,7 +52,7 @@ class Generation:
 
 
 class MetadataGeneration(Protocol):
-    """Which generation the metadata share with their object store; see generation.py."""
+    """The generation that the metadata share with their object store; see generation.py."""
 
     @property
     def where(self) -> str:
@@ -60,11 +60,11 @@ class MetadataGeneration(Protocol):
         ...
 
     def read(self) -> Generation:
-        """Return the generation as the metadata know it."""
+        """Return the generation in the metadata."""
         ...
 
     def pending(self) -> tuple[str | None, bool]:
-        """Return the next token (None if none is under way), and whether another generation must follow that one."""
+        """Return the pending token (None if there is none), and whether another generation must follow it."""
         ...
 
     def renew(self) -> None:
@@ -72,18 +72,18 @@ class MetadataGeneration(Protocol):
         ...
 
     def confirm(self, published: Generation) -> None:
-        """Record that the store carries `published` by now; does nothing if another process recorded it first."""
+        """Record that the store carries `published`; do nothing if another process recorded it first."""
         ...
 
     def claim(self, newest_number: int) -> None:
-        """Follow a store that is at `newest_number` under whatever token, by a person's word.
+        """Follow a store that is at `newest_number` with any token, at a person's request.
 
-        The place of the metadata and the decisions in them count as this generation's own from now on.
+        The location of the metadata and their decisions belong to this generation from now on.
         """
         ...
 
     def backed_up_at(self) -> int | None:
-        """Return when the last backup was made (ms); None if none was."""
+        """Return the time of the last backup (ms); None if there was none."""
         ...
 
     def record_backup(self, now: int) -> None:
@@ -93,7 +93,7 @@ class MetadataGeneration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What the clock showed when it was last checked, and how long the machine had been running then; times are ms.
+    """The clock and the machine's uptime at the last check; times are ms.
 
     `trusted_since` is when, by this clock, it began to run without a jump or a restart.
     """
@@ -104,41 +104,41 @@ class ClockReading:
 
     @classmethod
     def of_newest_time(cls, newest: int) -> Self:
-        """Return what stands for the first reading: `newest` is the newest time that metadata and store know."""
+        """Return a substitute for the first reading: `newest` is the newest time in metadata and store."""
         return cls(BootTime("", 0), newest, trusted_since=newest)
 
     @property
     def is_taken(self) -> bool:
-        """Whether a clock was read, and not only the newest time known is recorded."""
+        """Whether a clock was read; otherwise only the newest known time is recorded."""
         return bool(self.boot_time.boot_id)
 
 
 RenewedAt: TypeAlias = Callable[[], int | None]
-"""Returns when the store's generation was begun (ms); None if the store cannot tell."""
+"""Returns the start of the store's generation (ms); None if the store does not show it."""
 
 
 class ClockReadings(Protocol):
-    """The last reading of the clock that a run checked."""
+    """The last clock reading that a run checked."""
 
     def read(self) -> ClockReading | None:
-        """Return what is recorded; None before the first."""
+        """Return the recorded reading; None before the first."""
         ...
 
     def read_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
-        """Return what is recorded, else what `begin` would record; None if neither metadata nor store know a time."""
+        """Return the recorded reading, else what `begin` would record; None if metadata and store have no time."""
         ...
 
     def begin(self, renewed_at: RenewedAt) -> None:
-        """Record the newest time known, if nothing is recorded: before anything is written by an unchecked clock."""
+        """Record the newest known time if nothing is recorded: before anything is written by an unchecked clock."""
         ...
 
     def record(self, reading: ClockReading) -> None:
-        """Replace the reading; whoever calls it checked the clock against the earlier one."""
+        """Replace the reading, after checking the clock against the earlier one."""
         ...
 
 
 class MetadataStore(Protocol):
-    """An open metadata store. Threads may share it; it closes at the end of a `with`, or by `close`."""
+    """An open metadata store, which threads may share; it closes at the end of a `with`, or by `close`."""
 
     @property
     def segments(self) -> RemoteLogMetadataManager:
@@ -157,12 +157,12 @@ class MetadataStore(Protocol):
 
     @property
     def safety(self) -> Safety:
-        """What makes deleting safe."""
+        """Stops, audit verdicts and failed deletions."""
         ...
 
     @property
     def identity(self) -> MetadataIdentity:
-        """Whose metadata these are."""
+        """The identity of these metadata."""
         ...
 
     @property
@@ -184,15 +184,15 @@ class MetadataStore(Protocol):
         ...
 
     def spend_reserve(self) -> None:
-        """Let what is written from now on use the room that is kept for deletions and for stopping them."""
+        """Let further writes use the room that is reserved for deletions and for stopping them."""
         ...
 
     def copy_to(self, target: Path) -> None:
-        """Write a copy of what is committed to the new file `target`."""
+        """Write a copy of the committed content to the new file `target`."""
         ...
 
     def close(self) -> None:
-        """Close the connections; a second call does nothing."""
+        """Close the connections; repeated calls are harmless."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -1,6 +1,6 @@
-"""The border to what makes deleting safe: the switch that stops it, what audits found, what could not be deleted.
+"""The border to safety: the switch that stops deletions, audit verdicts, and failed deletions.
 
-The docstrings are the contract, as for the borders in __init__.py. None of it decides anything: who deletes asks here.
+The docstrings are the contract, as for the other borders. Nothing here decides anything: every deletion checks it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST_TEXT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why nothing is deleted: who said so, when (ms) and for what reason."""
+    """A stop of all deletions: who requested it, when (ms) and why."""
 
     reason: str
     said_by: str
@@ -27,7 +27,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """What the audit of one topic that began at `audited_at` (ms) found; topic id "" stands for the whole store."""
+    """The result of the audit of one topic that began at `audited_at` (ms); topic id "" is the whole store."""
 
     cluster_id: str
     topic_id: str
@@ -39,7 +39,7 @@ class AuditVerdict:
 
 @dataclass(frozen=True, slots=True)
 class DeletionFailure:
-    """A segment whose objects could not be deleted: how often, since when (ms), and what was said the last time."""
+    """A segment whose objects could not be deleted: how often, since when (ms), and the last error."""
 
     segment_id: RemoteLogSegmentId
     attempts: int
@@ -49,14 +49,14 @@ class DeletionFailure:
 
 
 class Safety(Protocol):
-    """What everybody who deletes has to know. All methods raise MetadataUnavailableError and MetadataCorruptError."""
+    """What every deletion checks. All methods raise MetadataUnavailableError and MetadataCorruptError."""
 
     def stop(self, reason: str, said_by: str) -> None:
-        """Stop all deletions from now on; a later word takes the place of an earlier one."""
+        """Stop all deletions from now on; a later stop replaces an earlier one."""
         ...
 
     def lift(self, said_by: str) -> None:
-        """Let deletions go on; where they were not stopped, do nothing."""
+        """Lift the stop; do nothing if there is none."""
         ...
 
     def stopped(self) -> Stop | None:
@@ -64,9 +64,9 @@ class Safety(Protocol):
         ...
 
     def put_verdict(self, verdict: AuditVerdict) -> None:
-        """Keep a verdict in place of the topic's earlier one of the same depth; a later one that is known stays.
+        """Replace the topic's earlier verdict of the same depth, unless the recorded one is later.
 
-        One of later than now does not: a clock that was ahead made it.
+        A recorded verdict from the future is replaced: a clock that was ahead produced it.
         """
         ...
 

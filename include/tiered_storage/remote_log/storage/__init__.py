@@ -1,8 +1,8 @@
-"""Object stores, and what a remote segment is in them.
+"""Object stores, and the objects of a remote segment.
 
 `remote_storage_manager` is the border (KIP-405's RemoteStorageManager), `listable_storage` what a store may offer
-beyond it, `object_client` the smaller one below both. `segment_objects` implements the first two over the third;
-`opening` finds all by URL or class name.
+beyond it, `object_client` the smaller border below both. `segment_objects` implements the first two over the third;
+`opening` finds them by URL or class name.
 """
 
 __all__ = [

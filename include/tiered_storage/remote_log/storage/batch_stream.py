@@ -1,4 +1,4 @@
-"""Scans a segment that comes in pieces, as from a store: no bytes are copied but those of a batch in two pieces."""
+"""Scan a segment that arrives in pieces, as from a store; only a batch that spans two pieces is copied."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 
 
 class BatchStream:
-    """Checks the batches of one segment of `size` bytes while its pieces go by, in order and without a gap.
+    """Checks the batches of one segment of `size` bytes; feed it the pieces in order and without a gap.
 
-    Holds no more than a batch that is not whole yet.
+    It holds at most one incomplete batch.
     """
 
     def __init__(self, source: str, base_offset: int, size: int) -> None:
@@ -47,7 +47,7 @@ class BatchStream:
                 yield rest[:consumed], table
 
     def finish(self) -> None:
-        """Say that no piece is left. Raises CorruptRecordError if the segment ends inside a batch."""
+        """End the scan. Raises CorruptRecordError if the segment ends inside a batch."""
         self._scanner.finish(len(self._cut))
 
     def _scan_cut(self) -> Iterator[tuple[memoryview, BatchTable]]:

@@ -1,4 +1,4 @@
-"""The commit marker, the object that says that a segment's other two are whole; and custom metadata, the same in short.
+"""The commit marker, the object that marks a segment's other two as complete; and custom metadata, its short form.
 
 The marker is a JSON object: format_version (1), segment_id, data_size, data_crc32c, indexes_size and indexes_crc32c
 (bytes; CRC-32C as 8 hex digits). Custom metadata, kept with the segment's metadata, are 18 bytes, big-endian:
@@ -26,7 +26,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 FORMAT_VERSION = 1
 _HIGHEST_VERSION = 255
-"""What begins with a higher number than we shall ever reach is another RemoteStorageManager's."""
+"""A higher leading number than our versions will ever reach belongs to another RemoteStorageManager."""
 _CUSTOM_METADATA = struct.Struct(">hIqI")
 
 
@@ -48,7 +48,7 @@ class CommitMarker:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a marker. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
+        """Read a marker. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         return cls(
             segment_id=document.text("segment_id"),
@@ -78,7 +78,7 @@ class CommitMarker:
         Raises RemoteObjectCorruptError if they are not ours, and LaterVersionError.
         """
         if len(raw) < 2:
-            raise RemoteObjectCorruptError(f"{metadata.segment_id}: {len(raw)} bytes are no custom metadata")
+            raise RemoteObjectCorruptError(f"{metadata.segment_id}: {len(raw)} bytes are not valid custom metadata")
         version = int.from_bytes(raw[:2], "big")
         if FORMAT_VERSION < version <= _HIGHEST_VERSION:
             raise LaterVersionError(f"{metadata.segment_id}: its custom metadata", version, FORMAT_VERSION)
@@ -91,13 +91,13 @@ class CommitMarker:
         return cls(metadata.segment_id.id, metadata.size, data_crc32c, indexes_size, indexes_crc32c)
 
     def custom_metadata(self) -> bytes:
-        """Return what is kept with the segment's metadata."""
+        """Return the custom metadata for the segment's metadata."""
         return _CUSTOM_METADATA.pack(FORMAT_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCopy:
-    """The indexes of a copy, and its metadata as those of a finished one, as its manifest tells them."""
+    """The indexes of a copy, and its metadata as a finished one, from its manifest."""
 
     contents: Mapping[IndexKind, bytes]
     finished: RemoteLogSegmentMetadata
@@ -106,9 +106,9 @@ class StoredCopy:
 def parse_copy(
     raw: bytes, source: str, metadata: RemoteLogSegmentMetadata, marker: CommitMarker | None
 ) -> StoredCopy | None:
-    """Return the copy whose bundle at `source` is `raw`; None if it is not that of `metadata`, or of `marker`.
+    """Return the copy whose bundle at `source` is `raw`; None if it does not match `metadata`, or `marker`.
 
-    Raises RemoteObjectCorruptError if the bundle is broken.
+    Raises RemoteObjectCorruptError if the bundle is corrupt.
     """
     contents = parse_bundle(raw, source)
     manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)

@@ -1,7 +1,7 @@
-"""Starts writing a file's bytes to the disk while more of them come, so that the sync at the end has less to wait for.
+"""Start writing a file's bytes to disk while more of them arrive, so that the final sync takes less time.
 
-On Linux that is sync_file_range(2), which Python's os module lacks; elsewhere, and where a file system cannot do it,
-nothing happens, and the sync at the end does it all. It promises nothing by itself.
+On Linux this is sync_file_range(2), which Python's os module lacks. Elsewhere, and on file systems without it, nothing
+happens until the final sync. It guarantees nothing by itself.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if _sync_file_range is not None:
 
 
 class EarlyWriteOut:
-    """Has a file that grows at its end written out in pieces of 8 MiB."""
+    """Starts the write-out of a growing file in pieces of 8 MiB."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._begun = 0
 
     def grown_to(self, size: int) -> None:
-        """Begin to write out what the file, now of `size` bytes, has won since the last time, if that is enough."""
+        """Start writing the bytes added since the last call, if there are enough; the file now has `size` bytes."""
         if size - self._begun >= WRITE_OUT_BYTES:
             self.complete_at(size)
 
     def complete_at(self, size: int) -> None:
-        """Begin to write out all that is left of the file, which will not grow any more."""
+        """Start writing the rest of the file, which is complete."""
         if _sync_file_range is not None and size > self._begun:
             _sync_file_range(self._descriptor, self._begun, size - self._begun, _SYNC_FILE_RANGE_WRITE)
             self._begun = size

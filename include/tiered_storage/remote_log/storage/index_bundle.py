@@ -1,4 +1,4 @@
-"""The bundle: all that stands beside a segment's bytes, in one object of which each piece can be read alone.
+"""The bundle: everything beside a segment's data, in one object whose sections can be read separately.
 
 Big-endian. A head, then the sections, back to back in the order of its table:
 
@@ -13,7 +13,7 @@ Big-endian. A head, then the sections, back to back in the order of its table:
         length       int64     bytes, at most 64 MiB
     crc              uint32    CRC-32C of the head up to here
 
-A head has at most 1,548 bytes, so that the first 64 KiB of a bundle always hold it, and most often what is looked for.
+A head has at most 1,548 bytes, so the first 64 KiB of a bundle always contain it, and usually the wanted section.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KNOWN_KINDS = frozenset[int](IndexKind)
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One piece of a bundle: where it is (bytes from the bundle's start), how long, and its CRC-32C."""
+    """One section of a bundle: its position (bytes from the bundle's start), length, and CRC-32C."""
 
     kind: int
     crc32c: int
@@ -49,7 +49,7 @@ class Section:
     length: int
 
     def check(self, content: bytes, source: str) -> bytes:
-        """Return `content`, the section's bytes. Raises RemoteObjectCorruptError if they are others."""
+        """Return `content`, the section's bytes. Raises RemoteObjectCorruptError if they differ from those sent."""
         found = crc32c(content)
         if len(content) != self.length or found != self.crc32c:
             raise RemoteObjectCorruptError(
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class BundleHead:
-    """The table of a bundle, by the number of the kind; kinds of later releases are in it, too."""
+    """The table of a bundle, by the number of the kind, including kinds of later releases."""
 
     sections: Mapping[int, Section]
 
@@ -69,7 +69,7 @@ class BundleHead:
     def parse(cls, raw: bytes | memoryview, source: str, bundle_size: int) -> Self:
         """Read the head from `raw`, the first bytes of a bundle of `bundle_size` bytes.
 
-        Raises RemoteObjectCorruptError if it is broken or does not cover the bundle exactly, and LaterVersionError.
+        Raises RemoteObjectCorruptError if it is corrupt or does not cover the bundle exactly, and LaterVersionError.
         """
         if len(raw) < _START.size:
             raise _broken(source, len(raw), "it ends inside its head")
@@ -78,10 +78,10 @@ class BundleHead:
             raise _broken(source, 0, f"it begins with {bytes(magic)!r}, not with {MAGIC!r}")
         if version > VERSION:
             if 1 <= count <= MAX_SECTIONS and _is_head(_with_version(raw, count), count):
-                raise _broken(source, 4, f"it says version {version}, and its checksum is that of version {VERSION}")
+                raise _broken(source, 4, f"it has version {version}, but the checksum of version {VERSION}")
             raise LaterVersionError(source, version, VERSION)
         if version != VERSION:
-            raise _broken(source, 4, f"there never was a version {version} of the format")
+            raise _broken(source, 4, f"version {version} of the format does not exist")
         if not 1 <= count <= MAX_SECTIONS:
             raise _broken(source, 6, f"{count} sections, not 1 to {MAX_SECTIONS}")
         table_end = _START.size + count * _ROW.size
@@ -96,13 +96,13 @@ class BundleHead:
 
 
 def _with_version(raw: bytes | memoryview, count: int) -> bytes:
-    """Return the head of `count` sections that `raw` begins with, as one of our version."""
+    """Return the head of `count` sections at the start of `raw`, with our version."""
     rest = raw[_START.size : _START.size + count * _ROW.size + _CRC.size]
     return _START.pack(MAGIC, VERSION, count) + bytes(rest)
 
 
 def _is_head(raw: bytes | memoryview, count: int) -> bool:
-    """Return whether `raw` begins with a head of `count` sections that has the checksum it says."""
+    """Return whether `raw` begins with a head of `count` sections whose checksum is right."""
     end = _START.size + count * _ROW.size
     return len(raw) >= end + _CRC.size and _CRC.unpack_from(raw, end)[0] == crc32c(memoryview(raw)[:end])
 
@@ -130,9 +130,9 @@ def build_bundle(contents: Mapping[IndexKind, bytes]) -> bytes:
 
 
 def parse_bundle(raw: bytes, source: str) -> dict[IndexKind, bytes]:
-    """Return all sections of the whole bundle `raw`, checked, without those of kinds not known here.
+    """Return all sections of the whole bundle `raw`, checked, without those of unknown kinds.
 
-    Raises RemoteObjectCorruptError if anything in it is broken, and LaterVersionError.
+    Raises RemoteObjectCorruptError if anything in it is corrupt, and LaterVersionError.
     """
     head = BundleHead.parse(raw, source, len(raw))
     contents = {}
@@ -144,9 +144,9 @@ def parse_bundle(raw: bytes, source: str) -> dict[IndexKind, bytes]:
 
 
 def _check_layout(sections: list[Section], position: int, bundle_size: int, source: str) -> None:
-    """Raise RemoteObjectCorruptError unless the sections, each of a kind of its own, fill the bundle to its end."""
+    """Raise RemoteObjectCorruptError unless the sections, each of a different kind, fill the bundle to its end."""
     if len({section.kind for section in sections}) != len(sections):
-        raise _broken(source, _START.size, "a kind of index stands there twice")
+        raise _broken(source, _START.size, "a kind of index is listed twice")
     for section in sections:
         if section.position != position or not 0 <= section.length <= MAX_SECTION_BYTES:
             raise _broken(source, position, f"index {section.kind} is said to be {section.length} bytes from "

@@ -1,6 +1,6 @@
-"""Folders and files below a root, opened name by name through no symbolic link. The root itself may be one.
+"""Open folders and files below a root, name by name, without following a symbolic link. The root itself may be one.
 
-What is done by the descriptor of a folder stays in that folder, whatever becomes of its path meanwhile.
+Operations on a folder's descriptor stay in that folder, whatever happens to its path meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LinkedFolderError(OSError):
 
 
 def open_inside(root: Path, name: str, flags: int) -> int:
-    """Open what `name` names below `root`; the caller closes it. Raises LinkedFolderError, OSError."""
+    """Open `name` below `root`; the caller closes it. Raises LinkedFolderError, OSError."""
     above, _, last = name.rpartition("/")
     with _entered(root, above, makes=False) as folder:
         return os.open(last, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -30,9 +30,9 @@ def open_inside(root: Path, name: str, flags: int) -> int:
 
 @contextmanager
 def inner_folder(root: Path, name: str, *, makes: bool = False) -> Iterator[int]:
-    """Open the folder `name` below `root` for a `with`, where it can be synced.
+    """Open the folder `name` below `root` for a `with` block, to list or sync it.
 
-    With `makes` folders that are missing are made, with the rights of the folder above, each synced into it.
+    With `makes`, missing folders are created with the rights of the folder above, each synced into it.
     Raises LinkedFolderError, OSError.
     """
     with _entered(root, name, makes=makes) as folder:

@@ -1,7 +1,7 @@
-"""Small JSON objects in the store, read as what they are: bytes that anybody may have changed.
+"""Small JSON objects in the store, validated on reading: anybody may have changed them.
 
-Each has `format_version`; a later one than is known is refused, as what it says could mean something else. Keys that
-are not known are left alone: a later release may add some without a new version.
+Each has `format_version`; a later one is refused, since its fields could have another meaning. Unknown keys are
+ignored: a later release may add some without a new version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_DOCUMENT_BYTES = 8 << 20
 _VERSION = "format_version"
 _MAX_INTEGER = 2**63 - 1
 _HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
-"""JSON can escape one; no UTF-8 can hold it, neither in a name nor in a message."""
+"""JSON can escape one; UTF-8 cannot hold it, neither in a name nor in a message."""
 
 
 def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
@@ -26,13 +26,13 @@ def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
 
 
 class JsonDocument:
-    """A document that was read, whose fields are fetched by the type that they must have.
+    """A parsed document whose fields are read by their required type.
 
-    All methods raise RemoteObjectCorruptError, naming `source` and the field; the first LaterVersionError, too.
+    All methods raise RemoteObjectCorruptError, naming `source` and the field; the constructor also LaterVersionError.
     """
 
     def __init__(self, raw: bytes, source: str, version: int) -> None:
-        """Parse `raw`, which must not be of a later version than `version`."""
+        """Parse `raw`; `version` is the latest supported version."""
         self._source = source
         if len(raw) > MAX_DOCUMENT_BYTES:
             raise RemoteObjectCorruptError(f"{source}: {len(raw)} bytes are more than such a document has")
@@ -70,7 +70,7 @@ class JsonDocument:
         return None if self._fields.get(name) is None else self.text(name)
 
     def texts(self, name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        """Return the field `name`, a list of strings that are each like `pattern`; none if it is absent."""
+        """Return the field `name`, a list of strings that match `pattern`; empty if it is absent."""
         value = self._fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(each, str) and pattern.fullmatch(each) for each in value):
             raise self.wrong(name, f"a list of strings like {pattern.pattern}")
@@ -104,11 +104,11 @@ class JsonDocument:
         return pairs
 
     def optional_pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return the field `name`, a list of pairs of integers; none where it is null or absent."""
+        """Return the field `name`, a list of pairs of integers; empty if it is null or absent."""
         return [] if self._fields.get(name) is None else self.pairs(name)
 
     def wrong(self, name: str, expected: str) -> RemoteObjectCorruptError:
-        """Return the error for the field `name`, which should have been `expected`. Of its value only numbers show."""
+        """Return the error for the field `name`, which should be `expected`. Only a number's value is shown."""
         value = self._fields.get(name)
         shown = repr(value) if value is None or isinstance(value, int) else f"of type {type(value).__name__}"
         return RemoteObjectCorruptError(f"{self._source}: {name} is {shown:.80}, not {expected}")

@@ -1,7 +1,7 @@
-"""The second border to a store: what can be listed and read as objects, beside KIP-405's RemoteStorageManager.
+"""The second border to a store: objects that can be listed and read by name, beyond KIP-405's RemoteStorageManager.
 
 The binding of metadata to their store, audits, rebuilds, repairs, restores and the clean-up after copies need it.
-A store that does not have it is copied to, read and deleted from; `doctor` names what it goes without.
+Without it, a store can still be copied to, read and deleted from; `doctor` names what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiered_storage.remote_log.storage.store_identity import StoreIdentity
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store: a segment's, a partition's document, or none of ours. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition document, or a foreign one. Bytes; ms of its last change."""
 
     name: str
     size: int
@@ -38,10 +38,10 @@ class ListedObject:
 
 
 class ListableStorage(RemoteStorageManager):
-    """A RemoteStorageManager whose objects can be listed and read by name; derive from it to offer that.
+    """A RemoteStorageManager whose objects can be listed and read by name; derive your class from it to offer that.
 
-    `generations` are those of the metadata that the store carries, `partition_manifests` what it knows of partitions
-    beside their segments. All methods raise what a RemoteStorageManager raises.
+    `generations` are those that the store carries, `partition_manifests` its documents of partitions. All methods raise
+    what a RemoteStorageManager raises.
     """
 
     generations: StoreGenerations
@@ -49,34 +49,34 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
-        """Return why this store can never hold anything of `partition`: its ids or its topic make no name here."""
+        """Return why this store can never hold anything of `partition`, such as an invalid name; None if it can."""
         ...
 
     @abstractmethod
     def delete_segments(self, segments: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
-        """Remove the objects of many segments, all markers first; return, by segment id, why one is not all gone.
+        """Delete the objects of many segments, all markers first; return, by segment id, why one is not fully deleted.
 
-        A class that changes `delete_log_segment_data` has it called for each of them.
+        If a class overrides `delete_log_segment_data`, that is called for each of them.
         """
         ...
 
     @abstractmethod
     def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove objects by their names, whatever they are; return those that may still be there, and why."""
+        """Delete objects by name, whatever they are; return those that may still exist, and why."""
         ...
 
     @abstractmethod
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
-        """Return all indexes and the manifest, once marker and bundle are those that the metadata know of.
+        """Return all indexes and the manifest, after checking marker and bundle against the metadata.
 
-        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first thing that is wrong, and
-        LaterVersionError for what a later release wrote.
+        Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first problem, and LaterVersionError for
+        an object that a later release wrote.
         """
         ...
 
     @abstractmethod
     def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
-        """Read all that belongs to the segment and check every byte: marker, bundle, each index, manifest and data.
+        """Read all objects of the segment and check every byte: marker, bundle, each index, manifest and data.
 
         Raises as `fetch_bundle`. `on_bytes` is called with the size of each piece of data.
         """
@@ -84,12 +84,12 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def verified(self, metadata: RemoteLogSegmentMetadata) -> Iterator[bytes]:
-        """Do as `verify`, and stream the data; the last piece only comes after all was right."""
+        """Do as `verify`, and stream the data; the last piece comes only after all checks."""
         ...
 
     @abstractmethod
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
-        """Return the metadata of a finished segment from the store alone, to which the object `name` belongs.
+        """Return the metadata of the finished segment that the object `name` belongs to, from the store alone.
 
         Raises RemoteObjectNotFoundError if it has no commit marker, RemoteObjectCorruptError and LaterVersionError.
         """
@@ -97,18 +97,18 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
-        """Return a copy whose data and indexes are there in full, with a commit marker or without; see StoredCopy.
+        """Return a copy whose data and indexes are complete, with or without a commit marker; see StoredCopy.
 
-        None if one of them is missing, broken, a later release's or another segment's. Of the data no byte is read.
+        None if one is missing, corrupt, of a later release or of another segment. The data are not read.
         """
         ...
 
     @abstractmethod
     def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
-        """Return what says that a later release wrote the segment's marker, bundle or manifest; None: nothing does.
+        """Return the evidence that a later release wrote the segment's marker, bundle or manifest; None: there is none.
 
-        What is missing or broken says nothing, also where its version is what broke. Raises what the store raises if
-        it cannot be asked.
+        Missing or corrupt objects are no evidence, even if the corruption is in the version. Raises what the store
+        raises if it cannot be reached.
         """
         ...
 
@@ -122,15 +122,15 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
-        """Return the names of a finished segment's objects, and the bytes that each must have."""
+        """Return the names of a finished segment's objects, with their required sizes in bytes."""
         ...
 
     @abstractmethod
     def time_of_a_write(self) -> int | None:
-        """Write a small object, and return when that was by the store's clock (ms); None if it has no room for it.
+        """Write a small object, and return the time of that by the store's clock (ms); None if the store has no room.
 
-        The next call writes the same object again. Raises what the store raises, and RemoteStorageError if it does
-        not list it.
+        The next call overwrites the same object. Raises what the store raises, and RemoteStorageError if it does not
+        list the object.
         """
         ...
 
@@ -146,7 +146,7 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def read_object(self, name: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of an object from `position`, unchecked: for what is known to be damaged.
+        """Return `size` bytes of an object from `position`, unchecked: for objects known to be damaged.
 
         Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError if the object ends before that.
         """
@@ -154,40 +154,40 @@ class ListableStorage(RemoteStorageManager):
 
     @abstractmethod
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
-        """Return the store's UUID, once it is sure that it belongs to those metadata; see ensure_store_identity.
+        """Return the store's UUID after checking that it belongs to those metadata; see ensure_store_identity.
 
-        Asks the store once: whoever takes it over meanwhile also renews its generation.
+        Checks the store only once: a take-over in between also renews its generation.
         """
         ...
 
     @abstractmethod
     def ensure_belongs(self, metadata_uuid: str, known_store_uuid: str | None) -> None:
-        """Raise StoreMismatchError if the store belongs to other metadata; a store that belongs to nobody stays so.
+        """Raise StoreMismatchError if the store belongs to other metadata; an unbound store stays unbound.
 
-        A store that those metadata know passes, whoever took it since: its generation tells.
+        A store that those metadata know passes, even if it was taken over since: its generation shows that.
         """
         ...
 
     @abstractmethod
     def find_identity(self) -> StoreIdentity | None:
-        """Return whose store this is, for metadata that know none yet; see find_store_identity."""
+        """Return the store's identity, for metadata that are not bound yet; see find_store_identity."""
         ...
 
     @abstractmethod
     def read_identity(self) -> StoreIdentity | None:
-        """Return whose store this is; see read_store_identity."""
+        """Return the store's identity; see read_store_identity."""
         ...
 
     @abstractmethod
     def bind_anew(
         self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None
     ) -> str:
-        """Take the store away from the metadata that it belongs to, for those named; see bind_store_anew."""
+        """Bind the store to the given metadata instead of its present ones; see bind_store_anew."""
         ...
 
     @abstractmethod
     def spend_reserve(self) -> None:
-        """Let documents use the room that a store in a directory keeps for deletions, and for stopping them."""
+        """Let documents use the room that a store in a directory reserves for deletions and for stopping them."""
         ...
 
 

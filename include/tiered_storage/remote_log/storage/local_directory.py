@@ -1,8 +1,8 @@
 """Objects as files below a directory, durable when a call returns: a disk, a RAID, a mounted file system.
 
-An object is written under a temporary name in its own folder, read back against its checksum, synced, renamed, and the
-folder synced; so are the folders that had to be made. The reading back finds what the way into the page cache broke;
-what the disk itself breaks afterwards is found by the audit.
+An object is written under a temporary name in its own folder, read back and checked, synced and renamed, and the folder
+is synced; so are newly created folders. Reading back finds corruption on the way into the page cache; the audit finds
+corruption on the disk.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from tiered_storage.remote_log.storage.object_client import (
 from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
 READ_BACK_BYTES = 1 << 20
-"""One piece of the reading back: it stays in the CPU's cache between the copy and the checksum."""
+"""The size of a piece that is read back: it stays in the CPU's cache from the copy to the checksum."""
 
 WRITE_BYTES = 1 << 20
-"""What one call writes: from 2 MiB on, Linux takes huge pages for the page cache, and finding them costs far more."""
+"""The size of one write: from 2 MiB on, Linux uses huge pages for the page cache, which is much slower."""
 
 RESERVE = ".reserve"
-"""The file at the root that is no object: room for documents on a full disk."""
+"""A file at the root that is not an object: it reserves room for documents on a full disk."""
 
 _DOCUMENT = ".json"
-"""So names of what may use it end: to expire segments takes a partition's document first."""
+"""The suffix of names that may use the reserve: expiring segments writes a partition document first."""
 
 _LONGEST_FILE_NAME = 255
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -65,16 +65,16 @@ def _random_hex() -> str:
 
 
 class LocalDirectory:
-    """The ObjectClient of a directory. Folders stay when their last object goes."""
+    """The ObjectClient of a directory. Empty folders stay."""
 
     def __init__(
         self, root: Path, random_hex: Callable[[], str] = _random_hex, *, reserve: StoreReserve | None = None
     ) -> None:
-        """Use `root`, an absolute path, made when the first object is written; `random_hex` gives 16 hex digits.
+        """Use `root`, an absolute path, created with the first object; `random_hex` returns 16 hex digits.
 
-        With `reserve` a file at the root keeps room for the documents of deletions, which may use it if that says so.
+        With `reserve`, a file at the root reserves room for the documents of deletions, if `reserve` lets them use it.
 
-        Raises ConfigurationError if `root` is relative, or there but no directory, and RemoteStorageRefusedError.
+        Raises ConfigurationError if `root` is relative or not a directory, and RemoteStorageRefusedError.
         """
         with _store_errors("look at", root):
             usable = root.is_absolute() and (root.is_dir() or not root.exists())
@@ -92,7 +92,7 @@ class LocalDirectory:
 
     @property
     def longest_part(self) -> int:
-        """What file systems take of a name."""
+        """The file system's limit on a name."""
         return _LONGEST_FILE_NAME
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
@@ -136,7 +136,7 @@ class LocalDirectory:
                 except FileExistsError:
                     return False
                 except FileNotFoundError:
-                    # Another one was first, and then took ours for a leftover.
+                    # Another process was first, and then took our temporary file for an orphan.
                     if _has(folder, target.name):
                         return False
                     raise
@@ -159,7 +159,7 @@ class LocalDirectory:
         path = self._path(name)
         pieces = []
         with _store_errors("read", path):
-            # A FIFO in its place must not keep us waiting.
+            # A FIFO in its place must not block us.
             descriptor = open_inside(self._root, name, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 _regular_file(descriptor, path)
@@ -170,7 +170,7 @@ class LocalDirectory:
             finally:
                 os.close(descriptor)
         if position < end:
-            raise RemoteObjectCorruptError(f"{path}: ends at byte {position}, yet bytes {start} to {end - 1} were sent")
+            raise RemoteObjectCorruptError(f"{path}: ends at byte {position}, but bytes {start} to {end - 1} were sent")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def size(self, name: str) -> int:
@@ -184,7 +184,7 @@ class LocalDirectory:
                 os.close(descriptor)
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove many and sync each folder once; see ObjectClient."""
+        """Delete many and sync each folder once; see ObjectClient."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for name in names:
             check_object_name(name)
@@ -213,7 +213,7 @@ class LocalDirectory:
         return failed
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Remove the temporary files of objects whose names begin so; it reads through each folder once."""
+        """Delete the temporary files of objects with these name prefixes; it reads each folder once."""
         by_folder: defaultdict[str, set[str]] = defaultdict(set)
         for stem in stems:
             check_object_name(stem)
@@ -230,19 +230,19 @@ class LocalDirectory:
                     _unlink(self._root / folder / leftover, opened)
 
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Stream the files in a folder and below, temporary ones too; what goes meanwhile may be left out."""
+        """Stream the files in a folder and below, including temporary ones; files deleted meanwhile may be left out."""
         start = self._path(folder) if folder else self._root
         return _walk(
             lambda: open_inside(self._root, folder or ".", LISTED), start, f"{folder}/" if folder else "", after
         )
 
     def close(self) -> None:
-        """Take back what is left of a reserve that was spent; no file stays open between two calls."""
+        """Allocate a spent reserve again, as far as possible; no file stays open between two calls."""
         if self._reserve is not None:
             self._reserve.take_back()
 
     def _with_reserve(self, reserve: DiskReserve, write: Callable[[], _Written]) -> _Written:
-        """Write; if there is no room, once more without the reserve, which is made where there is plenty."""
+        """Write; if the disk is full, retry without the reserve, which is allocated if there is plenty of room."""
         try:
             written = write()
         except RemoteStorageFullError:
@@ -259,7 +259,7 @@ class LocalDirectory:
 
     @contextmanager
     def _temporary(self, name: str, size: int) -> Iterator[tuple[int, str]]:
-        """Give the open folder of an object, made if it is missing, and a name in it that nothing has afterwards."""
+        """Open the folder of an object, created if missing, and yield a name in it that is removed afterwards."""
         target = self._path(name)
         temporary = temporary_name(target.name, self._random_hex())
         with ExitStack() as opened:
@@ -270,7 +270,7 @@ class LocalDirectory:
             try:
                 yield folder, temporary
             finally:
-                with suppress(OSError):  # what is left is found by its name; the error that led here is the one to tell
+                with suppress(OSError):  # what is left is found by its name; the first error is the one to report
                     os.unlink(temporary, dir_fd=folder)
 
 
@@ -279,7 +279,7 @@ def _folder_of(name: str) -> str:
 
 
 def _make_durable_folder(folder: Path) -> None:
-    """Make `folder` and what lies above it, private, each synced into the one above."""
+    """Create `folder` and missing folders above it, private, each synced into the one above."""
     if folder.is_dir():
         return
     _make_durable_folder(folder.parent)
@@ -311,7 +311,7 @@ def _write(folder: int, temporary: str, target: Path, checked: CheckedChunks, si
             write_out.grown_to(checked.size)
         write_out.complete_at(checked.size)
         with _store_errors("sync", target, size):
-            # In this order the disk writes while the file is read back; either way that comes out of the page cache.
+            # In this order the disk writes while the file is read back; reading comes out of the page cache anyway.
             _read_back(descriptor, target, checked.written())
             os.fsync(descriptor)
     finally:
@@ -338,7 +338,7 @@ def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:
 
 
 def _check_room(target: Path, size: int) -> None:
-    """Raise RemoteStorageFullError where the file system says that `size` bytes are more than it has left."""
+    """Raise RemoteStorageFullError if the file system reports less free space than `size` bytes."""
     with _store_errors("look for room for", target, size):
         free = free_bytes(target.parent)
     if size > free:
@@ -347,8 +347,8 @@ def _check_room(target: Path, size: int) -> None:
 
 def _full(target: Path, size: int, why: str) -> RemoteStorageFullError:
     return RemoteStorageFullError(
-        f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; make "
-        "room there, then try again ('Full disks' in docs/operations.md)"
+        f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; free "
+        "some space there, then try again ('Full disks' in docs/operations.md)"
     )
 
 
@@ -357,17 +357,17 @@ def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
 
 
 def _regular_file(descriptor: int, path: Path) -> os.stat_result:
-    """Return what is known of an open file. Raises RemoteObjectNotFoundError if it is no regular one."""
+    """Return the status of an open file. Raises RemoteObjectNotFoundError if it is not a regular file."""
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
-        raise RemoteObjectNotFoundError(f"{path}: there is no such object: what lies there is no regular file")
+        raise RemoteObjectNotFoundError(f"{path}: there is no such object: that path is not a regular file")
     return facts
 
 
 def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str) -> Iterator[StoredObject]:
-    """Stream the files of `folder` whose names, beginning with `prefix`, lie after `after`, one folder open a level.
+    """Stream the files of `folder` with names after `after`, prefixed by `prefix`, with one open folder per level.
 
-    Symbolic links, and whatever else is not a regular file, are left out.
+    Symbolic links, and everything else that is not a regular file, are left out.
     """
     with _store_errors("list", folder), suppress(FileNotFoundError), ExitStack() as opened:
         descriptor = open_folder()
@@ -388,9 +388,9 @@ def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str)
 
 @contextmanager
 def _store_errors(doing: str, path: Path, size: int | None = None) -> Iterator[None]:
-    """Turn what the file system raises into our errors, saying what was being done to `path`.
+    """Translate errors of the file system into ours; the message has what was being done to `path`.
 
-    `size` is given where something is written: so many bytes are needed, and what is missing is not the object.
+    `size` is given for a write: that many bytes are needed, and a missing path is not a missing object.
     """
     try:
         yield
@@ -401,7 +401,7 @@ def _store_errors(doing: str, path: Path, size: int | None = None) -> Iterator[N
 def _translated(error: OSError, doing: str, path: Path, size: int | None) -> TieredStorageError:
     why = error.strerror or str(error)
     if error.errno == errno.ENAMETOOLONG:
-        return ConfigurationError(f"{path}: longer than this file system's names may be: use an object store for it")
+        return ConfigurationError(f"{path}: the name is too long for this file system: use an object store for it")
     if error.errno in NO_ROOM:
         return _full(path, size or 0, why)
     if error.errno in _REFUSED:
@@ -412,6 +412,6 @@ def _translated(error: OSError, doing: str, path: Path, size: int | None) -> Tie
             "there"
         )
     if size is None and error.errno in {errno.ELOOP, errno.ENOENT}:
-        link = ": a symbolic link lies there" if error.errno == errno.ELOOP else ""
+        link = ": a symbolic link is in its place" if error.errno == errno.ELOOP else ""
         return RemoteObjectNotFoundError(f"{path}: there is no such object{link}")
     return RemoteStorageError(f"{path}: could not {doing} it ({why})")

@@ -1,18 +1,18 @@
-"""The manifest: a JSON object in each segment's bundle from which its metadata can be made again without any database.
+"""The manifest: a JSON object in each segment's bundle from which its metadata can be rebuilt without any database.
 
     format_version                            1
     cluster_id, topic, topic_id, segment_id   text
     partition                                 its number
     base_offset, end_offset                   both inclusive
-    first_timestamp                           ms; the smallest that batch headers tell, -1: none, null: not looked for
-    max_timestamp                             ms; the largest of all records, -1: none
-    copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
-    size, batch_count, record_count           bytes; the counts are null if nobody counted
+        first_timestamp                           ms; the smallest in batch headers, -1: none, null: not determined
+        max_timestamp                             ms; the largest of all records, -1: none
+        copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
+        size, batch_count, record_count           bytes; the counts are null if not counted
     leader_epochs                             [[epoch, start offset], …] up to the segment's end
     data_crc32c                               of the data object, 8 hex digits; null until it is written
-    codec, key_id                             how the data object is packed: "none" and null, so far
+        codec, key_id                             the encoding of the data object: "none" and null, so far
 
-A manifest of a later version, or of a codec that is not known, is refused: its data would be misread.
+A manifest of a later version, or with an unknown codec, is refused: its data would be misread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the store itself knows of a segment; offsets are inclusive, timestamps ms, sizes bytes.
+    """The store's own metadata of a segment; offsets are inclusive, timestamps ms, sizes bytes.
 
     `data_crc32c` is None until the data object is written.
     """
@@ -60,7 +60,7 @@ class Manifest:
 
     @classmethod
     def of(cls, metadata: RemoteLogSegmentMetadata) -> Self:
-        """Return what can be said from `metadata` alone."""
+        """Return the manifest that follows from `metadata` alone."""
         return cls(
             segment_id=metadata.segment_id,
             base_offset=metadata.start_offset,
@@ -74,7 +74,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a manifest. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
+        """Read a manifest. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         partition = TopicIdPartition(
             cluster_id=document.text("cluster_id"),
@@ -131,21 +131,21 @@ class Manifest:
         )
 
     def check_against(self, metadata: RemoteLogSegmentMetadata, source: str) -> None:
-        """Raise RemoteObjectCorruptError where the manifest is another segment's than that of `metadata`."""
+        """Raise RemoteObjectCorruptError if the manifest does not belong to the segment of `metadata`."""
         mine = (self.segment_id, self.base_offset, self.end_offset, self.size, self.leader_epochs)
         other = (
             metadata.segment_id, metadata.start_offset, metadata.end_offset, metadata.size, metadata.leader_epochs
         )  # fmt: skip
         if mine != other:
             raise RemoteObjectCorruptError(
-                f"{source}: the manifest tells of {self.segment_id}, offsets {self.base_offset} to {self.end_offset}, "
+                f"{source}: the manifest is of {self.segment_id}, offsets {self.base_offset} to {self.end_offset}, "
                 f"{self.size} bytes, epochs {_shown(self.leader_epochs)}; the metadata of {metadata.segment_id}, "
                 f"offsets {metadata.start_offset} to {metadata.end_offset}, {metadata.size} bytes, epochs "
                 f"{_shown(metadata.leader_epochs)}"
             )
 
     def metadata(self, custom_metadata: bytes) -> RemoteLogSegmentMetadata:
-        """Return the segment's metadata as that of a finished copy."""
+        """Return the segment's metadata as those of a finished copy."""
         return RemoteLogSegmentMetadata(
             segment_id=self.segment_id,
             start_offset=self.base_offset,

@@ -1,4 +1,4 @@
-"""The border to one kind of object store: bytes under names, and no more than the remote log needs of it."""
+"""The border to one kind of object store: bytes under names, and only what the remote log needs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
-"""What is passed on at once: it is still in the CPU's cache when it is written, after its checksum was taken."""
+"""The size of a passed-on piece: it is still in the CPU's cache when it is written after its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
-    """How to reach a store; what is None comes from the provider's usual places (AWS_…, GOOGLE_…, AZURE_… and so on).
+    """How to reach a store; None means the provider's usual sources (AWS_…, GOOGLE_…, AZURE_… and so on).
 
-    `endpoint`, `region` and the keys are for s3:// URLs. `properties` go to obstore as they are, as `account_key` for
-    az://. Times are ms. `max_retries` counts the requests after the first one, all of them begun within
-    `retry_timeout_ms`. Neither keys nor properties show in the repr.
+    `endpoint`, `region` and the keys are for s3:// URLs. `properties` go to obstore unchanged, such as `account_key`
+    for az://. Times are ms. `max_retries` counts the requests after the first one, all begun within `retry_timeout_ms`.
+    Neither keys nor properties show in the repr.
     """
 
     endpoint: str | None = None
@@ -50,7 +50,7 @@ def options_of(environ: Mapping[str, str]) -> ObjectStoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class WrittenObject:
-    """What was written: `size` in bytes and `crc32c`, computed before the bytes left."""
+    """A written object: `size` in bytes and `crc32c`, computed before the bytes were sent."""
 
     size: int
     crc32c: int
@@ -58,7 +58,7 @@ class WrittenObject:
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as a listing shows it: its name below the root, bytes, and the ms of its last change."""
+    """An object in a listing: its name below the root, bytes, and the ms of its last change."""
 
     name: str
     size: int
@@ -67,13 +67,13 @@ class StoredObject:
 
 @dataclass(slots=True)
 class StoreReserve:
-    """Whether documents may use the room that a store in a directory keeps for deletions, and for stopping them."""
+    """Whether documents may use the room that a store in a directory reserves for deletions and for stopping them."""
 
     may_be_spent: bool = False
 
 
 class ObjectClient(Protocol):
-    """Objects under names relative to a root. All of it may be repeated, and called from several threads.
+    """Objects under names relative to a root. Every method may be repeated, and called from several threads.
 
     All methods raise RemoteStorageError or one of its children, with the place of the object in the message, and
     ConfigurationError for a name that could lead out of the root.
@@ -86,24 +86,25 @@ class ObjectClient(Protocol):
 
     @property
     def longest_part(self) -> int:
-        """How many bytes a part of a name, between two slashes, may have."""
+        """The limit in bytes on one part of a name, between two slashes."""
         ...
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
-        """Write `chunks`, `size` bytes together, durably and all or nothing, over whatever was there.
+        """Write `chunks`, `size` bytes in all, durably and atomically, replacing any existing object.
 
-        A chunk is not used any more when the next one is asked for. What `chunks` raises passes through; then, and
-        after any other failure, nothing is visible under `name`. With `more_follows` it may take the next put in the
-        same folder until the name is sure to outlast a crash of the machine.
+        A chunk is valid until the next one is requested. Exceptions from `chunks` pass through; after any failure
+        nothing is visible under `name`. With `more_follows`, the name may become durable only with the next put in the
+        same folder.
         """
         ...
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a small object durably unless there is one; whether it was written."""
+        """Write a small object durably unless it exists; return whether it was written."""
         ...
 
     def move(self, name: str, target: str) -> None:
-        """Give an object the name `target`, durably and whole, over whatever has it; no byte comes here.
+        """Rename an object to `target`, durably and atomically, replacing any existing one; the bytes stay in the
+        store.
 
         After a failure it has one of the two names, or both. Raises RemoteObjectNotFoundError.
         """
@@ -121,16 +122,15 @@ class ObjectClient(Protocol):
         ...
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove objects, many at the price of a few; return those that may still be there, and why.
+        """Delete objects, many at the cost of a few; return those that may still exist, and why.
 
-        One that is not there is as good as removed.
-
-        All that is not in the answer is durably gone. Raises ConfigurationError before anything is removed.
+        A missing object counts as deleted. All that are not in the result are durably deleted. Raises
+        ConfigurationError before anything is deleted.
         """
         ...
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Remove what killed processes left of objects whose names begin with any of `stems`, as far as it is seen."""
+        """Delete what killed processes left of objects whose names begin with any of `stems`, as far as visible."""
         ...
 
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
@@ -138,25 +138,25 @@ class ObjectClient(Protocol):
 
         They are in no order, but all objects of one folder and those below it follow one another.
 
-        With `after` only those whose names, as a whole, come after it, byte by byte.
+        With `after`, only those whose whole names are greater, byte by byte.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what was opened; a second call does nothing."""
+        """Release all resources; repeated calls are harmless."""
         ...
 
 
 def delete_object(client: ObjectClient, name: str) -> None:
-    """Remove one object; one that is not there is as good as removed. Raises what the store raises."""
+    """Delete one object; a missing one counts as deleted. Raises what the store raises."""
     for error in client.delete_many([name]).values():
         raise error
 
 
 class CheckedChunks:
-    """Passes chunks on in pieces, counts them, takes their CRC-32C and holds them to the size announced.
+    """Passes chunks on in pieces, counts them, computes their CRC-32C and checks the announced size.
 
-    `failure` is what the source raised, so that it can be told from what a store raises while it pulls.
+    `failure` is the exception of the source, to tell it from those of the store that consumes the pieces.
     """
 
     def __init__(self, name: str, size: int, chunks: Iterator[memoryview]) -> None:
@@ -201,5 +201,5 @@ class CheckedChunks:
             )
 
     def written(self) -> WrittenObject:
-        """What has passed so far."""
+        """What has been passed on so far."""
         return WrittenObject(self.size, self.crc32c)

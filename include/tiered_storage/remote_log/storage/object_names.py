@@ -1,16 +1,20 @@
-"""What the objects in the store are called, and what a name tells.
+"""The names of the objects in the store.
 
     {cluster id}/{topic}-{topic id}/{partition}/{base offset, 20 digits}-{segment id}.log       a segment's bytes
                                                 {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
-                                                {base offset, 20 digits}-{segment id}.commit    the mark of a whole copy
-                                                state/{fencing number, 20 digits}.json          what is kept of it
-    store.json                                                                                  whose store this is
-    store.generation/{number, 20 digits}.json                                                   its generation
-    store.clock/now                                                                             asks for the time
+                                                                                                {base offset, 20
+                                                                                                digits}-{segment
+                                                                                                id}.commit    the commit
+                                                                                                marker state/{fencing
+                                                                                                number, 20 digits}.json
+                                                                                                the partition document
+                                                    store.json
+                                                    the store's identity store.generation/{number, 20 digits}.json its
+                                                    generation store.clock/now a probe of its clock
     store.decisions/{number, 20 digits}.json                                                    of earlier releases
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
-a local directory writes an object, its name ends with `.{16 hex digits}.tmp`: a process that is killed leaves it.
+a local directory writes an object, its name ends with `.{16 hex digits}.tmp`; a killed process leaves it behind.
 """
 
 from __future__ import annotations
@@ -25,24 +29,24 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 STORE_IDENTITY = "store.json"
 STORE_GENERATION = "store.generation"
 STORE_DECISIONS = "store.decisions"
-"""Earlier releases numbered decisions there; the first generation takes their place."""
+"""Earlier releases numbered decisions there; the first generation replaces them."""
 STORE_CLOCK = "store.clock"
 RESERVED = frozenset({STORE_IDENTITY, STORE_GENERATION, STORE_DECISIONS, STORE_CLOCK})
-"""What the store keeps of its own beside the clusters' folders."""
+"""The store's own names beside the clusters' folders."""
 MAX_NAME_BYTES = 1024
-"""The longest key that every object store takes, less what the root of ours adds."""
+"""The longest key that every object store accepts, minus the length of our root."""
 
 HIGHEST_NUMBER = 2**62
-"""The highest fencing number and generation: none is given above it, and an object with a higher one is none of ours.
+"""The highest fencing number and generation; an object with a higher one is not ours.
 
-Whoever counts on from a number of the store has room, in the metadata too.
+It leaves room to count on from a number in the store, in the metadata too.
 """
 
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 UUID = re.compile(r"[A-Za-z0-9_-]{22}")
-"""A Kafka Uuid: what ids of topics and segments look like."""
+"""A Kafka Uuid: the form of topic ids and segment ids."""
 _TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _PARTITION_FOLDER = re.compile(
     rf"(?P<cluster_id>{_PLAIN_NAME.pattern})"
@@ -64,7 +68,7 @@ _NUMBERED = re.compile(r"(?P<folder>[^/]+)/(?P<number>[0-9]{20})\.json")
 
 
 class ObjectKind(StrEnum):
-    """What a segment's object holds; the values end the names."""
+    """The content of a segment's object; the values are the suffixes of the names."""
 
     DATA = "log"
     INDEXES = "indexes"
@@ -73,9 +77,9 @@ class ObjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionManifestName:
-    """What the name of a partition's document tells; `listed_as` is the whole of it.
+    """The parsed name of a partition document; `listed_as` is the whole name.
 
-    A `temporary` one was being written and is of no use to anybody.
+    A `temporary` one is an incomplete write and of no use.
     """
 
     topic_id_partition: TopicIdPartition
@@ -84,23 +88,23 @@ class PartitionManifestName:
 
     @property
     def name(self) -> str:
-        """What the document is called once it is whole."""
+        """The document's name once it is complete."""
         return f"{partition_manifests_folder(self.topic_id_partition)}/{self.fencing_number:020}.json"
 
     @property
     def listed_as(self) -> str:
-        """What the object is called."""
+        """The object's name as listed."""
         return self.name + self.suffix
 
     @property
     def temporary(self) -> bool:
-        """Whether it was never whole."""
+        """Whether it is an incomplete write."""
         return bool(self.suffix)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjectNames:
-    """The names of one segment's objects, which begin alike."""
+    """The names of one segment's objects, which have a common prefix."""
 
     stem: str
 
@@ -116,13 +120,13 @@ class SegmentObjectNames:
 
     @property
     def commit_marker(self) -> str:
-        """The mark that both others are whole."""
+        """The commit marker, which says that both others are complete."""
         return f"{self.stem}.{ObjectKind.COMMIT_MARKER}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjectName:
-    """What an object's name tells. A `temporary` one was being written and is of no use to anybody."""
+    """The parsed name of a segment's object. A `temporary` one is an incomplete write and of no use."""
 
     segment_id: RemoteLogSegmentId
     base_offset: int
@@ -151,7 +155,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
 
 
 def partition_manifests_folder(partition: TopicIdPartition) -> str:
-    """Return the folder of the partition's documents: one of their own, for there may be 100,000 segments beside it.
+    """Return the folder of the partition documents: a separate one, since there may be 100,000 segments beside it.
 
     Raises ConfigurationError as `partition_folder`.
     """
@@ -159,9 +163,9 @@ def partition_manifests_folder(partition: TopicIdPartition) -> str:
 
 
 def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> SegmentObjectNames:
-    """Return how the objects of a segment are called.
+    """Return the names of a segment's objects.
 
-    Raises ConfigurationError if an id, the topic's name or the offset makes no safe name.
+    Raises ConfigurationError if an id, the topic's name or the offset does not make a safe name.
     """
     folder = partition_folder(segment_id.topic_id_partition)
     if not 0 <= base_offset <= _MAX_OFFSET:
@@ -170,7 +174,7 @@ def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> Se
 
 
 def parse_object_name(name: str) -> SegmentObjectName | None:
-    """Return what `name` tells, or None if it is none of a segment's objects."""
+    """Return the parsed `name`; None if it is not the name of a segment's object."""
     match = _SEGMENT_OBJECT.fullmatch(name)
     partition = None if match is None else _partition_in(match)
     if match is None or partition is None or int(match["base_offset"]) > _MAX_OFFSET:
@@ -181,7 +185,7 @@ def parse_object_name(name: str) -> SegmentObjectName | None:
 
 
 def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
-    """Return what `name` tells, or None if it is not that of a partition's document."""
+    """Return the parsed `name`; None if it is not the name of a partition document."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
     if partition is None or match is None or int(match["fencing_number"]) > HIGHEST_NUMBER:
@@ -190,7 +194,7 @@ def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
 
 
 def parse_partition_folder(name: str) -> TopicIdPartition | None:
-    """Return the partition in whose folder the object `name` is, at whatever depth; None if it is in none."""
+    """Return the partition whose folder holds the object `name`, at any depth; None if there is none."""
     folder = "/".join(name.split("/", 3)[:3])
     match = _PARTITION_FOLDER.fullmatch(folder) if folder != name else None
     return None if match is None else _partition_in(match)
@@ -206,17 +210,17 @@ def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
 
 
 def store_generation_name(number: int) -> str:
-    """Return what the object of a generation is called."""
+    """Return the name of a generation's object."""
     return f"{STORE_GENERATION}/{number:020}.json"
 
 
 def parse_store_generation_name(name: str) -> int | None:
-    """Return the number of the generation whose object is called `name`; None if it is no generation's."""
+    """Return the number of the generation with the object `name`; None if it is no generation's."""
     return _number_in(name, STORE_GENERATION)
 
 
 def parse_store_decision_name(name: str) -> int | None:
-    """Return the number of the decision whose object is called `name`; None if it is no decision's."""
+    """Return the number of the decision with the object `name`; None if it is no decision's."""
     return _number_in(name, STORE_DECISIONS)
 
 
@@ -229,12 +233,12 @@ def _number_in(name: str, folder: str) -> int | None:
 
 
 def temporary_name(name: str, random_hex: str) -> str:
-    """Return what the object `name` is called while it is written; `random_hex` is 16 hex digits."""
+    """Return the name of the object `name` during its write; `random_hex` is 16 hex digits."""
     return f"{name}.{random_hex}.tmp"
 
 
 def is_temporary_name(name: str) -> bool:
-    """Return whether `name` is one that an object has while it is written."""
+    """Return whether `name` is the temporary name of an object during its write."""
     return _TEMPORARY_SUFFIX.fullmatch(name[-21:]) is not None
 
 

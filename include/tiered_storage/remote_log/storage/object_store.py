@@ -1,11 +1,11 @@
 """Objects in S3, Google Cloud Storage or Azure Blob Storage, by obstore.
 
-Proven against S3 servers. gs:// and az:// go the same way through obstore's own classes but were never run: no server
-for them was at hand.
+Tested against S3 servers. gs:// and az:// use the same code through obstore's own classes but were never run: no server
+for them was available.
 
-A large object goes up in parts of 8 MiB, a few at a time, and appears whole when the last one is in. When that fails
-the upload is aborted. What a killed process began, and a part that reached the store after the abort, stay in the
-bucket, unseen by listings, until a lifecycle rule of the bucket (AbortIncompleteMultipartUpload on S3) removes them:
+A large object is uploaded in parts of 8 MiB, a few at a time, and becomes visible when the last one is complete. If
+that fails, the upload is aborted. Uploads of killed processes, and parts that arrive after the abort, stay in the
+bucket, invisible to listings, until a lifecycle rule of the bucket (AbortIncompleteMultipartUpload on S3) removes them:
 set one.
 """
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 PART_BYTES = 8 << 20
 MAX_CONCURRENT_PARTS = 4
-"""With two parts being filled and handed over, an upload holds at most 6 parts: 48 MiB."""
+"""With two parts being filled and passed on, an upload holds at most 6 parts in memory: 48 MiB."""
 
 CONCURRENT_DELETIONS = 16
-"""Not every server knows the bulk form of deletion, so objects go one at a time, side by side."""
+"""Not every server supports bulk deletion, so objects are deleted one by one, this many at a time."""
 
 SCHEMES = frozenset({"s3", "gs", "az"})
 
@@ -86,7 +86,7 @@ class ObjectStore:
         *,
         more_follows: bool = False,  # noqa: ARG002 -- a store is asked for each object alone
     ) -> WrittenObject:
-        """Write an object; see ObjectClient. Each part goes with its SHA-256, the size is asked for afterwards."""
+        """Write an object; see ObjectClient. Each part is sent with its SHA-256; the size is checked afterwards."""
         check_object_name(name)
         checked = CheckedChunks(name, size, chunks)
         try:
@@ -101,7 +101,7 @@ class ObjectStore:
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a small object unless there is one; see ObjectClient. S3 servers must know `If-None-Match: *`."""
+        """Write a small object unless it exists; see ObjectClient. S3 servers must support `If-None-Match: *`."""
         check_object_name(name)
         with self._store_errors("create", name):
             try:
@@ -111,7 +111,7 @@ class ObjectStore:
         return True
 
     def move(self, name: str, target: str) -> None:
-        """Copy an object within the store, then remove it; see ObjectClient. S3 copies up to 5 GB in one go."""
+        """Copy an object within the store, then delete the original; see ObjectClient. S3 copies up to 5 GB at once."""
         check_object_name(name)
         check_object_name(target)
         with self._store_errors("copy", name):
@@ -145,7 +145,7 @@ class ObjectStore:
             raise self._translated(error, "remove", name) from error
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Remove many, CONCURRENT_DELETIONS at a time; see ObjectClient."""
+        """Delete many, CONCURRENT_DELETIONS at a time; see ObjectClient."""
         for name in names:
             check_object_name(name)
         with ThreadPoolExecutor(CONCURRENT_DELETIONS, thread_name_prefix="delete") as threads:
@@ -196,7 +196,7 @@ class ObjectStore:
             raise self._translated(error, doing, name) from error
 
     def _translated(self, error: Exception, doing: str, name: str) -> RemoteStorageError:
-        """Return our error for obstore's, with the first of its lines: the rest repeats it for Rust's developers."""
+        """Return our error for obstore's, with only its first line: the others repeat it for Rust developers."""
         place = self._place(name)
         reason = " ".join(str(error).partition("\n\nDebug source")[0].split())[:_MAX_REASON]
         for is_case, error_class, advice in _CASES:
@@ -206,7 +206,7 @@ class ObjectStore:
 
 
 def _mentions(*marks: str) -> Callable[[Exception], bool]:
-    """Return a test for errors whose text has one of `marks`: obstore tells these cases apart by nothing else."""
+    """Return a test for errors whose text has one of `marks`: obstore offers no other way to tell them apart."""
     return lambda error: any(mark in str(error) for mark in marks)
 
 
@@ -236,13 +236,13 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
     (
         _mentions("507 Insufficient Storage", "StorageFull", "QuotaExceeded"),
         RemoteStorageFullError,
-        "no room: make some, then try again",
+        "no room: free some space, then try again",
     ),
 )
 
 
 def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
-    """Gather chunks of any sizes, `size` bytes together, into parts of the upload, each in memory of its own."""
+    """Gather chunks of any size, `size` bytes in all, into parts of the upload, each in memory of its own."""
     left = size
     part, filled = bytearray(min(PART_BYTES, left)), 0
     for chunk in chunks:
@@ -260,7 +260,7 @@ def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
 def _checked_url(url: str) -> str:
     """Return `url` without slashes at its end.
 
-    Raises ConfigurationError, which never shows what could be a secret in it.
+    Raises ConfigurationError, without showing possible secrets.
     """
     parsed = urlsplit(url)
     if parsed.scheme not in SCHEMES or not parsed.netloc:
@@ -272,8 +272,8 @@ def _checked_url(url: str) -> str:
         )
     if parsed.username or parsed.password or parsed.query or parsed.fragment:
         raise ConfigurationError(
-            f"{parsed.scheme}://{parsed.hostname or ''}: a store's URL holds no credentials and no options: "
-            "give them by the connection or the environment"
+            f"{parsed.scheme}://{parsed.hostname or ''}: a store's URL must not contain credentials or options: "
+            "give them in the connection or the environment"
         )
     return url.rstrip("/")
 
@@ -308,7 +308,7 @@ def _s3_config(options: ObjectStoreOptions) -> dict[str, Any]:
         "secret_access_key": options.secret_access_key,
         "session_token": options.session_token,
     }
-    # Not every server knows the bulk form of deletion, and one object at a time is how we delete.
+    # Not every server supports bulk deletion, and we delete objects one by one.
     fixed = {"checksum_algorithm": "SHA256", "disable_bulk_delete": True}
     return {name: value for name, value in given.items() if value is not None} | fixed
 

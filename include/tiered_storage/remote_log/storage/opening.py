@@ -1,4 +1,4 @@
-"""From a URL, or from the name of a user's own class, to something that stores segments."""
+"""Open a store from its URL, or a user's own class by its name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OBJECT_CLIENTS: dict[str, Callable[[str, ObjectStoreOptions, StoreReserve | None
     "gs": _open_bucket,
     "az": _open_bucket,
 }
-"""What opens a store, by the scheme of its URL."""
+"""The function that opens a store, by the scheme of its URL."""
 
 
 def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreReserve | None = None) -> ObjectClient:
@@ -56,7 +56,7 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
 
 
 def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
-    """Open the store at `url` by a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
+    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
 
     The class must have the five methods of the protocol and a class method `open(url, options)`.
     Raises ConfigurationError if it cannot be imported or lacks one.
@@ -71,7 +71,7 @@ def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreO
 def _load_class(class_name: str) -> type:
     module_name, _, name = class_name.rpartition(".")
     if not module_name:
-        raise ConfigurationError(f"{class_name!r} names no class: give package.module.Class")
+        raise ConfigurationError(f"{class_name!r} does not name a class: give package.module.Class")
     try:
         found = getattr(importlib.import_module(module_name), name, None)
     except ImportError as error:

@@ -1,23 +1,23 @@
-"""What the store itself knows of a partition beside its segments: a small JSON object in its folder.
+"""The partition document: the store's own record of a partition besides its segments, a small JSON object.
 
     format_version                 1
     cluster_id, topic, topic_id    text
     partition                      its number
-    fencing_number                 of the lease under which it was written; it is in the object's name too
-    log_start_offset               OUR log start (inclusive), null if none was ever decided
-    leader_epochs                  [[epoch, start offset], …]: the lineage as far back as anybody knew it
-    delete_state                   MARKED, STARTED or FINISHED once the remote log of the partition is deleted, or null
-    marked_segments                ids of segments that are marked for deletion and still there, one by one
-    written_at                     ms
-    earlier_log_starts             [[log start offset, ms when a deletion moved it on], …], for undelete; absent: none
+        fencing_number                 of the lease under which it was written; also in the object's name
+        log_start_offset               OUR log start (inclusive), null if none was ever decided
+        leader_epochs                  [[epoch, start offset], …]: the lineage as far back as known
+        delete_state                   MARKED, STARTED or FINISHED once the partition is deleted remotely, or null
+        marked_segments                ids of single segments that are marked for deletion and still exist
+        written_at                     ms
+        earlier_log_starts             [[log start offset, ms when a deletion moved it], …], for undelete; absent: none
 
-What lies wholly below our log start is marked as well, and so is everything from STARTED on: those are not named, and
-the list stays short. A document that was written before there was such a list has none.
+Segments wholly below our log start count as marked, and so do all from STARTED on: they are not listed, which keeps the
+list short. Documents from before this list existed have none.
 
-Each holder of the partition's lease writes one of its own, so no two write the same object, and then removes those of
-holders before it: the one with the highest number is true. It is written before the metadata's log start, marks or
-deletion move on, so that what is made again from the store never shows what was about to go. That of a partition whose
-deletion is FINISHED stays for good: whatever may still show up of it is known as deleted.
+Each holder of the partition's lease writes its own document, so that no two write the same object, and then deletes
+those of earlier holders: the one with the highest number is valid. It is written before the metadata's log start, marks
+or deletion state change, so that a rebuild from the store never brings back what was about to be deleted. The document
+of a partition whose deletion is FINISHED stays for good: objects of it that appear later are known as deleted.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tiered_storage.remote_log.storage.object_names import (
 
 FORMAT_VERSION = 1
 MAX_MARKED = 100_000
-"""So many segments a document may name: 2.5 MB, well below what is read of one."""
+"""How many segments a document may list: 2.5 MB, well below the read limit."""
 
 _MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionManifest:
-    """What is kept of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms).
+    """The state of a partition, as the holder of lease `fencing_number` wrote it at `written_at` (ms).
 
     `marked` are the ids of single segments that are marked for deletion, in order.
     """
@@ -65,7 +65,7 @@ class PartitionManifest:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read a document. Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError."""
+        """Read a document. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number = document.integer("partition", maximum=_MAX_INT32)
         key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
@@ -115,7 +115,7 @@ class PartitionManifests:
         return next(iter(self.numbers(partition)), None)
 
     def numbers(self, partition: TopicIdPartition) -> list[int]:
-        """Return the fencing numbers of all documents of `partition`, the highest first: most often there is one."""
+        """Return the fencing numbers of all documents of `partition`, the highest first: usually there is one."""
         return sorted((name.fencing_number for name in self._names(partition) if not name.temporary), reverse=True)
 
     def read(self, partition: TopicIdPartition) -> PartitionManifest | None:
@@ -133,16 +133,16 @@ class PartitionManifests:
         size = min(self.client.size(name), MAX_DOCUMENT_BYTES + 1)
         document = PartitionManifest.parse(self.client.get_range(name, 0, size), source)
         if (document.topic_id_partition, document.fencing_number) != (partition, number):
-            raise RemoteObjectCorruptError(f"{source}: tells of {document.topic_id_partition}, of another place")
+            raise RemoteObjectCorruptError(f"{source}: is of {document.topic_id_partition}, which belongs elsewhere")
         return document
 
     def write(self, document: PartitionManifest) -> None:
-        """Write a document durably, and then remove those of earlier holders and what killed writers left."""
+        """Write a document durably, and then delete those of earlier holders and what killed writers left."""
         content = document.to_bytes()
         self.client.put(document.name, len(content), iter((memoryview(content),)))
         for name in self._names(document.topic_id_partition):
             is_earlier = name.fencing_number < document.fencing_number
-            # Of the same lease only a rebuild that was killed leaves one: the next one has the same number.
+            # Only a killed rebuild leaves one of the same lease: the next one has the same number.
             is_left = name.temporary and name.fencing_number == document.fencing_number
             if is_earlier or is_left:
                 delete_object(self.client, name.listed_as)

@@ -1,6 +1,6 @@
-"""The border to object stores: RemoteStorageManager (KIP-405) and what is handed over it.
+"""The border to object stores: RemoteStorageManager (KIP-405) and its parameters.
 
-The docstrings here are the contract; one suite of tests runs it against every implementation.
+The docstrings here are the contract; one test suite runs it against every implementation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
 
 class IndexKind(IntEnum):
-    """What stands beside a segment's bytes; the numbers are written in the bundle and never change their meaning."""
+    """The kinds of data in the bundle; the numbers are stored and never change their meaning."""
 
     MANIFEST = 0
     REMOTE_LOG_INDEX = 1
@@ -30,12 +30,12 @@ class IndexKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
-    """A segment on its way out: its bytes once, in order, and then its indexes.
+    """A segment to copy: its bytes once, in order, and then its indexes.
 
-    `chunks` gives the segment's bytes as buffers that are valid only until the next one is asked for; it raises
-    CorruptRecordError when the bytes turn out broken, and then nothing of the segment may become visible as whole.
-    `indexes` is called once, after the last chunk: only then are they known. A kind that is absent does not exist.
-    `size` is the number of bytes that all chunks have together.
+    `chunks` yields the segment's bytes as buffers that are valid only until the next one is requested; it raises
+    CorruptRecordError if the bytes are corrupt, and then nothing of the segment may become visible as complete.
+    `indexes` is called once, after the last chunk: they are known only then. A kind that is absent does not exist.
+    `size` is the total number of bytes in all chunks.
     """
 
     size: int
@@ -46,17 +46,18 @@ class LogSegmentData:
 class RemoteStorageManager(Protocol):
     """Copies, fetches and deletes the bytes of remote segments. Every call may be repeated.
 
-    All methods raise RemoteStorageError or one of its children: refused, full, not found, corrupt; or the plain one,
-    which is worth another try. Implementations are opened where they are used (never at import: processes fork), are
-    safe to use from several threads, and are closed by `close`.
+    All methods raise RemoteStorageError or one of its subclasses: refused, full, not found, corrupt; the base class
+    itself may be retried. Implementations are opened where they are used (never at import: processes fork), are safe
+    to use from several threads, and are closed by `close`.
     """
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
-        """Store `data` under names of its own (they hold the segment id: no two attempts write the same object).
+        """Store `data` under names that contain the segment id, so that no two attempts write the same object.
 
-        Returns custom metadata, to be kept with the segment's metadata and shown in every later call. When it returns,
-        all is durable, verified against checksums made before it left, and marked as whole, so that metadata can be
-        rebuilt from the store alone. Whatever `data` raises passes through, with nothing marked as whole.
+        Returns custom metadata, which are kept with the segment's metadata and passed to every later call. On return,
+        everything is durable, verified against checksums computed before sending, and marked as complete, so that
+        metadata can be rebuilt from the store alone. Exceptions of `data` pass through, with nothing marked as
+        complete.
         """
         ...
 
@@ -65,12 +66,12 @@ class RemoteStorageManager(Protocol):
     ) -> Iterator[bytes]:
         """Stream the bytes from `start_position` to `end_position` (both inclusive; None: to the end).
 
-        Raises RemoteObjectNotFoundError, and ValueError for a range that is not in the segment.
+        Raises RemoteObjectNotFoundError, and ValueError for a range outside the segment.
         """
         ...
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """Return one index whole, its checksum checked.
+        """Return one whole index, with its checksum checked.
 
         Raises RemoteObjectNotFoundError if the segment, or this kind of index of it, does not exist, and
         RemoteObjectCorruptError.
@@ -78,18 +79,18 @@ class RemoteStorageManager(Protocol):
         ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove all that belongs to the segment, whole or half; succeeds if there is nothing (any more)."""
+        """Delete all objects of the segment, complete or not; succeed if there are none."""
         ...
 
     def close(self) -> None:
-        """Let go of what was opened; a second call does nothing."""
+        """Release all resources; repeated calls are harmless."""
         ...
 
 
 def delete_singly(
     storage: RemoteStorageManager, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[str, TieredStorageError]:
-    """Delete the segments one after the other; return, by segment id, why one is not all gone."""
+    """Delete the segments one by one; return, by segment id, why one is not fully deleted."""
     failed: dict[str, TieredStorageError] = {}
     for segment in segments:
         try:

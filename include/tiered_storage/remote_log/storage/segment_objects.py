@@ -1,7 +1,7 @@
-"""The RemoteStorageManager over an ObjectClient: three objects a segment, as object_names.py calls them.
+"""The RemoteStorageManager over an ObjectClient: three objects per segment, named as in object_names.py.
 
-A copy writes the data, then the bundle of indexes, then the commit marker; a deletion goes the other way round. So
-whatever has a marker is whole, and whatever has none is nobody's.
+A copy writes the data, then the bundle of indexes, then the commit marker; a deletion uses the reverse order. So a
+segment with a marker is complete, and objects without one belong to no finished copy.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ MAX_BUNDLE_BYTES = 512 << 20
 
 
 class ObjectRemoteStorageManager(ListableStorage):
-    """Segments as objects; see RemoteStorageManager and ListableStorage for what its methods promise and raise."""
+    """Segments as objects; see RemoteStorageManager and ListableStorage for the contract."""
 
     def __init__(self, client: ObjectClient, reserve: StoreReserve | None = None) -> None:
-        """Keep segments in the store of `client`, which `close` closes and whose `reserve` is spent when asked."""
+        """Keep segments in the store of `client`, which `close` closes and whose `reserve` `spend_reserve` spends."""
         self._client = client
         self._reserve = reserve or StoreReserve()
         self._pair: tuple[str, str] | None = None
@@ -90,22 +90,22 @@ class ObjectRemoteStorageManager(ListableStorage):
         if len(part.encode()) <= self._client.longest_part:
             return None
         return (
-            f"{self._client.root} takes no name of {len(part.encode())} bytes, such as {part[:80]!r}…, but at most "
-            f"{self._client.longest_part}: keep this topic in a store over the S3 API"
+            f"{self._client.root} cannot hold a name of {len(part.encode())} bytes, such as {part[:80]!r}…, but at "
+            f"most {self._client.longest_part}: keep this topic in a store over the S3 API"
         )
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Store a segment.
 
-        A manifest among the indexes is held against `metadata` and, where it tells one, against the checksum of what
-        was sent; it gets that checksum. Where there is none, one is made from `metadata`.
+        A manifest among the indexes is compared with `metadata` and with the checksum of the sent data, if it has one;
+        otherwise it gets that checksum. If there is no manifest, one is built from `metadata`.
 
-        The commit marker is created exclusively. If another attempt's marker is there before the first write, nothing
-        is written: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
+        The commit marker is created exclusively. If another attempt's marker exists before the first write, nothing is
+        written: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
 
-        A window remains: an attempt that began before the other one's marker was there may overwrite what that one
-        finished. If the content differs, this attempt raises; local retention, which reads remote bytes back before it
-        removes local ones (`remote.log.verify.before.trim`), and a deep audit find the damage.
+        A window remains: an attempt that began before the other's marker existed may overwrite what the other finished.
+        If the content differs, this attempt raises; local retention, which reads remote bytes back before it deletes
+        local ones (`remote.log.verify.before.trim`), and a deep audit find the damage.
         """
         names = self._names(metadata)
         if data.size != metadata.size:
@@ -128,16 +128,16 @@ class ObjectRemoteStorageManager(ListableStorage):
             raise RemoteObjectCorruptError(
                 f"{self._source(names.commit_marker)}: another attempt finished this segment with other content: "
                 f"{finished}; this one has {marker}. Nothing of this attempt is committed, and the next run copies the "
-                "offsets under a new id; 'tiered-storage audit --deep' tells whether what is there is whole"
+                "offsets under a new id; 'tiered-storage audit --deep' checks the objects there"
             )
         return marker.custom_metadata()
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
     ) -> Iterator[bytes]:
-        """Stream a range of the segment in pieces of at most 4 MiB, each read when it is asked for.
+        """Stream a range of the segment in pieces of at most 4 MiB, each read when it is requested.
 
-        Where the range is the whole segment, the last piece only comes after the checksum of all was right.
+        If the range is the whole segment, the last piece comes only after the checksum of all was right.
         """
         end = metadata.size - 1 if end_position is None else end_position
         whole = start_position == 0 and end == metadata.size - 1
@@ -150,11 +150,11 @@ class ObjectRemoteStorageManager(ListableStorage):
         return self._checked(metadata, name, pieces) if whole else pieces
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """Return one index: most often in one request, never in more than two when custom metadata are known."""
+        """Return one index: usually in one request, never in more than two if custom metadata are known."""
         return self._section(metadata, kind, self._marker(metadata).indexes_size)
 
     def _head_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
-        """Return the manifest by what the bundle has, whether or not there is a commit marker."""
+        """Return the manifest in the bundle, whether or not there is a commit marker."""
         name = self._names(metadata).indexes
         return Manifest.parse(self._section(metadata, IndexKind.MANIFEST, self._client.size(name)), self._source(name))
 
@@ -172,7 +172,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         return section.check(self._client.get_range(name, section.position, section.length), source)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove the segment's objects, the marker first."""
+        """Delete the segment's objects, the marker first."""
         for error in self._delete_all([metadata]).values():
             raise error
 
@@ -206,7 +206,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         marker = self._read_marker(names)
         if marker != self._marker(metadata) or marker.data_size != metadata.size:
             raise RemoteObjectCorruptError(
-                f"{self._source(names.commit_marker)}: tells of {marker}; the metadata tell of {self._marker(metadata)}"
+                f"{self._source(names.commit_marker)}: has {marker}; the metadata have {self._marker(metadata)}"
             )
         contents, manifest = self._read_bundle(names, marker)
         manifest.check_against(metadata, self._source(names.indexes))
@@ -232,7 +232,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         marker = self._read_marker(names)
         metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
         if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
-            raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest tells of another segment")
+            raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest is of another segment")
         return metadata
 
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
@@ -263,7 +263,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         return None
 
     def _is_bundle_damaged(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return whether the bundle's bytes are others than were sent: a bit of the version may have turned."""
+        """Return whether the bundle's bytes differ from those sent: a bit of the version may have flipped."""
         name = self._names(metadata).indexes
         try:
             marker = self._marker(metadata)
@@ -362,7 +362,7 @@ class ObjectRemoteStorageManager(ListableStorage):
             yield self._client.get_range(name, position, min(FETCH_BYTES, end - position))
 
     def _checked(self, metadata: RemoteLogSegmentMetadata, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Pass a whole segment's pieces on, holding each one back until the next is there or the checksum is right."""
+        """Pass on a whole segment's pieces, holding each back until the next one exists or the checksum is right."""
         expected = self._marker(metadata).data_crc32c
         checksum, held = 0, b""
         for piece in pieces:
@@ -372,13 +372,13 @@ class ObjectRemoteStorageManager(ListableStorage):
         if checksum != expected:
             raise RemoteObjectCorruptError(
                 f"{self._source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent; "
-                "'tiered-storage repair --deep' copies it anew where the local log still has it"
+                "'tiered-storage repair --deep' copies it again if the local log still has it"
             )
         if held:
             yield held
 
     def _marker(self, metadata: RemoteLogSegmentMetadata) -> CommitMarker:
-        """Return sizes and checksums as the metadata tells them, or else the store."""
+        """Return sizes and checksums from the metadata, else from the store."""
         if metadata.custom_metadata is not None:
             return CommitMarker.from_custom_metadata(metadata, metadata.custom_metadata)
         return self._read_marker(self._names(metadata))
@@ -395,7 +395,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
 
     def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
-        """Read the whole bundle, checked, and return what is in it, and its manifest apart."""
+        """Read and check the whole bundle; return its content, and its manifest separately."""
         source = self._source(names.indexes)
         size = self._client.size(names.indexes)
         if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
@@ -408,12 +408,12 @@ class ObjectRemoteStorageManager(ListableStorage):
             raise RemoteObjectCorruptError(f"{source}: has no manifest")
         manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
-            raise RemoteObjectCorruptError(f"{source}: manifest and commit marker tell of different data")
+            raise RemoteObjectCorruptError(f"{source}: manifest and commit marker are of different data")
         return contents, manifest
 
 
 def _passed(name: str, data: LogSegmentData) -> WrittenObject:
-    """Return what `data` would be as an object, with none written."""
+    """Return `data` as an object would be, without writing one."""
     checked = CheckedChunks(name, data.size, data.chunks)
     for _ in checked:
         pass
@@ -421,7 +421,7 @@ def _passed(name: str, data: LogSegmentData) -> WrittenObject:
 
 
 def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:
-    """Return the manifest to store: the caller's or one made from `metadata`, with the checksum of what was sent."""
+    """Return the manifest to store: the caller's, or one from `metadata`, with the checksum of the sent data."""
     given = indexes.get(IndexKind.MANIFEST)
     source = f"the manifest handed over for {metadata.segment_id}"
     manifest = Manifest.of(metadata) if given is None else Manifest.parse(given, source)

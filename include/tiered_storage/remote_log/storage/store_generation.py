@@ -1,14 +1,14 @@
-"""Which generation of the metadata the store belongs to: a small object that each renewal replaces.
+"""The store's copy of the metadata's generation: a small object that each renewal replaces.
 
     store.generation/{number, 20 digits}.json
 
 A JSON object: format_version (1), number, token (random), reason (in words), renewed_at (ms) and, for people, holder:
 the host and the file of the metadata. The one with the highest number holds. A renewal creates the object of the next
-number, which fails where somebody else did so first: that is the compare-and-swap, on every store that can create an
-object exclusively. Afterwards it removes the earlier ones, and looks whether its own is still the newest.
+number, which fails if somebody else did so first: that is a compare-and-swap on every store that can create an object
+exclusively. Afterwards it deletes the earlier ones, and checks whether its own is still the newest.
 
-Metadata keep number and token too (metadata/sql/generation.py). Where theirs are not the store's, they are a restored
-backup or a copy, and change nothing.
+Metadata keep number and token too (metadata/sql/generation.py). If theirs differ from the store's, they are a restored
+backup or a copy, and may change nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TEMPORARY = temporary_name("", "0" * 16)
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """Generation `number` with its `token`; why it was begun, in words, when (ms), and where its metadata are."""
+    """Generation `number` with its `token`; its reason in words, its start (ms), and where its metadata are."""
 
     number: int
     token: str
@@ -48,7 +48,7 @@ class StoredGeneration:
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
-        """Read one. Raises RemoteObjectCorruptError if it is broken, and LaterVersionError."""
+        """Read one. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
         number, token = document.integer("number", minimum=1, maximum=HIGHEST_NUMBER), document.text("token")
         holder = document.optional_text("holder") or UNKNOWN_HOLDER
@@ -60,7 +60,7 @@ class StoredGeneration:
 
 
 class StoreGenerations:
-    """The generations that one store carries. All methods raise what the store raises."""
+    """The generations in one store. All methods raise what the store raises."""
 
     def __init__(self, client: ObjectClient) -> None:
         """Read and write them by `client`."""
@@ -78,20 +78,20 @@ class StoreGenerations:
         return 0 if found is None else _number(found.name)
 
     def newest(self) -> StoredGeneration | None:
-        """Return the newest generation; None if there is none. One short listing, and one read of each that is new.
+        """Return the newest generation; None if there is none. Takes a short listing, and one read of each new object.
 
-        Raises RemoteObjectCorruptError, naming the way out, and LaterVersionError.
+        Raises RemoteObjectCorruptError, with the way out, and LaterVersionError.
         """
         found = self._newest_object()
         while found is not None:
             number = _number(found.name)
-            # Only a store that does not know conditional writes replaces what was created under a number.
+            # Only a store without conditional writes replaces an object created under a number.
             if self._seen is not None and self._seen[0] == found:
                 return self._seen[1]
             try:
                 raw = self.client.get_range(found.name, 0, min(found.size, MAX_DOCUMENT_BYTES + 1))
             except RemoteObjectNotFoundError:
-                # A renewal since the listing removed it.
+                # A renewal since the listing deleted it.
                 found = self._newest_object()
                 if found is None or _number(found.name) <= number:
                     raise
@@ -102,7 +102,7 @@ class StoreGenerations:
         return None
 
     def renewed_at(self) -> int | None:
-        """Return when the newest generation was begun (ms); None if there is none, or it cannot be read."""
+        """Return the start of the newest generation (ms); None if there is none, or it cannot be read."""
         with suppress(RemoteStorageError):
             if (newest := self.newest()) is not None:
                 return newest.renewed_at
@@ -113,28 +113,28 @@ class StoreGenerations:
         return max(numbered, key=lambda found: _number(found.name), default=None)
 
     def publish(self, generation: StoredGeneration) -> None:
-        """Create `generation` durably, unless its number is taken, and then remove earlier ones.
+        """Create `generation` durably, unless its number is taken, and then delete earlier ones.
 
-        The caller looks at `newest` to learn whether it won. What cannot be removed now, the next renewal removes.
-        Raises RemoteObjectCorruptError if no number is left.
+        The caller reads `newest` to see whether it won. The next renewal deletes what cannot be deleted now. Raises
+        RemoteObjectCorruptError if no number is left.
         """
         if generation.number > HIGHEST_NUMBER:
             raise RemoteObjectCorruptError(
-                f"{self.client.root}/{store_generation_name(generation.number - 1)}: this generation is the highest "
-                "that there can be, and no run of Remote Log came so far: remove the object, then run 'tiered-storage "
+                f"{self.client.root}/{store_generation_name(generation.number - 1)}: this is the highest possible "
+                "generation, and no run of Remote Log got that far: remove the object, then run 'tiered-storage "
                 "metadata take-over' with the metadata of this store"
             )
         try:
             if not self.client.create(store_generation_name(generation.number), generation.to_bytes()):
                 return
         except RemoteStorageError:
-            # Whoever renewed twice meanwhile took ours for a leftover.
+            # A process that renewed twice meanwhile took ours for an orphan.
             if self.newest_number() < generation.number:
                 raise
             return
         with suppress(RemoteStorageError):
             for found in self.client.list(STORE_GENERATION):
-                # Never a temporary object of this number or a later one: another process writes it now.
+                # Never a temporary object of this number or a later one: another process is writing it.
                 written = found.name[: -len(_TEMPORARY)] if is_temporary_name(found.name) else found.name
                 if 0 < _number(written) < generation.number:
                     delete_object(self.client, found.name)
@@ -148,7 +148,7 @@ class StoreGenerations:
 
 
 def _number(name: str) -> int:
-    """Return the number of the generation whose object is called `name`; 0 if it is no generation's."""
+    """Return the number of the generation with the object `name`; 0 if it is no generation's."""
     return parse_store_generation_name(name) or 0
 
 

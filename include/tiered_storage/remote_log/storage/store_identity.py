@@ -1,8 +1,8 @@
-"""Whose store this is: a small object at its root that names the metadata it belongs to.
+"""The store's identity: a small object at its root that names the metadata it belongs to.
 
-`store.json` is a JSON object: format_version (1), store_uuid and metadata_uuid. Metadata keep the store's UUID in turn;
-where the two do not name one another, a wrong URL or an empty mount point would look like a store whose segments are
-all gone, or like one full of garbage. So nothing may be deleted then.
+`store.json` is a JSON object: format_version (1), store_uuid and metadata_uuid. The metadata keep the store's UUID in
+turn. If the two do not match, nothing may be deleted: a wrong URL or an empty mount point would look like a store that
+lost all segments, or like one full of orphans.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """The store's own UUID and that of the metadata it belongs to."""
+    """The store's UUID and that of the metadata it belongs to."""
 
     store_uuid: str
     metadata_uuid: str
@@ -37,9 +37,9 @@ class StoreIdentity:
         """
         if self.metadata_uuid != metadata_uuid:
             raise StoreMismatchError(
-                f"{place}: the store belongs to the metadata {self.metadata_uuid}, not to {metadata_uuid}: set "
-                "rsm.config.url and rlmm.config.url right, put the backup of its own metadata back with "
-                "'tiered-storage metadata restore', or make them again with 'tiered-storage rebuild-metadata'"
+                f"{place}: the store belongs to the metadata {self.metadata_uuid}, not to {metadata_uuid}: correct "
+                "rsm.config.url or rlmm.config.url, put the backup of its own metadata back with "
+                "'tiered-storage metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'"
             )
         if known_store_uuid not in {None, self.store_uuid}:
             raise StoreMismatchError(
@@ -51,7 +51,7 @@ class StoreIdentity:
 def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
     """Return the store's identity, or None if it has none yet.
 
-    Raises RemoteObjectCorruptError for one that is broken, and LaterVersionError.
+    Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError.
     """
     try:
         size = min(client.size(STORE_IDENTITY), MAX_DOCUMENT_BYTES + 1)
@@ -69,10 +69,10 @@ def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
 
 
 def find_store_identity(client: ObjectClient) -> StoreIdentity | None:
-    """Return the identity of a store for metadata that know none yet; None if nobody ever used the store.
+    """Return the identity of a store for metadata that are not bound yet; None if the store was never used.
 
-    A store without identity is listed as far as its first object of Remote Log. Raises StoreMismatchError if there is
-    one, a generation or anything of a partition: then the store belongs to metadata, and its identity was lost.
+    A store without identity is listed up to the first object of Remote Log. Raises StoreMismatchError if there is one,
+    a generation or anything of a partition: then the store belongs to metadata, and its identity was lost.
     """
     identity = read_store_identity(client)
     if identity is not None:
@@ -80,13 +80,13 @@ def find_store_identity(client: ObjectClient) -> StoreIdentity | None:
     used = next((found.name for found in client.list() if _is_of_a_used_store(found.name)), None)
     if used is None:
         return None
-    # Another process may have marked and used it since.
+    # Another process may have marked and used it meanwhile.
     identity = read_store_identity(client)
     if identity is None:
         raise StoreMismatchError(
-            f"{client.root}: {STORE_IDENTITY} is gone, and {used} shows that the store belongs to other metadata: run "
-            "'tiered-storage metadata take-over' with those to write it again, or 'tiered-storage rebuild-metadata' if "
-            "they are lost"
+            f"{client.root}: {STORE_IDENTITY} is missing, and {used} shows that the store belongs to other metadata: "
+            "run 'tiered-storage metadata take-over' with those to write it again, or 'tiered-storage "
+            "rebuild-metadata' if they are lost"
         )
     return identity
 
@@ -101,10 +101,10 @@ def ensure_store_identity(
     known_store_uuid: str | None = None,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> str:
-    """Return the UUID of a store that belongs to `metadata_uuid`, marking as such one that belongs to nobody yet.
+    """Return the UUID of a store that belongs to `metadata_uuid`; mark a store that belongs to nobody yet.
 
-    `known_store_uuid` is what the metadata know already: then the store must be that one, and is never marked again.
-    Of two that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
+    If the metadata know `known_store_uuid` already, the store must be that one, and is never marked again.
+    Of two processes that mark it at once, one wins. Raises StoreMismatchError, and what the store raises.
     """
     identity = find_store_identity(client) if known_store_uuid is None else read_store_identity(client)
     if identity is None and known_store_uuid is None:
@@ -118,7 +118,7 @@ def ensure_store_identity(
         )
     identity.ensure_of(client.root, metadata_uuid, known_store_uuid)
     if known_store_uuid is None:
-        # Nobody marks it any more: what is left of a try belongs to a process that was killed, or to one that lost.
+        # Nobody marks it any more: a temporary object is from a killed process, or from one that lost.
         client.discard_unfinished_many([STORE_IDENTITY])
     return identity.store_uuid
 
@@ -130,11 +130,11 @@ def bind_store_anew(
     known_store_uuid: str | None = None,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> str:
-    """Let the store belong to the metadata `metadata_uuid`, to whomever it belonged before; return its own UUID.
+    """Bind the store to the metadata `metadata_uuid`, whatever it belonged to before; return its own UUID.
 
     `remember` writes that UUID into those metadata before the store is changed. A store without identity, or with a
-    damaged one, gets `known_store_uuid`, what the metadata know already, or a new one. Whoever still has the old
-    metadata is refused from then on. Raises what the store raises.
+    damaged one, gets `known_store_uuid`, which the metadata know already, or a new one. The old metadata are refused
+    from then on. Raises what the store raises.
     """
     store_uuid = _readable_uuid(client) or known_store_uuid or new_uuid()
     remember(store_uuid)

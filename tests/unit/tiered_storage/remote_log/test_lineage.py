@@ -80,7 +80,7 @@ def test_a_log_that_a_later_leader_contradicts_is_an_older_one(
     else:
         offset, theirs, own = told
         assert why is not None
-        assert f"offset {offset} is of epoch {theirs} and not of epoch {own}" in why
+        assert f"offset {offset} has epoch {theirs}, not {own}" in why
         assert agreed_end(entries(known), entries(observed), log_end) == offset
 
 

@@ -96,19 +96,19 @@ def test_numbers_and_ranges_are_read(text: str | None, numbers: set[int] | None)
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "nothing is named: write numbers as 0,2-4, or leave it out to mean all"),
+        ("", "nothing is named: write numbers such as 0,2-4, or leave it out for all"),
         (" \t", "nothing is named"),
-        ("orders", "'orders' in 'orders' is no number and no range: write them as 0,2-4"),
-        ("1,,2", "'' in '1,,2' is no number"),
-        ("-1", "'-1' in '-1' is no number"),
-        ("1-", "'1-' in '1-' is no number"),
-        ("1.5", "is no number"),
-        ("\u0661", "is no number"),
+        ("orders", "'orders' in 'orders' is not a number or a range: write 0,2-4"),
+        ("1,,2", "'' in '1,,2' is not a number"),
+        ("-1", "'-1' in '-1' is not a number"),
+        ("1-", "'1-' in '1-' is not a number"),
+        ("1.5", "is not a number"),
+        ("\u0661", "is not a number"),
         ("4-2", "'4-2' in '4-2' ends before it begins"),
         (f"0-{MOST_PARTITIONS}", "names more than 100,000"),
         ("0-60000,70000-130000", "names more than 100,000"),
         ("0-9999999999", "names more than 100,000"),
-        ("99999999999", "is no number"),
+        ("99999999999", "is not a number"),
     ],
 )
 def test_what_names_no_partitions_is_refused(text: str, why: str) -> None:

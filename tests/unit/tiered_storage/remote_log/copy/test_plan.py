@@ -453,7 +453,7 @@ def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_g
         assert due(plan) == [("orders-0", 0, 9), (f"{TOO_LONG[1:]}-0", 0, 9)]
         [refused] = plan.refused
         assert refused.partition == TOO_LONG
-        assert "takes no name of 256 bytes" in refused.message
+        assert "a name of 256 bytes" in refused.message
         assert "keep this topic in a store over the S3 API" in refused.message
         assert copy(remote_log).is_whole
 

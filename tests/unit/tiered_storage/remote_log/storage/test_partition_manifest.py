@@ -131,5 +131,5 @@ def test_a_document_in_anothers_place_is_refused(
     manifests.write(DOCUMENT)
     (tmp_path / DOCUMENT.name).write_bytes(replace(DOCUMENT, **other).to_bytes())  # type: ignore[arg-type]
 
-    with pytest.raises(RemoteObjectCorruptError, match="another place"):
+    with pytest.raises(RemoteObjectCorruptError, match="belongs elsewhere"):
         manifests.read(partition())

@@ -235,7 +235,7 @@ def test_bytes_that_changed_on_their_way_are_found(storage: ObjectRemoteStorageM
 def test_another_segments_manifest_is_refused(storage: ObjectRemoteStorageManager) -> None:
     metadata = segment_metadata(len(CONTENT))
     other = Manifest.of(segment_metadata(len(CONTENT)))
-    with pytest.raises(RemoteObjectCorruptError, match="the manifest tells of"):
+    with pytest.raises(RemoteObjectCorruptError, match="the manifest is of"):
         storage.copy_log_segment_data(metadata, segment_data(CONTENT, indexes=with_manifest(other)))
 
 
@@ -253,9 +253,9 @@ def test_an_empty_segment_is_fetched_as_nothing(storage: ObjectRemoteStorageMana
 
 def test_metadata_that_disagree_with_the_store_do_not_verify(storage: ObjectRemoteStorageManager) -> None:
     metadata = copy(storage)
-    with pytest.raises(RemoteObjectCorruptError, match="commit: tells of"):
+    with pytest.raises(RemoteObjectCorruptError, match="commit: has"):
         storage.verify(replace(metadata, custom_metadata=copy(storage).custom_metadata, size=9))
-    with pytest.raises(RemoteObjectCorruptError, match="the manifest tells of"):
+    with pytest.raises(RemoteObjectCorruptError, match="the manifest is of"):
         storage.verify(replace(metadata, end_offset=metadata.end_offset + 1))
 
 
