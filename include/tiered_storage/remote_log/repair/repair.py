@@ -5,20 +5,19 @@ All of it happens under the partition's lease, and only as far as the plan still
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteStorageError, TieredStorageError
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
@@ -29,7 +28,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
-from tiered_storage.remote_log.retention.deletion_gate import ensure_known_versions
+from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, ensure_known_versions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 
@@ -43,19 +42,15 @@ _NO_ROOM = (
 class Repair:
     """Ends damaged segments and removes leftovers as `owner`; what was changed after `young_from` (ms) stays.
 
-    `ensure_removable` raises DeletionRefusedError if no leftover of a partition may be removed; `why_stopped` says
-    why nothing at all may end now. Whole reads spend their bytes of `limit`.
+    `gate` says whether leftovers of a partition may be removed, and whether anything may end now. Whole reads spend
+    their bytes of `limit`.
     """
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
+    context: RemoteLogContext
     storage: ListableStorage
-    clock: Clock
+    gate: DeletionGate
     owner: str
-    lease_duration_ms: int
     young_from: int
-    ensure_removable: Callable[[TopicIdPartition], None]
-    why_stopped: Callable[[], str | None]
     limit: RateLimit
 
     def retire(
@@ -71,7 +66,10 @@ class Repair:
         ordered = sorted(damaged, key=lambda each: (each.topic_id_partition, each.start_offset))
         for partition, of_partition in groupby(ordered, lambda each: each.topic_id_partition):
             try:
-                with self._lease(partition) as lease, kept_alive(self.leases, [lease], self.lease_duration_ms):
+                with (
+                    self._lease(partition) as lease,
+                    kept_alive(self.context.leases, [lease], self.context.settings.lease_duration_ms),
+                ):
                     done, held_back = self._retire_in(list(of_partition), all_damaged, lease)
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
@@ -87,9 +85,9 @@ class Repair:
         for partition in partitions:
             try:
                 with self._lease(partition) as lease:
-                    state = self.metadata.partition_state(partition)
-                    stored = StoredState.of(state, self.metadata.list_remote_log_segments(partition))
-                    write_partition_state(self.storage, self.leases, lease, stored, self.clock())
+                    state = self.context.segments.partition_state(partition)
+                    stored = StoredState.of(state, self.context.segments.list_remote_log_segments(partition))
+                    write_partition_state(self.storage, self.context.leases, lease, stored, self.context.clock())
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))
                 continue
@@ -103,7 +101,7 @@ class Repair:
         for of_partition in leftovers:
             partition = of_partition.topic_id_partition
             try:
-                self.ensure_removable(partition)
+                self.gate.ensure(partition, DeletionKind.LEFTOVER)
                 with self._lease(partition):
                     gone, errors = self._delete(self._still_left_over(of_partition))
                 removed.extend(gone)
@@ -118,12 +116,12 @@ class Repair:
         partition = lease.topic_id_partition
         listed_partition(partition, self.storage)
         ids = {segment.segment_id.id for segment in damaged}
-        segments = list(self.metadata.list_remote_log_segments(partition))
-        state = self.metadata.partition_state(partition)
+        segments = list(self.context.segments.list_remote_log_segments(partition))
+        state = self.context.segments.partition_state(partition)
         sound = [segment for segment in segments if segment.segment_id.id not in ids | all_damaged]
         lineage, log_start = whole_lineage(sound, state.lineage), state.log_start_offset or 0
         coverage = Coverage.of(sound, lineage)
-        checks = WholeChecks(self.storage, lambda: self.leases.check(lease), self.limit.spend)
+        checks = WholeChecks(self.storage, lambda: self.context.leases.check(lease), self.limit.spend)
         going: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
@@ -131,14 +129,14 @@ class Repair:
                 continue
             try:
                 ensure_known_versions([segment], self.storage)
-                why_not = self.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
+                why_not = self.gate.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
             except RemoteStorageError as error:
                 why_not = f"the store cannot be asked, or not understood: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
             going.append(segment)
-        if going and (stopped := self.why_stopped()):
+        if going and (stopped := self.gate.why_stopped()):
             held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in going]
             going = []
         room = StoredState.of(state, segments).room_for(going)
@@ -156,12 +154,12 @@ class Repair:
         """Mark `going`, of all `segments` of a partition, once the store knows of it."""
         if not going:
             return []
-        now = self.clock()
-        write_partition_state(self.storage, self.leases, lease, StoredState.of(state, segments, going), now)
+        now = self.context.clock()
+        write_partition_state(self.storage, self.context.leases, lease, StoredState.of(state, segments, going), now)
         marking = SegmentState.DELETE_SEGMENT_STARTED
         steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), lease) for segment in going]
         marked: list[RemoteLogSegmentMetadata] = []
-        for outcome in self.metadata.update_remote_log_segments(steps):
+        for outcome in self.context.segments.update_remote_log_segments(steps):
             if not isinstance(outcome, RemoteLogSegmentMetadata):
                 raise outcome
             marked.append(outcome)
@@ -184,18 +182,21 @@ class Repair:
         partition = leftovers.topic_id_partition
         names = set(leftovers.names)
         found = [each for each in self.storage.list_objects(partition_folder(partition)) if each.name in names]
-        live = {segment.segment_id.id for segment in self.metadata.list_remote_log_segments(partition)}
+        live = {segment.segment_id.id for segment in self.context.segments.list_remote_log_segments(partition)}
         ids = [each.segment.segment_id.id for each in found if each.segment is not None]
-        known = self.metadata.known_segment_ids(partition, ids)
+        known = self.context.segments.known_segment_ids(partition, ids)
         return [each for each in found if each.last_modified < self.young_from and _is_leftover(each, live, known)]
+
+    def _kept_alive(self, lease: Lease) -> AbstractContextManager[None]:
+        return kept_alive(self.context.leases, [lease], self.context.settings.lease_duration_ms)
 
     @contextmanager
     def _lease(self, partition: TopicIdPartition) -> Iterator[Lease]:
-        lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+        lease = self.context.leases.acquire(partition, self.owner, self.context.settings.lease_duration_ms)
         try:
             yield lease
         finally:
-            self.leases.release(lease)
+            self.context.leases.release(lease)
 
 
 def _is_leftover(found: ListedObject, live: set[str], known: frozenset[str]) -> bool:

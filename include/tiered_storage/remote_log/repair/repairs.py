@@ -114,18 +114,8 @@ class RemoteLogRepairs:
         ClockAgreement.of(self.context).ensure_agrees()
         settings = self.context.settings
         limit = RateLimit(settings.audit_worker_bytes_per_second)
-        repair = Repair(
-            self.context.segments,
-            self.context.leases,
-            listing_storage(self.context.storage),
-            self.context.clock,
-            owner,
-            settings.lease_duration_ms,
-            self.context.clock() - settings.remote_log_orphan_grace_ms,
-            lambda partition: self.gate.ensure(partition, DeletionKind.LEFTOVER),
-            self.gate.why_stopped,
-            limit,
-        )
+        young_from = self.context.clock() - settings.remote_log_orphan_grace_ms
+        repair = Repair(self.context, listing_storage(self.context.storage), self.gate, owner, young_from, limit)
         written, not_written = repair.write_documents(plan.documents)
         copied = copy(plan.copies) if plan.copies.segments else None
         finished, not_finished = self._unfinished(owner).finish(plan.unfinished)

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
-    CorruptLogError,
     DeletionRefusedError,
     InvalidLogDirectoryError,
     LineageContradictedError,
-    RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below
 from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.copy.plan import Finding
-from tiered_storage.remote_log.copy.sent_records import why_other_records
-from tiered_storage.remote_log.coverage import Coverage
-from tiered_storage.remote_log.lineage import merged, trusted_lineage
+from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.model import (
     PartitionDeleteState,
     PartitionState,
-    RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
@@ -39,7 +31,6 @@ from tiered_storage.remote_log.retention.local_retention import (
     LocalRetentionEnforcement,
     LocalRetentionPlan,
     LocalRetentionReport,
-    ensure_whole,
     plan_local_retention,
 )
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
@@ -131,15 +122,7 @@ class RemoteLogDeletions:
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         enforcement = LocalRetentionEnforcement(
-            self.context.segments,
-            self.context.leases,
-            self.context.storage,
-            self.context.source.local_trim,
-            self.gate,
-            self._keep_lineage,
-            self._replan_local_retention,
-            self.context.settings.remote_log_verify_before_trim,
-            on_moved,
+            self.context, self.gate, self._keep_lineage, self._replan_local_retention, on_moved
         )
         return enforcement.enforce(plans)
 
@@ -233,20 +216,7 @@ class RemoteLogDeletions:
         """
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
-        marking = ExpiryMarking(
-            self.context.segments,
-            self.context.leases,
-            self.context.storage,
-            self.gate,
-            self.clocks,
-            owner,
-            self.context.settings.lease_duration_ms,
-            replan=self._planner.replan,
-            ensure_whole=self._ensure_whole,
-            is_read_from=self._is_read_from,
-            ensure_no_fork=lambda plan: self._ensure_no_fork(plan, gives_up=gives_up),
-            gives_up=gives_up,
-        )
+        marking = ExpiryMarking(self.context, self.gate, self.clocks, owner, self._planner.replan, gives_up=gives_up)
         return marking.mark(plans)
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
@@ -278,29 +248,6 @@ class RemoteLogDeletions:
     @property
     def _planner(self) -> ExpiryPlanner:
         return ExpiryPlanner(self.context, self.gate)
-
-    def _ensure_whole(self, segment: RemoteLogSegmentMetadata) -> None:
-        ensure_whole(segment, self.context.storage)
-
-    def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
-        lineage = self.context.segments.partition_state(segment.topic_id_partition).lineage
-        held_by = Coverage.of(others, lineage)
-        return why_other_records(segment, held_by, segment.start_offset, lineage, self.context.storage) is None
-
-    def _ensure_no_fork(self, plan: ExpiryPlan, *, gives_up: bool) -> None:
-        partition, segments, storage = plan.topic_id_partition, self.context.segments, self.context.storage
-        log = self.context.local_log(partition)
-        if log is None:
-            return
-        lineage = trusted_lineage(segments.partition_state(partition).lineage, log)
-        coverage = Coverage.of(segments.list_remote_log_segments(partition), lineage)
-        given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if gives_up else ()
-        with suppress(*given_up):
-            ensure_joined(log, coverage, lineage, storage)
-        # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
-        if not log.topic_id_is_derived:
-            with suppress(*given_up):
-                ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)
 
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
         """Return what delete_marked would find marked already; see pending_deletions, while deletions are stopped too.
@@ -338,20 +285,7 @@ class RemoteLogDeletions:
         """
         states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
-            self.context.segments,
-            self.context.leases,
-            self.context.safety,
-            self.context.storage,
-            self.gate,
-            self.clocks,
-            owner,
-            self.context.settings.lease_duration_ms,
-            self.context.settings.remote_log_orphan_grace_ms,
-            self._grace,
-            self.context.settings.deletion_batch_segments,
-            _going(states),
-            self.context.local_log,
-            on_moved=on_moved,
+            self.context, self.gate, self.clocks, owner, self._grace, _going(states), on_moved=on_moved
         )
         selected = [
             each

@@ -8,12 +8,22 @@ at the price of a few, and what is refused of one leaves the others as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.errors import (
+    CorruptLogError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.copy.sent_records import why_other_records
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, incomplete_partitions, write_partition_states
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentMetadata,
@@ -28,7 +38,7 @@ from tiered_storage.remote_log.retention.deletion_gate import (
     unknown_versions,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.retention.local_retention import ensure_whole
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000
@@ -40,23 +50,14 @@ class ExpiryMarking:
     """Carries plans out under the leases of `owner`.
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
-    reason and time: None if nothing is due any more. `ensure_whole` raises unless the store still has every byte of
-    a segment; `is_read_from` says whether some have every readable batch of another one. `ensure_no_fork` raises if
-    the local log differs from the remote one in what falls below our log start: local retention would remove it as
-    expired. The store knows of every change before the metadata do.
+    reason and time: None if nothing is due any more. The store knows of every change before the metadata do.
     """
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    storage: RemoteStorageManager
+    context: RemoteLogContext
     gate: DeletionGate
     clocks: ClockAgreement
     owner: str
-    lease_duration_ms: int
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
-    ensure_whole: Callable[[RemoteLogSegmentMetadata], None]
-    is_read_from: Callable[[Sequence[RemoteLogSegmentMetadata], RemoteLogSegmentMetadata], bool]
-    ensure_no_fork: Callable[[ExpiryPlan], None]
     gives_up: bool = False
     """Whether a person ends records by their word though the store has lost objects of the partition."""
 
@@ -83,18 +84,20 @@ class ExpiryMarking:
             partition: (*plans[partition].segments, *plans[partition].superseded)
             for partition in marked.undecided(plans)
         }
-        for partition, unknown in unknown_versions(going, self.storage).items():
+        for partition, unknown in unknown_versions(going, self.context.storage).items():
             marked.leave([partition], unknown)
         for partition in marked.undecided(plans):
             try:
-                self.ensure_no_fork(plans[partition])
+                self._ensure_no_fork(plans[partition])
             except RemoteObjectNotFoundError as error:
                 # The store may have lost more than the one object: that says what to do.
-                lost = incomplete_partitions(self.storage, self.metadata, [partition], {partition})
+                lost = incomplete_partitions(self.context.storage, self.context.segments, [partition], {partition})
                 marked.leave([partition], lost.get(partition, error))
             except (TieredStorageError, OSError) as error:
                 marked.leave([partition], error)
-        taken = self.leases.acquire_many(marked.undecided(plans), self.owner, self.lease_duration_ms)
+        taken = self.context.leases.acquire_many(
+            marked.undecided(plans), self.owner, self.context.settings.lease_duration_ms
+        )
         for refused in taken.refused:
             marked.leave([refused.topic_id_partition], refused.reason)
         try:
@@ -102,7 +105,7 @@ class ExpiryMarking:
             due = [self._due(lease, plans[lease.topic_id_partition], marked) for lease in taken.granted]
             self._move([each for each in due if each is not None], marked)
         finally:
-            self.leases.release_many(taken.granted)
+            self.context.leases.release_many(taken.granted)
 
     def _leave_refused(self, partitions: Iterable[TopicIdPartition], marked: _Marked) -> None:
         for partition, error in self.gate.refusals(marked.undecided(partitions), DeletionKind.REMOTE).items():
@@ -113,7 +116,7 @@ class ExpiryMarking:
         if not marked.is_undecided(partition):
             return None
         try:
-            self.clocks.ensure_not_ahead(partition, self.metadata.list_remote_log_segments(partition))
+            self.clocks.ensure_not_ahead(partition, self.context.segments.list_remote_log_segments(partition))
             current = self._still_due(plan)
         except (TieredStorageError, OSError) as error:
             marked.leave([partition], error)
@@ -126,9 +129,9 @@ class ExpiryMarking:
     def _still_due(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         partition = plan.topic_id_partition
         is_about_log_start = plan.reason is not Reason.DISABLED and not plan.superseded
-        if is_about_log_start and (self.metadata.log_start_offset(partition) or 0) >= plan.new_log_start:
+        if is_about_log_start and (self.context.segments.log_start_offset(partition) or 0) >= plan.new_log_start:
             # Moved already, by whomever: what lies below is read no more, whatever a plan would say by now.
-            below = ending_below(list(self.metadata.list_remote_log_segments(partition)), plan.new_log_start)
+            below = ending_below(list(self.context.segments.list_remote_log_segments(partition)), plan.new_log_start)
             return plan.within(ExpiryPlan(partition, plan.new_log_start, plan.now, below))
         current = self.replan(plan)
         if current is None:
@@ -137,40 +140,67 @@ class ExpiryMarking:
         if not common.superseded:
             return common
         for segment in common.read_instead:
-            self.ensure_whole(segment)
+            ensure_whole(segment, self.context.storage)
         # Of a forked log others hold the offsets, but not the records: then it stays, and the audit names it.
-        same = [segment for segment in common.superseded if self.is_read_from(common.read_instead, segment)]
+        same = [segment for segment in common.superseded if self._is_read_from(common.read_instead, segment)]
         return replace(common, superseded=tuple(same))
+
+    def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether `others` have every readable batch of `segment`."""
+        lineage = self.context.segments.partition_state(segment.topic_id_partition).lineage
+        held_by = Coverage.of(others, lineage)
+        return why_other_records(segment, held_by, segment.start_offset, lineage, self.context.storage) is None
+
+    def _ensure_no_fork(self, plan: ExpiryPlan) -> None:
+        """Raise ForkedLogError if the local log differs from the remote one below the new log start.
+
+        Local retention would remove it as expired.
+        """
+        partition, segments, storage = plan.topic_id_partition, self.context.segments, self.context.storage
+        log = self.context.local_log(partition)
+        if log is None:
+            return
+        lineage = trusted_lineage(segments.partition_state(partition).lineage, log)
+        coverage = Coverage.of(segments.list_remote_log_segments(partition), lineage)
+        given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if self.gives_up else ()
+        with suppress(*given_up):
+            ensure_joined(log, coverage, lineage, storage)
+        # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
+        if not log.topic_id_is_derived:
+            with suppress(*given_up):
+                ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)
 
     def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
         """Write all of it: the store first, then our log starts, then the marks."""
         partitions = [each.partition for each in due]
         whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
-        for partition, incomplete in incomplete_partitions(self.storage, self.metadata, partitions, whole).items():
+        for partition, incomplete in incomplete_partitions(
+            self.context.storage, self.context.segments, partitions, whole
+        ).items():
             marked.leave([partition], incomplete)
         now = self.clocks.clock()
         changes = [self._change(each, now) for each in due if marked.is_undecided(each.partition)]
         # A person may have changed their mind while the others of the group were looked at.
         self._leave_refused(partitions, marked)
         stored = [(each.lease, each.stored) for each in changes if marked.is_undecided(each.partition)]
-        for partition, error in write_partition_states(self.storage, self.leases, stored, now).items():
+        for partition, error in write_partition_states(self.context.storage, self.context.leases, stored, now).items():
             marked.leave([partition], error)
         self._write([each for each in changes if marked.is_undecided(each.partition)], now, marked)
 
     def _change(self, due: _Due, now: int) -> _Change:
         plan, partition = due.plan, due.partition
-        state = self.metadata.partition_state(partition)
+        state = self.context.segments.partition_state(partition)
         log_start = plan.new_log_start if plan.new_log_start > (state.log_start_offset or 0) else None
         if log_start is not None:
             state = state.with_log_start(log_start, now)
-        segments = list(self.metadata.list_remote_log_segments(partition))
+        segments = list(self.context.segments.list_remote_log_segments(partition))
         planned = (*plan.segments, *plan.superseded)
         going = StoredState.of(state, segments).room_for(planned)
         return _Change(due.lease, log_start, going, len(planned) - len(going), StoredState.of(state, segments, going))
 
     def _write(self, changes: Sequence[_Change], now: int, marked: _Marked) -> None:
         moves = [(one.partition, one.log_start, one.lease) for one in changes if one.log_start is not None]
-        moved = self.metadata.advance_log_start_offsets(moves, now) if moves else []
+        moved = self.context.segments.advance_log_start_offsets(moves, now) if moves else []
         for (partition, _, _), lost in zip(moves, moved, strict=True):
             if lost is not None:
                 marked.leave([partition], lost)
@@ -181,7 +211,7 @@ class ExpiryMarking:
             if marked.is_undecided(each.partition)
             for segment in each.going
         ]
-        outcomes = self.metadata.update_remote_log_segments(steps) if steps else []
+        outcomes = self.context.segments.update_remote_log_segments(steps) if steps else []
         for (step, _), outcome in zip(steps, outcomes, strict=True):
             partition = step.segment_id.topic_id_partition
             if not isinstance(outcome, RemoteLogSegmentMetadata) and marked.is_undecided(partition):

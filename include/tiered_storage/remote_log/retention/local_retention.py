@@ -20,13 +20,14 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.retention.deletion_gate import (
@@ -48,7 +49,6 @@ from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_step
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
-    LocalTrim,
     PartitionLog,
     of_same_offsets,
     share_offsets,
@@ -240,22 +240,18 @@ class LocalRetentionEnforcement:
     """Carries plans out.
 
     Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
-    goes, with its size, and gives every byte of it back where `verifies`; each local batch is compared with the
-    remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is about to forget.
-    Under the lock: `replan` plans the partition once more, as the metadata and the directory are by then, and the gate
-    is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked at right before it
-    goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a copy may hold one
-    for hours, just when disks fill up, and what counts here are copies that ended.
+    goes, with its size, and gives every byte of it back with `remote.log.verify.before.trim`; each local batch is
+    compared with the remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is
+    about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
+    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
+    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
+    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
     """
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    storage: RemoteStorageManager
-    trim: LocalTrim
+    context: RemoteLogContext
     gate: DeletionGate
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
-    verifies: bool
     on_moved: OnMoved = untold
     """Is told of each segment that was looked at: a remote one that holds what goes, and a local one that goes."""
 
@@ -305,20 +301,21 @@ class LocalRetentionEnforcement:
             self.gate.ensure(partition, DeletionKind.LOCAL)
             return plan.segments[0].base_offset if current is None else plan.start_in(current)
 
-        return self.trim.trim(partition, plan.segments, plan.new_local_start, still_due)
+        return self.context.source.local_trim.trim(partition, plan.segments, plan.new_local_start, still_due)
 
     def _ensure_held(self, plan: LocalRetentionPlan) -> None:
-        listed = listed_partition(plan.topic_id_partition, self.storage, self.metadata)
+        verifies, storage = self.context.settings.remote_log_verify_before_trim, self.context.storage
+        listed = listed_partition(plan.topic_id_partition, storage, self.context.segments)
         sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
-            if isinstance(self.storage, ListableStorage):
-                _ensure_listed(segment, sizes, self.storage)
-            if not self.verifies:
-                ensure_present(segment, self.storage)
+            if isinstance(storage, ListableStorage):
+                _ensure_listed(segment, sizes, storage)
+            if not verifies:
+                ensure_present(segment, storage)
                 self.on_moved(segment.size, 1)
-        compared = [one for one in plan.segments if self.verifies or not is_same_file(one, plan.held_by, self.storage)]
+        compared = [one for one in plan.segments if verifies or not is_same_file(one, plan.held_by, storage)]
         holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
-        read = self._read_back if self.verifies else self.storage.fetch_log_segment
+        read = self._read_back if verifies else storage.fetch_log_segment
         ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
         self._ensure_ended(plan)
         for local in plan.segments:
@@ -332,10 +329,10 @@ class LocalRetentionEnforcement:
         unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
         needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
         if needed:
-            ensure_sent(plan.topic_id_partition, going, needed, self.metadata)
+            ensure_sent(plan.topic_id_partition, going, needed, self.context.segments)
 
     def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
-        yield from whole_pieces(segment, self.storage)
+        yield from whole_pieces(segment, self.context.storage)
         self.on_moved(segment.size, 1)
 
 

@@ -7,7 +7,7 @@ DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import (
@@ -17,12 +17,11 @@ from tiered_storage.errors import (
     OutdatedMetadataError,
     RemoteStorageError,
 )
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.start import abandon_unfinished
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.metadata.manifest_sync import incomplete_partitions, listed_partition
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentMetadata,
@@ -40,10 +39,8 @@ from tiered_storage.remote_log.retention.deletion_gate import (
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_coverage
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
-from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.object_names import partition_folder
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 GROUP_PARTITIONS = 50
 """So many partitions share a batch at most: their leases are held together."""
@@ -51,32 +48,33 @@ GROUP_PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class ObjectDeletion:
-    """Deletes the objects of marked segments, `batch_segments` at a time.
+    """Deletes the objects of marked segments, `deletion.batch.segments` at a time.
 
     Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
-    `orphan_grace_ms` from when it was marked: its worker may still be writing; and one that may be the last copy of its
-    offsets stays (OrphanCheck). What readers could see once waits its `grace` from when it was marked, so that a
-    person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since then. It
-    also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
+    `remote.log.orphan.grace.ms` from when it was marked: its worker may still be writing; and one that may be the last
+    copy of its offsets stays (OrphanCheck). What readers could see once waits its `grace` from when it was marked, so
+    that a person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since
+    then. It also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
     """
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    safety: Safety
-    storage: RemoteStorageManager
+    context: RemoteLogContext
     gate: DeletionGate
     clocks: ClockAgreement
     owner: str
-    lease_duration_ms: int
-    orphan_grace_ms: int
     grace: GraceTime
-    batch_segments: int
     going: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to go as a whole."""
-    local: Callable[[TopicIdPartition], PartitionLog | None] = lambda _: None
-    """Returns the local log of a partition; None if it is not in sight."""
     on_moved: OnMoved = untold
     """Is told of each segment whose objects are gone."""
+
+    @property
+    def _lease_duration(self) -> int:
+        return self.context.settings.lease_duration_ms
+
+    @property
+    def _most(self) -> int:
+        """How many segments share a batch at most."""
+        return self.context.settings.deletion_batch_segments
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
         """Delete what is marked in `partitions`, also what earlier runs could not.
@@ -114,10 +112,10 @@ class ObjectDeletion:
             waiting = self._waiting(partition, found)
             if waiting is None:
                 continue
-            if waiting.is_alone or waiting.segments > self.batch_segments:
+            if waiting.is_alone or waiting.segments > self._most:
                 yield [waiting]
                 continue
-            if len(group) == GROUP_PARTITIONS or segments + waiting.segments > self.batch_segments:
+            if len(group) == GROUP_PARTITIONS or segments + waiting.segments > self._most:
                 yield group
                 group, segments = [], 0
             group.append(waiting)
@@ -127,7 +125,7 @@ class ObjectDeletion:
 
     def _waiting(self, partition: TopicIdPartition, found: Found) -> _Waiting | None:
         unfinished = marked = segments = 0
-        for segment in self.metadata.list_remote_log_segments(partition):
+        for segment in self.context.segments.list_remote_log_segments(partition):
             if segment.is_marked:
                 segments += self._is_over(segment)
             elif segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
@@ -150,16 +148,18 @@ class ObjectDeletion:
 
     def _delete_together(self, partitions: Sequence[TopicIdPartition], found: Found) -> None:
         """Delete what readers could see once of several partitions, all of it in one batch."""
-        taken = self.leases.acquire_many(partitions, self.owner, self.lease_duration_ms)
+        taken = self.context.leases.acquire_many(partitions, self.owner, self._lease_duration)
         found.left += [finding_of(each.topic_id_partition, each.reason) for each in taken.refused]
         try:
             held = {lease.topic_id_partition: lease for lease in taken.granted}
-            for partition, error in incomplete_partitions(self.storage, self.metadata, list(held)).items():
+            for partition, error in incomplete_partitions(
+                self.context.storage, self.context.segments, list(held)
+            ).items():
                 found.fail(partition, error)
                 del held[partition]
             self._delete_held(held, found)
         finally:
-            self.leases.release_many(taken.granted)
+            self.context.leases.release_many(taken.granted)
 
     def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
         allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
@@ -180,13 +180,13 @@ class ObjectDeletion:
         Raises DeletionRefusedError as soon as a person stopped all deletions.
         """
         gone_before = len(found.deleted)
-        for first in range(0, len(due), self.batch_segments):
-            batch = [one for one in due[first : first + self.batch_segments] if one.topic_id_partition in held]
+        for first in range(0, len(due), self._most):
+            batch = [one for one in due[first : first + self._most] if one.topic_id_partition in held]
             partitions = {segment.topic_id_partition: None for segment in batch}
             for partition, refusal in self.gate.refusals(partitions, kind).items():
                 found.fail(partition, refusal)
                 del held[partition]
-            for lost in self.leases.heartbeat_many(list(held.values()), self.lease_duration_ms).refused:
+            for lost in self.context.leases.heartbeat_many(list(held.values()), self._lease_duration).refused:
                 found.left.append(Finding(str(lost.topic_id_partition), str(lost.reason)))
                 del held[lost.topic_id_partition]
             going = [(one, held[one.topic_id_partition]) for one in batch if one.topic_id_partition in held]
@@ -201,8 +201,8 @@ class ObjectDeletion:
         partition = waiting.partition
         try:
             if waiting.goes:
-                ensure_known_partition(partition, self.metadata, self.storage)
-            lease = self.leases.acquire(partition, self.owner, self.lease_duration_ms)
+                ensure_known_partition(partition, self.context.segments, self.context.storage)
+            lease = self.context.leases.acquire(partition, self.owner, self._lease_duration)
         except (OutdatedMetadataError, RemoteStorageError) as error:
             found.fail(partition, error)
             return
@@ -212,8 +212,8 @@ class ObjectDeletion:
                 found.left.append(finding_of(partition, error))
             return
         try:
-            listed = listed_partition(partition, self.storage, self.metadata)
-            abandon_unfinished(partition, self.metadata, lease, self.clocks.clock)
+            listed = listed_partition(partition, self.context.storage, self.context.segments)
+            abandon_unfinished(partition, self.context.segments, lease, self.clocks.clock)
             if waiting.goes:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
@@ -225,12 +225,12 @@ class ObjectDeletion:
         except (OutdatedMetadataError, RemoteStorageError) as error:
             found.fail(partition, error)
         finally:
-            self.leases.release(lease)
+            self.context.leases.release(lease)
 
     def _finish(self, lease: Lease, found: Found) -> None:
         partition = lease.topic_id_partition
         self.gate.ensure(partition, DeletionKind.REMOTE)
-        self.leases.heartbeat(lease, self.lease_duration_ms)
+        self.context.leases.heartbeat(lease, self._lease_duration)
         remains = self._as_a_whole.finish(lease)
         if remains is not None:
             found.fail(partition, remains)
@@ -238,12 +238,20 @@ class ObjectDeletion:
     @property
     def _as_a_whole(self) -> PartitionDeletion:
         clock = self.clocks.clock
-        return PartitionDeletion(self.metadata, self.leases, self.storage, clock, self.orphan_grace_ms)
+        return PartitionDeletion(
+            self.context.segments,
+            self.context.leases,
+            self.context.storage,
+            clock,
+            self.context.settings.remote_log_orphan_grace_ms,
+        )
 
     @property
     def _objects(self) -> SegmentDeleter:
         clock = self.clocks.clock
-        return SegmentDeleter(self.metadata, self.leases, self.safety, self.storage, clock, self.on_moved)
+        return SegmentDeleter(
+            self.context.segments, self.context.leases, self.context.safety, self.context.storage, clock, self.on_moved
+        )
 
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.
@@ -272,10 +280,10 @@ class ObjectDeletion:
         listed: Sequence[ListedObject],
         found: Found,
     ) -> list[RemoteLogSegmentMetadata]:
-        if not isinstance(self.storage, ListableStorage):
+        if not isinstance(self.context.storage, ListableStorage):
             return unfinished
-        check = OrphanCheck(self.metadata, self.storage, self.local)
-        with kept_alive(self.leases, [lease], self.lease_duration_ms):
+        check = OrphanCheck(self.context.segments, self.context.storage, self.context.local_log)
+        with kept_alive(self.context.leases, [lease], self._lease_duration):
             kept = check.why_kept(lease.topic_id_partition, unfinished, listed)
         self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
         return [segment for segment in unfinished if segment.segment_id.id not in kept]
@@ -285,12 +293,12 @@ class ObjectDeletion:
     ) -> tuple[list[RemoteLogSegmentMetadata], list[RemoteLogSegmentMetadata]]:
         """Return what is due of copies that never finished, and of those that readers could see once."""
         unfinished, finished = [], []
-        for segment in self.metadata.list_remote_log_segments(partition):
+        for segment in self.context.segments.list_remote_log_segments(partition):
             if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
                 continue
             if segment.custom_metadata is not None:
                 finished += [segment] if self._is_over(segment) else []
-            elif segment.event_timestamp <= self.clocks.clock() - self.orphan_grace_ms:
+            elif segment.event_timestamp <= self.clocks.clock() - self.context.settings.remote_log_orphan_grace_ms:
                 unfinished.append(segment)
         return unfinished, finished
 
@@ -317,13 +325,13 @@ class ObjectDeletion:
         They were marked because others held their offsets, a grace time ago. Of a topic that is not tiered any more all
         goes that is remote, whatever holds it.
         """
-        log_start = self.metadata.log_start_offset(partition) or 0
+        log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
         is_ended = partition in self.going or not self.gate.decided_topic(partition).remote_storage_enable
-        if not second or is_ended or not isinstance(self.storage, ListableStorage):
+        if not second or is_ended or not isinstance(self.context.storage, ListableStorage):
             return due
-        sizes = {listed.name: listed.size for listed in self.storage.list_objects(partition_folder(partition))}
-        coverage = listed_coverage(partition, self.metadata, self.storage, sizes)
+        sizes = {listed.name: listed.size for listed in self.context.storage.list_objects(partition_folder(partition))}
+        coverage = listed_coverage(partition, self.context.segments, self.context.storage, sizes)
         kept = {
             one.segment_id.id: _only_copy(one)
             for one in second

@@ -242,7 +242,7 @@ def test_a_stop_before_the_end_keeps_the_deletion_and_its_documents(files: Remot
 
     def delete_then_stop(self: ObjectDeletion, lease: Lease, *rest: Any) -> bool:
         is_held = real(self, lease, *rest)
-        self.safety.stop("enough", "ada")
+        self.context.safety.stop("enough", "ada")
         return is_held
 
     with files.open() as remote_log:
