@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
 from support.airflow_home import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_a_field_that_no_form_has_is_refused_before_anything_is_done(
     run = airflow.run("copy_segments", {"dry_runn": True})
     assert run.state == "failed"
     [error] = run.errors["plan"]
-    assert "the form has no dry_runn; dry_runn may be meant to be dry_run; it has " in str(error)
+    assert mentions(str(error), "no dry_runn;", "dry_run;")
     assert site.finished("orders-0") == []
 
 
@@ -140,7 +141,7 @@ def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
     for form in ({"topics": "oders"}, {"partitions": "7"}):
         run = airflow.run(dag_id, form)
         assert run.state == "failed"
-        assert "no partition in log.dirs or in the remote log matches" in run.messages
+        assert mentions(run.messages, "no partition", "log.dirs")
         assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
     with pytest.raises(ParamValidationError, match='is not a "regular expression in RE2\'s syntax"'):
         airflow.run(dag_id, {"topics": "orders("})

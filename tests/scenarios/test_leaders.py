@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.brokers import Brokers
+from support.command_line import mentions
 from support.plain_reader import plain_reader
 from support.remote_logs import (
     ENABLED,
@@ -156,8 +157,8 @@ def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: Re
         assert plan.is_empty
         [finding] = plan.unreadable
         assert finding.partition == "orders-0"
-        assert "its last leader epoch is 0, and it ends at offset 34" in finding.message
-        assert "offset 15 has epoch 1, not 0" in finding.message
+        assert mentions(finding.message, "leader epoch is 0", "offset 34")
+        assert mentions(finding.message, "offset 15", "epoch 1", "not 0")
         for planned, findings in (
             remote_log.deletions.plan_local_retention(EVERYTHING, NOW + 10**12),
             remote_log.deletions.plan_expiry(EVERYTHING, NOW + 10**12),
@@ -213,9 +214,8 @@ def test_a_plan_that_a_newer_leader_overtook_is_left_to_the_next_run(brokers: Br
         remote_log.leases.release_many(begun.leases)
         late = remote_log.begin_copy(old, "late")
         assert ranges(task.metadata for task in late.tasks) == [(0, 9)]
-        assert [each.message for each in late.left] == [
-            "another leader was seen since this was planned: the next run plans anew"
-        ]
+        [left] = late.left
+        assert "another leader" in left.message
         remote_log.leases.release_many(late.leases)
         copy(remote_log)
         assert values_read(remote_log) == brokers.values()

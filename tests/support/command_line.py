@@ -118,3 +118,8 @@ def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_
 def everything_in(folder: Path) -> dict[str, bytes | None]:
     """Return the files below `folder` with their contents, and its folders."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def mentions(message: str | None, *words: object) -> bool:
+    """Whether a message has all of `words` (names, numbers, commands), in whichever sentence."""
+    return message is not None and all(str(word) in message for word in words)

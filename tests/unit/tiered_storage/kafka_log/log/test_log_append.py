@@ -39,9 +39,9 @@ def test_a_last_batch_that_is_cut_is_left_out(left: int) -> None:
 
 
 def test_batches_have_to_go_on_from_what_is_there() -> None:
-    with pytest.raises(UnexpectedAppendOffsetError, match="orders-0: a batch begins at offset 5, the log goes on at 6"):
+    with pytest.raises(UnexpectedAppendOffsetError, match=r"orders-0: .*offset 5.* 6"):
         split_batches(SENT, 6, None, "orders-0")
-    with pytest.raises(UnexpectedAppendOffsetError, match="offset 5, the log goes on at 10"):
+    with pytest.raises(UnexpectedAppendOffsetError, match=r"offset 5.* 10"):
         split_batches(SENT + BATCHES[0], 0, None, "orders-0")
 
 

@@ -52,7 +52,7 @@ def test_a_new_epoch_begins_at_0_and_an_old_one_is_over() -> None:
 
     with pytest.raises(OutOfOrderSequenceError, match="base sequence 6, 0 comes next"):
         entry(5).check_batch(batch(6, epoch=4), "orders-0")
-    with pytest.raises(InvalidProducerEpochError, match="producer 9 has epoch 3: a batch of epoch 2"):
+    with pytest.raises(InvalidProducerEpochError, match=r"producer 9 .*epoch 3.*epoch 2"):
         entry(5).check_batch(batch(6, epoch=2), "orders-0")
 
 
@@ -90,9 +90,7 @@ def test_in_an_open_transaction_all_is_part_of_it() -> None:
     producer.transaction_first_offset = 100
 
     producer.check_batch(batch(1, transactional=True), "orders-0")
-    with pytest.raises(
-        InvalidTransactionStateError, match="transaction open since offset 100: its batch with sequence 1"
-    ):
+    with pytest.raises(InvalidTransactionStateError, match=r"offset 100.*sequence 1"):
         producer.check_batch(batch(1), "orders-0")
 
 

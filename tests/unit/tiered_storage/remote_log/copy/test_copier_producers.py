@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.command_line import mentions
 from support.golden_logs import GoldenLogs
 from support.local_logs import NOW, TOPIC_ID
 from support.metadata_stores import ManualClock
@@ -388,8 +389,8 @@ def test_where_the_store_has_records_before_it_may_not_be_empty(
 ) -> None:
     message = refused(copied(fenced, storage, readable_from=19), storage)
 
-    assert "readers of the store, which has offsets from 19 on, would be given aborted records" in message
-    assert "an empty file says so" in message
+    assert mentions(message, "from 19 on", "aborted records")
+    assert "an empty file" in message
     fenced.transaction_index_path.touch()
     outcome = copied(fenced, storage, readable_from=19)
     assert outcome.failure is None
@@ -663,7 +664,7 @@ def test_an_abort_that_its_index_lacks_is_told_of_where_it_may_matter(
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == path.read_bytes()
     assert outcome.damages == ()
     [told] = outcome.notices
-    assert f"{path} has no entry for 1 abort markers, the first at offset 3" in told
+    assert mentions(told, path, "1 abort markers", "offset 3")
     assert "began before offset 3" in told
     assert copied(two_aborts, storage, readable_from=3).notices == ()
 

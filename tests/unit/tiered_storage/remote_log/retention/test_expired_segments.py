@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.plain_reader import plain_reader
 from support.remote_logs import (
     BATCH_BYTES,
@@ -142,7 +142,7 @@ def test_what_was_never_copied_goes_once_total_retention_ends_it(tmp_path: Path,
         assert remote_log.deletions.mark_expired([plan], "ada")[1] == ()
     held_back = retain(files, NOW)
 
-    assert "offsets 0 to 14 lie below our log start, and nothing proves" in str(held_back)
+    assert mentions(str(held_back), "offsets 0 to 14", "below our log start", "nothing proves")
     assert "kafka-delete-records" in str(held_back)
     assert run_on(files, "retain").exit_code == 1
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
@@ -163,7 +163,7 @@ def test_a_time_index_that_is_too_old_ends_nothing(tmp_path: Path) -> None:
         planned, report = trim(remote_log, record(14).timestamp + 60_000)
 
     assert [one.base_offset for one in planned.segments] == [0]
-    assert "offsets 0 to 14 lie below our log start, and nothing proves" in report.failures[0].message
+    assert mentions(report.failures[0].message, "offsets 0 to 14", "below our log start", "nothing proves")
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
 
@@ -214,7 +214,7 @@ def test_what_was_trimmed_before_the_deletion_holds_back_the_rest_of_its_segment
     files = at("replica", tmp_path, 13, local_retention_bytes=0)
     held_back = retain(files, NOW)
 
-    assert "offsets 15 to 19 lie below our log start, and nothing proves" in str(held_back)
+    assert mentions(str(held_back), "offsets 15 to 19", "below our log start", "nothing proves")
     assert starts(tmp_path)[0] == 15
     files = at("replica", tmp_path, 13, local_retention_bytes=0, retention_ms=60_000)
     assert retain(files, record(19).timestamp + 60_001) is None
@@ -235,7 +235,7 @@ def test_rebuilt_metadata_prove_nothing_of_what_was_deleted(tmp_path: Path) -> N
 
     held_back = retain(files, NOW)
 
-    assert "offsets 0 to 9 lie below our log start, and nothing proves" in str(held_back)
+    assert mentions(str(held_back), "offsets 0 to 9", "below our log start", "nothing proves")
     assert starts(tmp_path, "leader")[0] == 0
 
 
@@ -269,7 +269,7 @@ def test_another_log_that_took_the_place_of_the_one_that_was_planned_stays(tmp_p
 
         [failure] = remote_log.deletions.enforce_local_retention(plans).failures
 
-    assert "is a fork of the log that was copied: at offsets 0 to 9, below our log start" in failure.message
+    assert mentions(failure.message, "is a fork", "offsets 0 to 9", "below our log start")
     assert starts(tmp_path, "leader")[0] == 0
 
 

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from support.command_line import mentions
 from support.metadata_stores import a_step
 from support.remote_logs import (
     BATCH_BYTES,
@@ -193,7 +194,7 @@ def test_what_is_not_remote_stays_with_all_behind_it_and_the_plan_says_why(tmp_p
 
         plan = plan_with(remote_log, local_retention_bytes=0)
         assert bases(plan) == [0]
-        assert plan.held_back == "offsets 10 to 19 are past local retention but not yet remote"
+        assert mentions(plan.held_back, "offsets 10 to 19", "not yet remote")
 
         within = plan_with(remote_log, local_retention_bytes=TOTAL - SEGMENT_BYTES)
         assert bases(within) == [0]
@@ -255,10 +256,7 @@ def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_al
         plan = plan_with(remote_log, local_deletion_allowed=True)
 
     assert bases(plan) == []
-    assert plan.held_back == (
-        "offsets 0 to 9 lie below our log start and nothing remote holds them: they go only where remote deletion is "
-        "allowed too"
-    )
+    assert mentions(plan.held_back, "offsets 0 to 9", "below our log start", "remote deletion")
 
 
 def test_what_expired_stays_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
@@ -500,7 +498,7 @@ def test_a_right_that_was_taken_away_since_the_plan_is_asked_for_again(tmp_path:
 
     assert report.trimmed == ()
     [failure] = report.failures
-    assert "local deletion is not allowed any more, or the topic was disabled" in failure.message
+    assert "local deletion is not allowed" in failure.message
     assert files.local_starts() == [0, 10, 20, 30]
 
 
@@ -775,7 +773,7 @@ def test_nothing_is_trimmed_where_all_that_is_remote_is_to_go(tmp_path: Path) ->
     with files.open() as remote_log:
         [plan], _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
         assert bases(plan) == []
-        assert "everything remote of this life of the topic is deleted, or will be" in str(plan.held_back)
+        assert mentions(str(plan.held_back), "everything remote", "deleted")
         remote_log.deletions.delete_marked("expire")
         assert retain(remote_log) == []
         assert offsets_read(remote_log, 0) == list(range(35))
