@@ -10,26 +10,39 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
-from tiered_storage_airflow.forms import COMMON, common_params
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
-from tiered_storage_airflow.task_defaults import READER, RETRIED, SCHEDULED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    **SCHEDULED,
+    catchup=False,
+    is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "audit"],
-    default_args={**RETRIED, **COMMON},
+    default_args={
+        **DEFAULT_ARGS,
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+    },
     params={
-        **common_params(),
+        **forms.common_params(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
     },
     doc_md=__doc__,
 )
 def audit_remote_log() -> None:
-    VerifySegmentsOperator(task_id="audit", deep="{{ params.deep }}", pool=READER, execution_timeout=timedelta(hours=6))
+    VerifySegmentsOperator(
+        task_id="audit",
+        deep="{{ params.deep }}",
+        conn_id="spark_default",
+        pool="remote_log_reader",
+        execution_timeout=timedelta(hours=6),
+    )
 
 
 audit_remote_log()

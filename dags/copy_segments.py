@@ -10,8 +10,8 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.assets import REMOTE_LOG
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
     CommitMetadataOperator,
@@ -19,7 +19,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.task_defaults import COPIER, METADATA, RETRIED, SCHEDULED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
 
@@ -27,21 +27,33 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
 @dag(
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    **SCHEDULED,
+    catchup=False,
+    is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "copy"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
     params={
-        **common_params(),
-        "max_segments": max_segments_param("copy.max.segments.per.run of the settings"),
-        "dry_run": dry_run_param("Only show the plan"),
+        **forms.common_params(),
+        "max_segments": forms.max_segments_param("copy.max.segments.per.run of the settings"),
+        "dry_run": forms.dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,
 )
 def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
-    plan = PlanCopyOperator(task_id="plan", max_segments=MAX_SEGMENTS)
-    copied = CopySegmentsOperator(task_id="copy", plan=plan.output, pool=COPIER, execution_timeout=timedelta(hours=1))
+    plan = PlanCopyOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
+    copied = CopySegmentsOperator(
+        task_id="copy", plan=plan.output, conn_id="spark_default", pool="remote_log_copier",
+        execution_timeout=timedelta(hours=1),
+    )  # fmt: skip
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )

@@ -9,38 +9,32 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import (
-    DRY_RUN,
-    LARGEST_NUMBER,
-    SETTINGS,
-    dry_run_param,
-    settings_param,
-    topic_param,
-)
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS, "dry_run": DRY_RUN},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS, "dry_run": forms.DRY_RUN},
     params={
-        "topic": topic_param(),
+        "topic": forms.topic_param(),
         "partition": Param(0, type="integer", minimum=0, maximum=2**31 - 1, title="Partition"),
         "before": Param(
             0,
             type="integer",
             minimum=-1,
-            maximum=LARGEST_NUMBER,
+            maximum=forms.LARGEST_NUMBER,
             title="Before",
             description="The first offset that stays; -1: the end.",
         ),
-        "dry_run": dry_run_param("Only show what would go", default=True),
-        "settings": settings_param(),
+        "dry_run": forms.dry_run_param("Only show what would go", default=True),
+        "settings": forms.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -51,7 +45,7 @@ def delete_records() -> None:
         partition="{{ params.partition }}",
         before="{{ params.before }}",
     )
-    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, pool=DELETER)
+    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, pool="remote_log_deleter")
 
 
 delete_records()

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import DRY_RUN, SETTINGS, dry_run_param, reason_param, settings_param, topic_param
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, DELETER, METADATA, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS, "dry_run": DRY_RUN},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS, "dry_run": forms.DRY_RUN},
     params={
-        "topic": topic_param(),
+        "topic": forms.topic_param(),
         "topic_id": Param(
             None, type=["null", "string"], title="Topic id", description="Which life, where it had several."
         ),
-        "dry_run": dry_run_param("Only show what would go", default=True),
-        "confirmation": reason_param("Confirmation", "The topic's name once more, where it is to go."),
-        "settings": settings_param(),
+        "dry_run": forms.dry_run_param("Only show what would go", default=True),
+        "confirmation": forms.reason_param("Confirmation", "The topic's name once more, where it is to go."),
+        "settings": forms.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -38,7 +39,7 @@ def delete_topic() -> None:
         plan=plan.output,
         topic="{{ params.topic }}",
         confirmation="{{ params.confirmation or '' }}",
-        pool=DELETER,
+        pool="remote_log_deleter",
     )
 
 

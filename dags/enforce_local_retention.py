@@ -13,29 +13,40 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
 
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.assets import REMOTE_LOG
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
-from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[REMOTE_LOG]),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    **SCHEDULED,
+    catchup=False,
+    is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
     params={
-        **common_params(),
-        "max_segments": max_segments_param(),
-        "dry_run": dry_run_param("Only show what would go"),
+        **forms.common_params(),
+        "max_segments": forms.max_segments_param(),
+        "dry_run": forms.dry_run_param("Only show what would go"),
     },
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=MAX_SEGMENTS)
-    TrimLocalLogsOperator(task_id="trim", plan=plan.output, pool=DELETER, execution_timeout=timedelta(hours=1))
+    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
+    TrimLocalLogsOperator(
+        task_id="trim", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
+    )
 
 
 enforce_local_retention()

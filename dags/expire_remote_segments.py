@@ -13,26 +13,41 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, MAX_SEGMENTS, common_params, dry_run_param, max_segments_param
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.task_defaults import DELETER, METADATA, RETRIED, SCHEDULED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    **SCHEDULED,
+    catchup=False,
+    is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
-    params={**common_params(), "max_segments": max_segments_param(), "dry_run": dry_run_param("Only show the plan")},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
+    params={
+        **forms.common_params(),
+        "max_segments": forms.max_segments_param(),
+        "dry_run": forms.dry_run_param("Only show the plan"),
+    },
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", max_segments=MAX_SEGMENTS)
-    marked = MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, is_told_later=True, pool=DELETER)
+    plan = PlanExpiryOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
+    marked = MarkDeletedOperator(
+        task_id="mark_deleted", plan=plan.output, is_told_later=True, pool="remote_log_deleter"
+    )
     DeleteSegmentsOperator(
-        task_id="delete", not_marked=marked.output, pool=DELETER, execution_timeout=timedelta(hours=1)
+        task_id="delete", not_marked=marked.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
     )
 
 

@@ -12,25 +12,44 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow.export_form import FORM, TAKEN
-from tiered_storage_airflow.forms import DRY_RUN
+from tiered_storage_airflow import forms
+from tiered_storage_airflow.export_form import FORM
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
-from tiered_storage_airflow.task_defaults import METADATA, READER, RETRIED, SCHEDULED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
-    **SCHEDULED,
+    catchup=False,
+    is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "export"],
-    default_args={**RETRIED, "pool": METADATA, **TAKEN, "dry_run": DRY_RUN},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topic": "{{ params.topic or var.value.get('remote_log_export_topic', '') }}",
+        "topic_id": "{{ params.topic_id or '' }}",
+        "partitions": forms.PARTITIONS,
+        "from_time": "{{ params.from_time or '' }}",
+        "to_time": "{{ params.to_time or '' }}",
+        "isolation": "{{ params.isolation }}",
+        "codec": "{{ params.codec }}",
+        "max_disorder_minutes": "{{ params.max_disorder_minutes }}",
+        "allow_gaps": "{{ params.allow_gaps }}",
+        "late_intervals": "{{ params.late_intervals }}",
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
     params=FORM,
     doc_md=__doc__,
 )
 def export_topic() -> None:
     plan = PlanExportOperator(task_id="plan")
-    plan >> ExportTopicOperator(task_id="export", pool=READER, execution_timeout=timedelta(hours=6))
+    exported = ExportTopicOperator(
+        task_id="export", conn_id="spark_default", pool="remote_log_reader", execution_timeout=timedelta(hours=6)
+    )
+    plan >> exported
 
 
 export_topic()

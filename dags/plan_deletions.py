@@ -8,25 +8,35 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import COMMON, MAX_SEGMENTS, common_params, max_segments_param
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 WANTED = "{{ params.what in ('both', '%s') }}"
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
     # No field of the form is the template of dry_run: it cannot be switched off here.
-    default_args={**RETRIED, **COMMON, "pool": METADATA, "max_segments": MAX_SEGMENTS, "dry_run": True},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+        "max_segments": forms.MAX_SEGMENTS,
+        "dry_run": True,
+    },
     params={
         "what": Param("both", type="string", enum=["both", "local", "remote"], title="Which tier"),
-        **common_params(),
-        "max_segments": max_segments_param(),
+        **forms.common_params(),
+        "max_segments": forms.max_segments_param(),
     },
     doc_md=__doc__,
 )

@@ -11,32 +11,45 @@ from datetime import timedelta
 
 from airflow.sdk import Param, XComArg, dag
 
-from tiered_storage_airflow.forms import COMMON, DRY_RUN, common_params, dry_run_param
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, COPIER, DELETER, METADATA, READER, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "repair"],
-    default_args={**RETRIED, **COMMON, "pool": METADATA, "dry_run": DRY_RUN},
+    default_args={
+        **DEFAULT_ARGS,
+        "pool": "remote_log_metadata",
+        "topics": forms.TOPICS,
+        "partitions": forms.PARTITIONS,
+        "must_match": forms.MUST_MATCH,
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
     params={
-        **common_params(),
+        **forms.common_params(),
         "deep": Param(False, type="boolean", title="Look for what is wrong by reading every byte back"),
-        "dry_run": dry_run_param("Only show the plan", default=True),
+        "dry_run": forms.dry_run_param("Only show the plan", default=True),
     },
     doc_md=__doc__,
 )
 def repair_remote_log() -> None:
     plan = PlanRepairOperator(
-        task_id="plan", deep="{{ params.deep }}", pool=READER, execution_timeout=timedelta(hours=6)
+        task_id="plan", deep="{{ params.deep }}", pool="remote_log_reader", execution_timeout=timedelta(hours=6)
     )
     copied = CopySegmentsOperator(
-        task_id="copy", plan=XComArg(plan, key="copies"), pool=COPIER, execution_timeout=timedelta(hours=1)
+        task_id="copy",
+        plan=XComArg(plan, key="copies"),
+        conn_id="spark_default",
+        pool="remote_log_copier",
+        execution_timeout=timedelta(hours=1),
     )
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
@@ -45,7 +58,7 @@ def repair_remote_log() -> None:
         task_id="finish",
         plan=XComArg(plan, key="repairs"),
         not_begun="{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}",
-        pool=DELETER,
+        pool="remote_log_deleter",
         trigger_rule="none_failed",
     )
     committed >> finished

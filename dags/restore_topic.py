@@ -10,24 +10,48 @@ from datetime import timedelta
 
 from airflow.sdk import dag
 
-from tiered_storage_airflow.forms import DRY_RUN, SETTINGS
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
-from tiered_storage_airflow.restore_form import CHOSEN, FORM, TAKEN
-from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, READER, RETRIED
+from tiered_storage_airflow.restore_form import FORM
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "restore"],
-    default_args={**RETRIED, "pool": METADATA, **TAKEN, **CHOSEN, "settings": SETTINGS, "dry_run": DRY_RUN},
+    default_args={
+        **DEFAULT_ARGS,
+        "topic_id": "{{ params.topic_id or '' }}",
+        "partitions": forms.PARTITIONS,
+        "from_time": "{{ params.from_time or '' }}",
+        "to_time": "{{ params.to_time or '' }}",
+        "from_offset": "{{ '' if params.from_offset is none else params.from_offset }}",
+        "to_offset": "{{ '' if params.to_offset is none else params.to_offset }}",
+        "target": "{{ params.target }}",
+        "connection": "{{ params.connection or '' }}",
+        "as_topic": "{{ params.as_topic or '' }}",
+        "as_topic_id": "{{ params.as_topic_id or '' }}",
+        "allow_gaps": "{{ params.allow_gaps }}",
+        "settings": forms.SETTINGS,
+        "dry_run": forms.DRY_RUN,
+    },
     params=FORM,
     doc_md=__doc__,
 )
 def restore_topic() -> None:
-    plan = PlanRestoreOperator(task_id="plan")  # type: ignore[call-arg]  # default_args have the topic
-    plan >> RestoreOperator(task_id="restore", pool=READER, execution_timeout=timedelta(hours=6))
+    plan = PlanRestoreOperator(task_id="plan", topic="{{ params.topic }}", pool="remote_log_metadata")
+    restored = RestoreOperator(
+        task_id="restore",
+        topic="{{ params.topic }}",
+        append="{{ params.append }}",
+        validation="{{ params.validation }}",
+        pool="remote_log_reader",
+        execution_timeout=timedelta(hours=6),
+    )
+    plan >> restored
 
 
 restore_topic()

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import SETTINGS, reason_param, settings_param, warn_of_unknown_fields
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
-    default_args={**RETRIED, "settings": SETTINGS, "pre_execute": warn_of_unknown_fields},
+    default_args={**DEFAULT_ARGS, "settings": forms.SETTINGS, "pre_execute": forms.warn_of_unknown_fields},
     params={
         "lift": Param(False, type="boolean", title="Lift: let deletions go on (admins only)"),
-        "reason": reason_param("Reason", "Why, for whoever meets the stop."),
-        "settings": settings_param(),
+        "reason": forms.reason_param("Reason", "Why, for whoever meets the stop."),
+        "settings": forms.settings_param(),
     },
     doc_md=__doc__,
 )

@@ -8,31 +8,24 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow.forms import (
-    DRY_RUN,
-    PARTITIONS,
-    SETTINGS,
-    dry_run_param,
-    partitions_param,
-    settings_param,
-    topic_param,
-)
+from tiered_storage_airflow import forms
 from tiered_storage_airflow.operators.deletion import UndeleteOperator
-from tiered_storage_airflow.task_defaults import BY_HAND, METADATA, RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
 @dag(
     schedule=None,
-    **BY_HAND,
+    catchup=False,
+    is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**RETRIED, "pool": METADATA, "settings": SETTINGS},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS},
     params={
-        "topic": topic_param(),
-        "partitions": partitions_param(),
+        "topic": forms.topic_param(),
+        "partitions": forms.partitions_param(),
         "topic_id": Param(None, type=["null", "string"], title="Topic id", description="One life of it; empty: all."),
-        "dry_run": dry_run_param("Only show what would come back", default=True),
-        "settings": settings_param(),
+        "dry_run": forms.dry_run_param("Only show what would come back", default=True),
+        "settings": forms.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -40,9 +33,9 @@ def undelete() -> None:
     UndeleteOperator(
         task_id="undelete",
         topic="{{ params.topic }}",
-        partitions=PARTITIONS,
+        partitions=forms.PARTITIONS,
         topic_id="{{ params.topic_id or '' }}",
-        dry_run=DRY_RUN,
+        dry_run=forms.DRY_RUN,
     )
 
 

@@ -1,4 +1,4 @@
-"""The form of export_topic: its fields, and the templates by which the operators take them."""
+"""The fields of the form of export_topic."""
 
 from __future__ import annotations
 
@@ -50,16 +50,3 @@ FORM = {
     "dry_run": forms.dry_run_param("Only show the plan"),
     "settings": forms.settings_param(),
 }
-TAKEN = {
-    "topic": f"{{{{ params.topic or var.value.get('{TOPIC_VARIABLE}', '') }}}}",
-    **{
-        name: f"{{{{ '' if params.{name} is none else params.{name} }}}}"
-        for name in ("topic_id", "partitions", "from_time", "to_time")
-    },
-    **{
-        name: f"{{{{ params.{name} }}}}"
-        for name in ("isolation", "codec", "max_disorder_minutes", "allow_gaps", "late_intervals")
-    },
-    "settings": forms.SETTINGS,
-}
-"""For default_args of both operators."""

@@ -31,9 +31,6 @@ SETTINGS = "{{ params.settings | tojson }}"
 MUST_MATCH = "{{ 'true' if params.topics or params.partitions else 'false' }}"
 """A person who fills in what matches nothing wants to know; a schedule goes on until there is something."""
 
-COMMON = {"settings": SETTINGS, "topics": TOPICS, "partitions": PARTITIONS, "must_match": MUST_MATCH}
-"""For default_args: what the operators of a DAG with the fields of `common_params` take from its form."""
-
 LARGEST_NUMBER = 2**63 - 1
 """Of an offset, a count or a size."""
 OFFSET_PATTERN = r"^$|^[0-9]{1,19}$"

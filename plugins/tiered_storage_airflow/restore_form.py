@@ -1,4 +1,4 @@
-"""The form of restore_topic: its fields, and the templates by which the operators take them.
+"""The fields of the form of restore_topic.
 
 No field names a path, a host or a file: the settings name the directory and the connections that a form may choose.
 """
@@ -48,5 +48,3 @@ FORM = {
     "dry_run": forms.dry_run_param("Only show the plan", default=True),
     "settings": forms.settings_param(),
 }
-TAKEN = {name: f"{{{{ '' if params.{name} is none else params.{name} }}}}" for name in ("topic", "partitions", *WORDS)}
-CHOSEN = {name: f"{{{{ params.{name} }}}}" for name in ("target", "validation", "append", "allow_gaps")}

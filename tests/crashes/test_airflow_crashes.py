@@ -154,7 +154,7 @@ def _dags(folder: Path) -> Path:
         code = (PROJECT / "dags" / f"{dag_id}.py").read_text()
         for found, put in (
             (r"^    schedule=.*,$", "    schedule=None,"),
-            (r"\{\*\*RETRIED,", '{**RETRIED, "retry_delay": timedelta(seconds=1),'),
+            (r"\*\*DEFAULT_ARGS,", '**DEFAULT_ARGS, "retry_delay": timedelta(seconds=1),'),
         ):
             code, count = re.subn(found, put, code, flags=re.MULTILINE)
             assert count == 1, (dag_id, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -51,7 +52,12 @@ DELETING = (
 )
 SWITCH = ("stop_deletions", "switch")
 ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log", "undelete")
-SCREEN = 60
+SCREEN = 72
+STATED_BY_A_DAG = {
+    "schedule", "catchup", "is_paused_upon_creation", "max_active_runs", "tags", "default_args", "params", "doc_md",
+}  # fmt: skip
+STATED_OF_A_SPARK_JOB = {"task_id", "conn_id", "pool", "execution_timeout"}
+SPARK_JOBS = ("CopySegmentsOperator", "ExportTopicOperator", "VerifySegmentsOperator")
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
 PARSE = """
 import json, sys, time
@@ -104,6 +110,23 @@ def test_parsing_takes_no_time(parsed: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_dag_file_fits_a_screen(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= SCREEN
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_dag_file_states_its_arguments(path: Path) -> None:
+    parsed = ast.parse(path.read_text())
+    [function] = [node for node in parsed.body if isinstance(node, ast.FunctionDef)]
+    [dag] = [node for node in function.decorator_list if isinstance(node, ast.Call)]
+    assert {keyword.arg for keyword in dag.keywords} - {"start_date"} == STATED_BY_A_DAG
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    assert [keyword.arg for call in calls for keyword in call.keywords if keyword.arg is None] == []
+    for call in calls:
+        if isinstance(call.func, ast.Name) and call.func.id in SPARK_JOBS:
+            assert {keyword.arg for keyword in call.keywords} >= STATED_OF_A_SPARK_JOB
+    [defaults] = [keyword.value for keyword in dag.keywords if keyword.arg == "default_args"]
+    assert isinstance(defaults, ast.Dict)
+    spread = [value for key, value in zip(defaults.keys, defaults.values, strict=True) if key is None]
+    assert [ast.unparse(value) for value in spread] == ["DEFAULT_ARGS"]
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from airflow.sdk import dag
 
 from recipes.operator import CountSegmentsOperator
-from tiered_storage_airflow.task_defaults import RETRIED
+from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
 
-@dag(schedule="@hourly", catchup=False, tags=["tiered-storage"], default_args=RETRIED, doc_md=__doc__)
+@dag(schedule="@hourly", catchup=False, tags=["tiered-storage"], default_args=DEFAULT_ARGS, doc_md=__doc__)
 def count_segments() -> None:
     CountSegmentsOperator(task_id="count")
 
