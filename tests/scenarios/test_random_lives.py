@@ -58,9 +58,9 @@ from tiered_storage.remote_log.storage.object_names import partition_folder
 
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
-_OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than are known")
+_OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
 _LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
-_WRITTEN_ANEW = "'tiered-storage repair' writes it anew from the metadata"
+_WRITTEN_ANEW = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)
 MOST = st.none() | st.integers(1, 3)
 ANY = st.integers(0, 10_000)

@@ -208,7 +208,7 @@ def test_what_a_broken_document_loses_with_the_metadata_is_said_and_no_segment_i
     assert (rebuilt.exit_code, rebuilt.rows[0]["segments"]) == (1, 6)
     [trouble] = rebuilt.document["troubles"]
     assert trouble["partition"] == "orders-0"
-    assert "our log start is not known" in trouble["message"]
+    assert "our log start, the lineage" in trouble["message"]
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(35))
 

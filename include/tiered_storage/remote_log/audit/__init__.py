@@ -1,7 +1,6 @@
-"""Compares the store with the metadata and changes neither.
+"""Compare the store with the metadata, without changing either.
 
-`audit` is the quick audit, `deep_audit` reads every byte of a segment. `results` records for each topic whether its
-audit failed.
+`audit` is the quick audit; `deep_audit` reads every byte of a segment. `results` records the verdict on each topic.
 """
 
 __all__ = ["bundle_check", "checks", "job", "report"]

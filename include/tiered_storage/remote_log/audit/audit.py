@@ -1,9 +1,9 @@
-"""The audit: holds the store against the metadata and changes nothing of either.
+"""The audit: compare the store with the metadata, without changing either.
 
-Quick: every object that the metadata refer to is there with its size, nothing else is, no offset is missing or held
-twice, and each partition's document says what the metadata say. Deep: every byte is read back and checked besides; see
-deep_audit.py. Copies and deletions under way are no anomalies: whatever looks wrong is looked at once more. Of the
-store no more than one partition is held in memory.
+Quick: every object in the metadata exists with its size, there are no others, no offset is missing or held twice, and
+each partition document agrees with the metadata. Deep: every byte is also read back and checked; see deep_audit.py.
+Copies and deletions under way are not anomalies: whatever looks wrong is checked a second time. At most one partition
+of the store is held in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tiered_storage.remote_log.storage.object_names import (
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
-"""Reads a finished segment back, whose objects have their sizes, and returns what is wrong with it."""
+"""Reads back a finished segment, whose objects have the right sizes, and returns its anomalies."""
 
 
 def audit_remote_log(
@@ -45,17 +45,17 @@ def audit_remote_log(
     local_logs: LocalLogs | None = None,
     deep: DeepCheck | None = None,
 ) -> AuditReport:
-    """Audit the selected partitions; unreferenced objects are looked for in the same ones, and where no partition is.
+    """Audit the selected partitions, and the unreferenced objects in them and outside of all partitions.
 
-    An unreferenced object counts once it is older than `grace_ms`. Where `local_logs` are in reach, the two tiers have
-    to meet. Raises what store and metadata raise as a whole.
+    An unreferenced object counts once it is older than `grace_ms`. If `local_logs` are given, the two tiers must meet.
+    Raises errors of store and metadata that are not specific to a partition.
     """
     now = clock()
     manifests = ManifestAudit(metadata, leases, storage.partition_manifests, now - grace_ms)
     tally = AuditTally.begun_at(now)
     audit = _Audit(metadata, leases, storage, manifests, now - grace_ms, local_logs, deep, tally)
     audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
-    # The store first: whatever is seen there had its metadata written before it.
+    # The store first: the metadata of everything seen there were written before it.
     for partition, listed in list_by_partition(storage):
         if partition is None:
             audit.look_at_foreign(listed)
@@ -69,7 +69,7 @@ def audit_remote_log(
 
 @dataclass(frozen=True, slots=True)
 class _Audit:
-    """One audit under way; what was last changed after `young_from` (ms) is too young to count as left behind."""
+    """One audit under way; objects changed after `young_from` (ms) are too young to be orphans."""
 
     metadata: RemoteLogMetadataManager
     leases: Leases
@@ -82,11 +82,11 @@ class _Audit:
     seen: set[TopicIdPartition] = field(default_factory=set)
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
-        """Audit one partition, of whose objects `listed` are all that were there."""
+        """Audit one partition; `listed` are all of its objects."""
         segments = list(self.metadata.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
         self.tally.objects += sum(found.document is None for found in listed.values())
-        # A folder can be listed in two parts where a topic's name changed: then its segments were looked at already.
+        # A renamed topic's folder can be listed in two parts: then its segments were checked already.
         if partition not in self.seen:
             self.seen.add(partition)
             self.tally.looked_at(partition)
@@ -98,7 +98,7 @@ class _Audit:
             self.tally.add(self._segment_anomalies(partition, known, listed))
             outdated = tuple(self._outdated(partition, listed, segments))
             self.tally.add(outdated)
-            # What old metadata miss may all be there.
+            # What old metadata miss may exist in the store.
             kinds = {AnomalyKind.OVERLAP} if outdated else set(AnomalyKind)
             self.tally.add(each for each in self._offset_anomalies(partition, segments) if each.kind in kinds)
         self.tally.add(self._unreferenced_anomalies(partition, suspicious))
@@ -118,16 +118,16 @@ class _Audit:
         segments: Sequence[RemoteLogSegmentMetadata],
         listed: Mapping[str, ListedObject],
     ) -> None:
-        """Tell of whole copies that nobody finished: the local log may have gone before anybody took them up."""
+        """Report complete copies that nobody committed: the local log may be deleted before somebody commits them."""
         waiting = sum(_is_unfinished(segment, self.young_from) and _is_there(segment, listed) for segment in segments)
         if waiting:
             self.tally.notices.append(
-                f"{partition}: {waiting} copies that nobody finished are whole in the store: 'tiered-storage repair "
-                "--dry-run' says which of them nothing else holds, and without --dry-run it finishes those"
+                f"{partition}: {waiting} uncommitted copies are complete in the store: 'tiered-storage repair "
+                "--dry-run' shows which of them no other segment covers, and without --dry-run commits those"
             )
 
     def look_at_foreign(self, listed: Iterable[ListedObject]) -> None:
-        """Name objects that are in no partition's folder."""
+        """Report objects that are in no partition's folder."""
         for found in listed:
             if found.name.partition("/")[0] in RESERVED:
                 continue
@@ -144,7 +144,7 @@ class _Audit:
         listed: Mapping[str, ListedObject],
         segments: Sequence[RemoteLogSegmentMetadata],
     ) -> Iterator[Anomaly]:
-        """Yield one where the store has whole segments, or a document of a lease, that the metadata never knew."""
+        """Yield an anomaly if the store has complete segments, or a lease's document, that the metadata never had."""
         marked = {
             found.segment.segment_id.id
             for found in listed.values()
@@ -154,16 +154,18 @@ class _Audit:
         }
         unlisted = marked - {segment.segment_id.id for segment in segments}
         unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
-        why = f"the store has {len(unknown)} whole segments that they never knew" if unknown else None
+        why = f"the store has {len(unknown)} complete segments that they never had" if unknown else None
         numbers = [found.document.fencing_number for found in listed.values() if found.document is not None]
         if why is None and numbers:
             number = max(numbers)
             given = self.leases.fencing_number(partition)
-            why = f"lease {number} has written to the store, they gave none after {given}" if number > given else None
+            why = (
+                f"lease {number} has written to the store, they granted none after {given}" if number > given else None
+            )
         if why is not None:
             message = (
-                f"{why}: what they call missing may be there; restore a newer backup of them, or make them anew by "
-                "rebuild-metadata, before anything is repaired or given up"
+                f"{why}: objects that they miss may exist; restore a newer backup of them, or run rebuild-metadata, "
+                "before you repair or give up anything"
             )
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, str(partition), message, partition)
 
@@ -174,7 +176,7 @@ class _Audit:
         listed: Mapping[str, ListedObject],
     ) -> Iterator[Anomaly]:
         wrong = [segment for segment in segments if self._seems_wrong(segment, listed)]
-        # Once more: a copy may have ended after the listing was made, or a deletion.
+        # Again: a copy or a deletion may have ended after the listing.
         now = {found.name: found for found in self._list(partition)} if wrong else {}
         found = [(segment, self._judged(segment, lambda one: self._object_anomalies(one, now))) for segment in wrong]
         if self.deep is not None:
@@ -198,7 +200,7 @@ class _Audit:
     def _judged(
         self, segment: RemoteLogSegmentMetadata, look: Callable[[RemoteLogSegmentMetadata], Iterable[Anomaly]]
     ) -> tuple[Anomaly, ...] | None:
-        """Return what `look` finds wrong; None of what a later release wrote, which is told of instead."""
+        """Return the anomalies that `look` finds; None for an object of a later release, reported separately."""
         later: LaterVersionError | None = None
         anomalies: tuple[Anomaly, ...] = ()
         try:
@@ -232,28 +234,28 @@ class _Audit:
     ) -> Sequence[Anomaly]:
         if partial := partial_overlaps(segments):
             self.tally.notices.append(
-                f"{partition}: {partial} segments overlap others in part, as replicas cut theirs differently: readers "
-                "are given each offset once"
+                f"{partition}: {partial} segments overlap others in part, since replicas cut segments differently: "
+                "readers get each offset once"
             )
         local = self.local_logs.range_of(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
         if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
             return ()
-        # Once more: a leader may have changed, or a trim or an expiry have ended.
+        # Again: a leader may have changed, or a trim or an expiry have ended.
         local = self.local_logs.range_now(partition) if self.local_logs else None
         state = self.metadata.partition_state(partition)
         segments = list(self.metadata.list_remote_log_segments(partition))
         if ends := reaches_too_far(segments, state, local):
             self.tally.notices.append(
-                f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable up to {ends[1]} "
-                "only: is it an old one, or was it cut?"
+                f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable only up to "
+                f"{ends[1]}: is it an old one, or was it truncated?"
             )
         return tuple(offset_anomalies(partition, segments, state, local))
 
     def _unreferenced(
         self, listed: Mapping[str, ListedObject], segments: Sequence[RemoteLogSegmentMetadata]
     ) -> list[ListedObject]:
-        """Return what no segment's metadata refer to and is not young, by the state right after the listing."""
+        """Return objects that no segment references and that are not young, by the metadata right after the listing."""
         known = {segment.segment_id.id for segment in segments}
         unreferenced = [found for found in listed.values() if not _is_referenced(found, known)]
         old = [found for found in unreferenced if found.last_modified < self.young_from]
@@ -265,7 +267,7 @@ class _Audit:
     ) -> Iterator[Anomaly]:
         if not suspicious:
             return
-        # Once more: a deletion may have ended since the listing was made.
+        # Again: a deletion may have ended since the listing.
         there = {found.name for found in self._list(partition)}
         ids = [found.segment.segment_id.id for found in suspicious if found.segment is not None]
         known = self.metadata.known_segment_ids(partition, ids)
@@ -297,17 +299,17 @@ def _unreferenced_anomaly(partition: TopicIdPartition, found: ListedObject, know
     segment_id = None if found.segment is None else found.segment.segment_id.id
     is_known = segment_id in known or found.document is not None
     if found.document is not None:
-        why = "left behind by a writer that was killed; repair removes it, or the next writer of the partition"
+        why = "an orphan of a killed writer; repair deletes it, or the next writer of the partition"
     elif found.segment is None:
-        why = "its name is none of a segment's: another program put it here; remove it, or move it away"
+        why = "it does not have the name of a segment's object: another program put it here; remove it, or move it away"
     elif not is_known:
         why = (
-            "the metadata never knew its segment: they are older than the store, or were made anew; restore a newer "
+            "the metadata never had its segment: they are older than the store, or were rebuilt; restore a newer "
             "backup of them, or run rebuild-metadata"
         )
     elif found.segment.temporary:
-        why = "left behind by a writer that was killed; repair removes it"
+        why = "an orphan of a killed writer; repair deletes it"
     else:
-        why = "left behind: its segment was deleted; repair removes it"
+        why = "an orphan: its segment was deleted; repair deletes it"
     message = f"{found.size} bytes, {why}"
     return Anomaly(AnomalyKind.UNREFERENCED_OBJECT, found.name, message, partition, segment_id, is_known)

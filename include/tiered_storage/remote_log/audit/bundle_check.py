@@ -1,4 +1,4 @@
-"""Holds all that is in a segment's bundle against the segment's batches, each part for itself."""
+"""Check everything in a segment's bundle against the segment's batches, each part on its own."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ REQUIRED = (
     IndexKind.TIMESTAMP,
     IndexKind.LEADER_EPOCH,
 )
-"""Every copy has these; the producer snapshot and the transaction index may rightly be absent."""
+"""Every copy has these; producer snapshot and transaction index may be absent."""
 
 _CONTROL = 0x20
 
 
 class Check(Protocol):
-    """Takes a segment's batches in order; both methods raise CorruptLogError at the first disagreement."""
+    """Takes a segment's batches in order; both methods raise CorruptLogError at the first contradiction."""
 
     def feed(self, batches: BatchTable) -> None:
         """Take the next batches."""
         ...
 
     def finish(self) -> None:
-        """Take note that there are no more."""
+        """End the check."""
         ...
 
 
 class BundleChecks:
-    """Runs every check that a bundle allows; what is wrong ends one check and no other. `errors` has it all."""
+    """Runs every check that a bundle allows; an error ends only its own check. `errors` has all of them."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata) -> None:
         """Check the batches of `segment` against its metadata, and against its bundle once that is opened."""
@@ -57,7 +57,7 @@ class BundleChecks:
         self.errors: list[CorruptLogError] = []
 
     def open(self, source: str, contents: Mapping[IndexKind, bytes]) -> None:
-        """Hold the batches against `contents`, the bundle at `source`, too."""
+        """Also check the batches against `contents`, the bundle at `source`."""
         base = self._segment.start_offset
         for kind in REQUIRED:
             if kind not in contents:
@@ -81,7 +81,7 @@ class BundleChecks:
         self._run(lambda check: check.feed(batches))
 
     def finish(self) -> None:
-        """Take note that there are no more."""
+        """End all checks."""
         self._run(lambda check: check.finish())
 
     def _begin(self, make: Callable[[], Check | None]) -> None:
@@ -117,7 +117,7 @@ class BundleChecks:
 
 
 class _EpochCheck:
-    """The leader epochs that the segment's metadata tell are those of its batches, and so is its end."""
+    """The leader epochs in the segment's metadata are those of its batches, and so is its end."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata) -> None:
         self._segment = segment

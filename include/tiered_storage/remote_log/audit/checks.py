@@ -1,4 +1,4 @@
-"""What looks at a remote log and changes nothing of it but the verdict that it keeps."""
+"""Checks of a remote log, which change nothing except the recorded verdict."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogChecks:
-    """Checks over an open `context`; what each does is said where it is implemented."""
+    """Checks over an open `context`; each is documented where it is implemented."""
 
     context: RemoteLogContext
 
     def audit(
         self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = untold
     ) -> AuditReport:
-        """Hold the store against the metadata, and keep the verdict; see audit_remote_log and keep_verdicts.
+        """Compare the store with the metadata, and record the verdict; see audit_remote_log and keep_verdicts.
 
-        Of a deep one `on_moved` is told of the bytes that were read, and of each segment at its end.
+        In a deep audit, `on_moved` is called with the bytes read, and with each finished segment.
 
-        Raises ConfigurationError if nothing that is known is selected, and for a store that cannot be listed;
-        StoreMismatchError if store and metadata are no pair.
+        Raises ConfigurationError if the selection matches nothing known, and for a store that cannot be listed;
+        StoreMismatchError if store and metadata do not belong together.
         """
         if nothing := self.context.why_nothing_matches(selection):
             raise ConfigurationError(nothing)
@@ -57,7 +57,7 @@ class RemoteLogChecks:
         return replace(report, anomalies=(*lacking, *report.anomalies))
 
     def _lacking(self) -> Iterator[Anomaly]:
-        """Yield one if the metadata are not those of the store."""
+        """Yield an anomaly if the metadata are not those of the store."""
         storage = listing_storage(self.context.storage)
         try:
             self.context.guard.ensure_same()
@@ -65,7 +65,7 @@ class RemoteLogChecks:
             yield Anomaly(AnomalyKind.OUTDATED_METADATA, storage.generations.place, str(error))
 
     def write_audit_job(self, folder: str, selection: Selection = EVERYTHING) -> AuditJob:
-        """Lay the deep part of an audit out in the work area, for workers; a quick audit goes before it."""
+        """Write the deep part of an audit into the work area, for workers; run a quick audit before it."""
         listing_storage(self.context.storage)
         return AuditJob.write(self.context.work, folder, self._copied(selection), self.context.settings)
 
@@ -84,7 +84,7 @@ class RemoteLogChecks:
         )
 
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
-        """Add what workers found to the quick audit of `selection` that went before, and keep the verdict."""
+        """Add the workers' findings to the earlier quick audit of `selection`, and record the verdict."""
         report = with_outcomes(quick, job.outcomes(), self.context.segments)
         self._keep_verdicts(report, selection, deep=True)
         return report
@@ -92,7 +92,7 @@ class RemoteLogChecks:
     def _keep_verdicts(self, report: AuditReport, selection: Selection, *, deep: bool) -> None:
         most = self.context.settings.remote_log_unreferenced_max_percent
         is_outdated = any(each.kind is AnomalyKind.OUTDATED_METADATA for each in report.anomalies)
-        # Outdated metadata keep what they find to themselves.
+        # Outdated metadata do not publish their findings.
         safety = self.context.store.safety if is_outdated else self.context.safety
         keep_verdicts(report, safety, selection, most, deep=deep)
 
@@ -125,10 +125,10 @@ class RemoteLogChecks:
 
 
 def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
-    """Return `storage` where it can list what it holds. Raises ConfigurationError for another."""
+    """Return `storage` if it can list its objects. Raises ConfigurationError otherwise."""
     if not isinstance(storage, ListableStorage):
         raise ConfigurationError(
-            f"{type(storage).__name__} cannot be audited: it does not list what it holds. Derive the class from "
+            f"{type(storage).__name__} cannot be audited: it does not list its objects. Derive the class from "
             "tiered_storage.remote_log.storage.listable_storage.ListableStorage"
         )
     return storage

@@ -1,6 +1,6 @@
-"""The deep audit of one remote segment: all that was sent is read back and held against itself.
+"""The deep audit of one remote segment: read everything back and check it.
 
-    data       its CRC-32C is the one that was taken before it left, and every batch's own checksum is right; offsets
+        data       its CRC-32C is the one computed before sending, and every batch's own checksum is right; offsets
                rise, and the leader epochs are those of the segment
     bundle     its CRC-32C, and each section's; Kafka's indexes, the remote index trio and the transaction index agree
                with the batches, the producer snapshot can be read, the leader epochs are the segment's
@@ -30,7 +30,7 @@ from tiered_storage.remote_log.storage.object_names import segment_object_names
 
 
 def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> tuple[Anomaly, ...]:
-    """Read a finished segment back, within `limit`, and return what is wrong with it.
+    """Read back a finished segment, within `limit`, and return its anomalies.
 
     Raises RemoteStorageError if the store itself fails.
     """
@@ -39,7 +39,7 @@ def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, l
 
 
 class _SegmentAudit:
-    """Goes through one segment; `findings` is called once."""
+    """Audits one segment; call `findings` once."""
 
     def __init__(self, segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> None:
         names = segment_object_names(segment.segment_id, segment.start_offset)
@@ -50,7 +50,7 @@ class _SegmentAudit:
         self._broken: CorruptRecordError | None = None
 
     def findings(self) -> Iterator[tuple[AnomalyKind, str]]:
-        """Yield what is wrong: with the bundle, with the data, and with both together."""
+        """Yield the anomalies: of the bundle, of the data, and of both together."""
         checks = BundleChecks(self._segment)
         try:
             contents = self._storage.fetch_bundle(self._segment)

@@ -1,7 +1,7 @@
-"""The deep audit of many segments as a job in groups: jobs/groups.py says what is where in the work area.
+"""The deep audit of many segments as a job in groups; jobs/groups.py has the layout of the work area.
 
-A task is a segment's metadata, a result an AuditOutcome. Workers read the store alone; who laid the job out holds what
-they found against the metadata once more, since segments may have been deleted meanwhile.
+A task is a segment's metadata, a result an AuditOutcome. Workers only read the store; the submitter compares their
+findings with the metadata again, since segments may have been deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tiered_storage.settings.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AuditOutcome:
-    """What a worker found in one segment, in so many `seconds`; with `failure`, why the store could not be read."""
+    """A worker's findings for one segment, in `seconds`; `failure`: why the store could not be read."""
 
     segment: RemoteLogSegmentMetadata
     anomalies: tuple[Anomaly, ...]
@@ -45,7 +45,7 @@ class AuditOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AuditJobDescription(JobDescription):
-    """What every worker needs, and how many bytes a second each may read (-1: no limit)."""
+    """What every worker needs, and the bytes per second that each may read (-1: no limit)."""
 
     bytes_per_second: int
 
@@ -65,7 +65,7 @@ class AuditJob:
         segments: Iterable[RemoteLogSegmentMetadata],
         settings: Settings,
     ) -> AuditJob:
-        """Lay the job out, holding only a group in memory; `segments` come with each partition's after one another."""
+        """Write the job, holding only one group in memory; the segments of a partition must be consecutive."""
         files, count = JobFolder.of(work, folder), 0
         for group in grouped(segments, lambda each: each.segment_id, lambda each: each.size):
             files.write_tasks(count, group, RemoteLogSegmentMetadata)
@@ -76,9 +76,9 @@ class AuditJob:
     def run_group(
         self, number: int, storage: RemoteStorageManager, limit: RateLimit, on_moved: OnMoved = untold
     ) -> int:
-        """Audit the segments of one group; return how many were read. `on_moved` is told as the progress is.
+        """Audit the segments of one group; return how many were read. `on_moved` is called as the progress is.
 
-        Raises ConfigurationError for another's store.
+        Raises ConfigurationError for a foreign store class.
         """
         if not isinstance(storage, ListableStorage):
             raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
@@ -101,7 +101,7 @@ class AuditJob:
         return read
 
     def outcomes(self) -> Iterator[AuditOutcome]:
-        """Yield what came of every segment; one without a result ended with its worker."""
+        """Yield the outcome of every segment; one without a result ended with its worker."""
         for number in range(self.groups):
             results = self.files.results(number, AuditOutcome)
             known = {outcome.segment.segment_id for outcome in results}
@@ -115,9 +115,9 @@ class AuditJob:
 def with_outcomes(
     quick: AuditReport, outcomes: Iterable[AuditOutcome], metadata: RemoteLogMetadataManager
 ) -> AuditReport:
-    """Return the report of a quick audit with what workers found later.
+    """Return the report of a quick audit with the workers' findings added.
 
-    What a segment had already is not told twice, and nothing of one that was deleted meanwhile.
+    Anomalies that a segment already has are not repeated, and segments deleted meanwhile are left out.
     """
     tally = AuditTally(quick)
     told = {(anomaly.segment_id, anomaly.kind) for anomaly in quick.anomalies}

@@ -1,10 +1,10 @@
-"""Holds what the store keeps of a partition beside its segments, its document, against the metadata.
+"""Compare the partition document in the store with the metadata.
 
-The document is written first, so it never knows less than the metadata do. Where a writer was killed it may be a step
-ahead; what was not taken back long after that is wrong too, for a rebuild would believe it. A lineage may have gone on
-in either of the two: there only what contradicts counts. Of segments that are marked one by one only those count that
-are named, and read all the same: a rebuild would mark them, and they may be the last copy. Where one is not named, a
-rebuild shows again what was to go, and loses nothing. Whatever looks wrong is looked at once more.
+The document is written first, so it is never behind the metadata. After a killed writer it may be one step ahead; if
+that remains for long, it is wrong too, since a rebuild would believe it. A lineage may be longer in either of the two:
+only contradictions count. Of the marked segments only those count that the document lists although they are still read:
+a rebuild would mark them, and they may be the last copy. If one is missing from the list, a rebuild shows again what
+was to be deleted, and loses nothing. Whatever looks wrong is checked a second time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_manifests_folder
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
-_REPAIR = "'tiered-storage repair' writes it anew from the metadata"
+_REPAIR = "'tiered-storage repair' writes it again from the metadata"
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestAudit:
-    """Audits documents; one that was written after `young_from` (ms) may be ahead of what its writer does next."""
+    """Audits documents; one written after `young_from` (ms) may be ahead of its writer's next step."""
 
     metadata: RemoteLogMetadataManager
     leases: Leases
@@ -34,26 +34,26 @@ class ManifestAudit:
     young_from: int
 
     def look_at(self, partition: TopicIdPartition, listed: Iterable[PartitionManifestName]) -> Anomaly | None:
-        """Return what is wrong with the newest document of `partition`, of which `listed` were there.
+        """Return the anomaly of the newest document of `partition`, of which `listed` exist; None if there is none.
 
-        One small read if nothing is. Raises what store and metadata raise, and LaterVersionError.
+        Costs one small read if there is none. Raises what store and metadata raise, and LaterVersionError.
         """
         newest = max((name.fencing_number for name in listed if not name.temporary), default=None)
         if self._look(partition, newest) is None:
             return None
-        # Once more: a writer may have been at work since the listing was made.
+        # Again: a writer may have been at work since the listing.
         before = self.metadata.partition_state(partition)
         return self._look(partition, self.manifests.newest_number(partition), before)
 
     def _look(
         self, partition: TopicIdPartition, newest: int | None, before: PartitionState | None = None
     ) -> Anomaly | None:
-        """Look at the document `newest`; `before` is what the metadata said before it was known to be that one."""
+        """Check the document `newest`; `before` is the state in the metadata before it was known to be the newest."""
         expected = before or self.metadata.partition_state(partition)
         if newest is None:
             return self._missing(partition, expected)
         if newest > self.leases.fencing_number(partition):
-            # The metadata are older than the store, which the audit tells of as a whole: nothing of theirs is right.
+            # The metadata are older than the store, which the audit reports as a whole: nothing in them is reliable.
             return None
         name = PartitionManifestName(partition, newest).name
         try:
@@ -68,7 +68,7 @@ class ManifestAudit:
 
     def _missing(self, partition: TopicIdPartition, state: PartitionState) -> Anomaly | None:
         if state.delete_state is PartitionDeleteState.FINISHED:
-            # Earlier releases left none.
+            # Earlier releases wrote none.
             return None
         decided = state.log_start_offset is not None or state.delete_state is not None
         if not decided and not finished(list(self.metadata.list_remote_log_segments(partition))):
@@ -82,20 +82,20 @@ class ManifestAudit:
         named = frozenset(manifest.marked)
         known = finished(list(self.metadata.list_remote_log_segments(manifest.topic_id_partition)))
         count = sum(segment.segment_id.id in named for segment in known)
-        return f"names {count} segments as marked for deletion that readers are given" if count else None
+        return f"lists {count} segments as marked for deletion that readers still get" if count else None
 
     def _disagreement(self, manifest: PartitionManifest, known: PartitionState) -> str | None:
         told = manifest.state
         is_settled = manifest.written_at < self.young_from
         if known.delete_state != told.delete_state and (is_settled or _step(told) < _step(known)):
-            return f"tells of the deletion {_said(told.delete_state)}, the metadata of {_said(known.delete_state)}"
+            return f"has the deletion {_said(told.delete_state)}, the metadata {_said(known.delete_state)}"
         if known.delete_state is PartitionDeleteState.FINISHED:
             return None
         ours, theirs = known.log_start_offset, told.log_start_offset
         if ours != theirs and (is_settled or theirs is None or (ours is not None and theirs < ours)):
-            return f"tells of log start {theirs}, the metadata of {ours}"
+            return f"has log start {theirs}, the metadata {ours}"
         if is_settled and (entry := _contradicted(told.lineage, known.lineage)):
-            return f"tells of leader epoch {entry.epoch} from offset {entry.start_offset} on, the metadata do not"
+            return f"has leader epoch {entry.epoch} from offset {entry.start_offset} on, the metadata do not"
         return None
 
 
@@ -108,7 +108,7 @@ def _said(deletion: PartitionDeleteState | None) -> str:
 
 
 def _contradicted(told: Iterable[EpochEntry], known: Iterable[EpochEntry]) -> EpochEntry | None:
-    """Return an entry of `told` whose epoch begins elsewhere in `known`, or whose place is another epoch's there."""
+    """Return an entry of `told` that contradicts `known`: another start of its epoch, or another epoch at its start."""
     starts = {entry.epoch: entry.start_offset for entry in known}
     epochs = {start: epoch for epoch, start in starts.items()}
     for entry in told:

@@ -1,7 +1,7 @@
-"""Which offsets an audit misses, or finds twice, along one partition's lineage.
+"""Find missing offsets, and offsets held twice, along one partition's lineage.
 
-The tiers must meet: what lies between the end of the remote log and the start of the local one, or between our log
-start and the first remote segment, no reader gets any more.
+The tiers must meet: readers cannot get offsets between the end of the remote log and the start of the local one, or
+between our log start and the first remote segment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tiered_storage.remote_log.source.segment_source import (
 
 @dataclass(frozen=True, slots=True)
 class LocalRange:
-    """What an audit has to know of a local log: offsets `log_start_offset` to `stable_offset` (exclusive), leaders."""
+    """A local log for an audit: offsets `log_start_offset` to `stable_offset` (exclusive), and leaders."""
 
     log_start_offset: int
     stable_offset: int
@@ -41,7 +41,7 @@ class LocalRange:
 class LocalLogs:
     """The local logs of what is being copied, as they were before the audit looked at anything else.
 
-    So a remote log only ever reaches further than it must. `unseen` names what could not be looked at, and why.
+    So the remote log can only be ahead of them. `unseen` lists those that could not be read, and why.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LocalLogs:
         is_copied: Callable[[PartitionLog | UnreadablePartition], bool],
         identities: LostIdentities,
     ) -> None:
-        """Look at every partition of `source` now; what fails is noted, and the audit goes on without it."""
+        """Read every partition of `source` now; note failures, and continue without them."""
         self._source = source
         self._is_copied = is_copied
         self._ranges: dict[TopicIdPartition, LocalRange] = {}
@@ -69,11 +69,11 @@ class LocalLogs:
             self.unseen.append(f"local logs were not looked at, nor what is missing between the tiers: {error}")
 
     def range_of(self, partition: TopicIdPartition) -> LocalRange | None:
-        """Return the partition's local log as it was; None if it is not there or not being copied."""
+        """Return the partition's local log at the start; None if there is none or it is not being copied."""
         return self._ranges.get(partition)
 
     def range_now(self, partition: TopicIdPartition) -> LocalRange | None:
-        """Look once more."""
+        """Return the partition's local log now."""
         if partition not in self._ranges:
             return None
         try:
@@ -89,12 +89,12 @@ def offset_anomalies(
     state: PartitionState,
     local: LocalRange | None,
 ) -> Iterator[Anomaly]:
-    """Yield the gaps of one partition, and the segments of its true leaders that another one holds whole.
+    """Yield the gaps of one partition, and the segments on its lineage that another one holds entirely.
 
-    Without `local` gaps are looked for within the remote tier only. What a later leader cut off is given to no reader,
-    however often it is there: it waits for its offsets to end.
+    Without `local`, only gaps within the remote tier are found. Offsets that a later leader truncated are ignored,
+    however many copies there are: no reader gets them, and they expire.
 
-    Before our log start was ever set nothing was promised, so that nothing is missing at either end.
+    Before our log start was first set, nothing is missing at either end.
     """
     lineage = _lineage(state, local)
     coverage = Coverage.of(segments, lineage)
@@ -113,10 +113,10 @@ def offset_anomalies(
 
 
 def partial_overlaps(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
-    """Return how many segments begin inside of another and end after it, of the same leaders as far as both go.
+    """Return how many segments begin inside another and end after it, with the same leaders where they overlap.
 
-    A replica cuts its segments where it likes, so that is ordinary where copies went on from another one: neither can
-    be done without, and readers are given each offset once.
+    Replicas cut segments differently, so this is normal if copying continued from another replica: both are needed, and
+    readers get each offset once.
     """
     return sum(other.end_offset > one.end_offset for one, other in _overlapping(segments))
 
@@ -124,7 +124,7 @@ def partial_overlaps(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
 def reaches_too_far(
     segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState, local: LocalRange | None
 ) -> tuple[int, int] | None:
-    """Return the end of the remote log and that of the stable local one (both inclusive) where the first is later."""
+    """Return the end of the remote log and that of the stable local one (both inclusive) if the first is later."""
     end = None if local is None else Coverage.of(segments, _lineage(state, local)).end_offset
     if local is None or end is None or end < local.stable_offset:
         return None
@@ -136,9 +136,9 @@ def _lineage(state: PartitionState, local: LocalRange | None) -> tuple[EpochEntr
 
 
 def _missing(coverage: Coverage, log_start: int | None, local: LocalRange | None) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of offsets (inclusive) that the remote tier lacks, also those below `log_start`.
+    """Yield the ranges of offsets (inclusive) that the remote tier lacks, including those below `log_start`.
 
-    What is behind its end may be waiting for the next copy: only what the local log does not have any more is missing.
+    Offsets after its end may wait for the next copy: they are missing only if the local log no longer has them.
     """
     if log_start is not None and coverage.ranges and coverage.ranges[0].start_offset > log_start:
         yield log_start, coverage.ranges[0].start_offset - 1
@@ -155,7 +155,7 @@ def _overlapping(
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]]:
     """Yield each finished segment that begins before the end of those before it, with the one that reaches furthest.
 
-    Copies of different leaders may overlap: the lineage says which of them is read.
+    Copies of different leaders may overlap: the lineage decides which of them is read.
     """
     furthest: RemoteLogSegmentMetadata | None = None
     for segment in finished(segments):

@@ -1,4 +1,4 @@
-"""What an audit says: the six kinds of anomaly, each with what it concerns, and the sums by topic."""
+"""The report of an audit: the six kinds of anomaly, the affected objects, and the sums by topic."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFound
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 MOST_ANOMALIES = 10_000
-"""So many anomalies are kept one by one; of an emptied store it is enough to know how many there are."""
+"""How many anomalies are listed one by one; for an emptied store the count is enough."""
 
 _ONLY_SO_MANY = "only the first are named"
 
 
 class AnomalyKind(StrEnum):
-    """What can be wrong, in the words of the field; and that the metadata are older than the store."""
+    """The kinds of anomaly, and that the metadata are older than the store."""
 
     MISSING_OBJECT = "missing object"
     UNREFERENCED_OBJECT = "unreferenced object"
@@ -28,15 +28,15 @@ class AnomalyKind(StrEnum):
 
 
 DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
-"""Objects that are not all that was sent."""
+"""Kinds of anomaly in which an object lacks or changed what was sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One thing that is wrong: with which object, segment or partition, and how.
+    """One anomaly, with the object, segment or partition that it concerns.
 
-    `what` names it for a person. `partition` is None for what belongs to none, `segment_id` where no segment is meant.
-    `is_leftover`: an unreferenced object that a copy or deletion of ours left behind, so that nobody can miss it.
+    `what` names it for people. `partition` is None if it belongs to none, `segment_id` if it concerns no segment.
+    `is_leftover`: an unreferenced object that our copy or deletion left, so that nobody can miss it.
     `offsets` are the first and the last (inclusive) of a gap or an overlap.
     """
 
@@ -50,29 +50,29 @@ class Anomaly:
 
     @property
     def is_of_a_document(self) -> bool:
-        """Whether it is the document of `partition` that is missing, broken, or says other things than the metadata."""
+        """Whether the document of `partition` is missing, corrupt, or contradicts the metadata."""
         return self.kind in DAMAGES and self.partition is not None and self.segment_id is None
 
     @property
     def is_a_doubt(self) -> bool:
-        """Whether it is a reason to keep what is local.
+        """Whether it is a reason to keep local data.
 
-        Not what was left behind, nor that offsets are there twice, nor a document: the metadata have all of that.
+        Orphans, duplicate offsets and documents are not: the metadata have all of it.
         """
         return not self.is_leftover and self.kind is not AnomalyKind.OVERLAP and not self.is_of_a_document
 
     @classmethod
     def of_segment(cls, kind: AnomalyKind, segment: RemoteLogSegmentMetadata, message: str, what: str = "") -> Anomaly:
-        """Return what is wrong with `segment`, or with its object `what`."""
+        """Return an anomaly of `segment`, or of its object `what`."""
         segment_id = segment.segment_id
         return cls(kind, what or str(segment_id), message, segment.topic_id_partition, segment_id.id)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFindings:
-    """How many anomalies an audited topic has that are a doubt (`Anomaly.is_a_doubt`), and the first of them in words.
+    """The number of an audited topic's anomalies that are a doubt (`Anomaly.is_a_doubt`), and the first as text.
 
-    `unread` counts the segments, and the documents of partitions, that could not be read: of them nothing is known.
+    `unread` counts the segments and partition documents that could not be read: their state is unknown.
     """
 
     cluster_id: str
@@ -85,12 +85,12 @@ class TopicFindings:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was looked at (finished segments, objects, bytes of segments) and what was found.
+    """What was audited (finished segments, objects, bytes of segments) and what was found.
 
-    `anomalies` are the first MOST_ANOMALIES; `omitted` counts those after them. `unreferenced` counts the objects that
-    nothing refers to, known leftovers apart. `unread` counts the segments, and the documents of partitions, that could
-    not be read; `unseen` are those of the notices that name local logs which could not be looked at. `topics` tells of
-    every topic that was looked at. It began at `audited_at` (ms).
+    `anomalies` are the first MOST_ANOMALIES; `omitted` counts the others. `unreferenced` counts the unreferenced
+    objects, except known orphans of ours. `unread` counts the segments and partition documents that could not be read;
+    `unseen` are the notices about local logs that could not be read. `topics` has every audited topic. The audit began
+    at `audited_at` (ms).
     """
 
     segments: int
@@ -107,15 +107,15 @@ class AuditReport:
 
     @property
     def anomaly_count(self) -> int:
-        """How many anomalies there are, the omitted ones too."""
+        """The number of anomalies, including omitted ones."""
         return len(self.anomalies) + self.omitted
 
 
 class AuditTally:
-    """Sums up an audit while it goes on, in memory that does not grow with what is wrong."""
+    """Sums up an audit, in memory that does not grow with the number of anomalies."""
 
     def __init__(self, so_far: AuditReport) -> None:
-        """Go on from an earlier part of the same audit, or from one that has seen nothing yet."""
+        """Continue from an earlier part of the same audit, or from an empty report."""
         self.segments = so_far.segments
         self.objects = so_far.objects
         self.size = so_far.size
@@ -136,11 +136,11 @@ class AuditTally:
         return cls(AuditReport(0, 0, 0, (), (), audited_at=now))
 
     def looked_at(self, partition: TopicIdPartition) -> None:
-        """Count in the topic of a partition that is audited."""
+        """Count the topic of an audited partition."""
         self._topic_of(partition)
 
     def add(self, anomalies: Iterable[Anomaly]) -> None:
-        """Take anomalies in."""
+        """Add anomalies."""
         for anomaly in anomalies:
             self._unreferenced += anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover
             if len(self._anomalies) < MOST_ANOMALIES:
@@ -151,9 +151,9 @@ class AuditTally:
                 self._count(anomaly, anomaly.partition)
 
     def could_not_read(self, segment: RemoteLogSegmentMetadata, why: str, *, is_lasting: bool = False) -> None:
-        """Count a segment that an audit knows nothing of; the first of them is told of.
+        """Count a segment whose state is unknown; report the first one.
 
-        Where that `is_lasting`, as another try finds the same, the first of each topic.
+        If that `is_lasting`, since a retry gives the same result, report the first of each topic.
         """
         self._unread += 1
         known = self._topic_of(segment.topic_id_partition)
@@ -162,7 +162,7 @@ class AuditTally:
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def could_not_read_manifest(self, partition: TopicIdPartition, why: str) -> None:
-        """Count what the store keeps of a partition beside its segments, if nobody here understands it."""
+        """Count a partition document that this release cannot read."""
         self._unread += 1
         known = self._topic_of(partition)
         if not known.unread:
@@ -170,7 +170,7 @@ class AuditTally:
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def report(self) -> AuditReport:
-        """Return what came of it."""
+        """Return the report."""
         notices = [*self.unseen, *self.notices]
         if self.young:
             notices.append(f"{self.young} unreferenced objects are younger than remote.log.orphan.grace.ms")
@@ -202,5 +202,5 @@ class AuditTally:
 
 
 def kind_of(error: RemoteObjectCorruptError | RemoteObjectNotFoundError) -> AnomalyKind:
-    """Return what an object is that the store refuses to show as what was sent."""
+    """Return the kind of anomaly of an object that the store refuses to return as sent."""
     return AnomalyKind.MISSING_OBJECT if isinstance(error, RemoteObjectNotFoundError) else AnomalyKind.WRONG_CHECKSUM

@@ -1,8 +1,8 @@
-"""What an audit leaves behind for whoever deletes: a verdict for each topic that it looked at.
+"""The verdicts of an audit for later deletions: one for each audited topic.
 
-What was left behind, and offsets that are there twice, are no reason to keep anything: nothing is missing by them, and
-every byte that trimming relies on is read back before. A quick audit says nothing of bytes, so that its verdict never
-takes the place of a deep one's. An audit of some partitions cannot clear a topic; it can only find it wanting.
+Orphans and duplicate offsets are no reason to keep anything: nothing is missing because of them, and trimming reads
+back every byte that it relies on. A quick audit does not check bytes, so its verdict never replaces a deep one's. An
+audit of some partitions can find fault with a topic, but cannot clear it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tiered_storage.remote_log.selection import Selection
 def keep_verdicts(
     report: AuditReport, safety: Safety, selection: Selection, unreferenced_max_percent: int, *, deep: bool
 ) -> None:
-    """Write down what the audit of `selection` found of each topic; what was not read is not cleared.
+    """Record the verdict of the audit of `selection` on each topic; what was not read is not cleared.
 
-    There is one on the store as a whole, too: of the objects that were read no more than `unreferenced_max_percent` may
-    be unreferenced, known leftovers apart. An audit of some topics can only find the store wanting.
+    There is one on the store as a whole, too: at most `unreferenced_max_percent` of the objects may be unreferenced,
+    known orphans of ours excepted. An audit of some topics can find fault with the store, but cannot clear it.
     """
     of_store = store_verdict(
         report.unreferenced, report.objects, unreferenced_max_percent, report.audited_at, deep=False
@@ -35,7 +35,7 @@ def keep_verdicts(
 
 
 def _verdicts(topic: TopicFindings, audited_at: int, *, deep: bool) -> Iterator[AuditVerdict]:
-    """Yield one for each depth that was looked at: a deep audit looks at all that a quick one does."""
+    """Yield a verdict for each audited depth: a deep audit includes a quick one."""
     for depth in (False, True) if deep else (False,):
         if depth and topic.unread and not topic.anomalies:
             continue

@@ -1,4 +1,4 @@
-"""Holds the leader epochs in batches against a lineage, which decides which copy of an offset readers follow."""
+"""Check the leader epochs in batches against a lineage, which decides which copy of an offset readers get."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class WrongEpoch:
         """Return the error for such a batch of `segment`, read from the object `source`."""
         return RemoteObjectCorruptError(
             f"{segment.topic_id_partition}: {source}: at byte {self.position}: {self}: 'tiered-storage repair --deep' "
-            "copies the segment again where the local log still has it"
+            "copies the segment again if the local log still has it"
         )
 
 
 def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch | None:
-    """Return the first batch that was not written under the epoch which `lineage` gives its offset.
+    """Return the first batch with another leader epoch than `lineage` has for its offset.
 
-    Offsets below the lineage have none to be held against: a broker that keeps epochs stamps every batch, so batches
-    without one (-1) lie only there. What is below -1 is wrong everywhere: no broker stamps that. The batches of `table`
-    rise by offset.
+    Offsets below the lineage are not checked: a broker that keeps epochs stamps every batch, so batches without one
+    (-1) occur only there. Values below -1 are always wrong: no broker writes them. The batches of `table` rise by
+    offset.
     """
     if not len(table):
         return None
@@ -54,7 +54,7 @@ def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch 
     first, last = (bisect_right(starts, int(table.base_offset[row])) for row in (0, -1))
     expected: NDArray[np.int32] | int
     if first == last:
-        # Nearly always: the batches of one window are of one leader.
+        # The usual case: the batches of one window are of one leader.
         expected = epochs[first]
     else:
         entry_of = np.searchsorted(np.array(starts, np.int64), table.base_offset, side="right")

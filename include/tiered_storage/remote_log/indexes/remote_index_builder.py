@@ -1,4 +1,4 @@
-"""Builds what the remote tier adds to a segment, its manifest and its remote index trio, while its batches pass."""
+"""Build what the remote tier adds to a segment, its manifest and its remote index trio, from its batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 64 << 20
 
 _LOG_APPEND_TIME = 0x08
-"""The attribute bit of batches whose records all have the batch's max timestamp, whatever its base timestamp says."""
+"""The attribute bit of batches in which every record has the max timestamp, whatever the base timestamp is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class EncodedRemoteIndexes:
 
     @classmethod
     def of(cls, chunks: Sequence[RemoteLogIndexEntry], base_offset: int) -> Self:
-        """Return the trio of `chunks`, which are those of a segment that begins at `base_offset`."""
+        """Return the trio of `chunks`, those of a segment that begins at `base_offset`."""
         entries = [chunk.to_bytes() for chunk in chunks]
         positions = np.cumsum([0, *(len(entry) for entry in entries[:-1])])[: len(entries)]
         return cls(b"".join(entries), _offset_index(chunks, positions, base_offset), _time_index(chunks, positions))
 
 
 class RemoteIndexBuilder:
-    """Collects the chunks of one segment from its batches, which come in order and without a gap.
+    """Collects the chunks of one segment; feed it the batches in order and without a gap.
 
-    A chunk ends with the batch that brings it to `chunk_bytes` or beyond; the last one may be smaller.
+    A chunk ends with the batch that brings it to `chunk_bytes` or more; the last one may be smaller.
     """
 
     def __init__(self, metadata: RemoteLogSegmentMetadata, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -63,9 +63,9 @@ class RemoteIndexBuilder:
         self._record_count = 0
 
     def append(self, batches: BatchTable) -> None:
-        """Take the next batches; `position` counts from the start of the segment's `.log` file.
+        """Add the next batches; `position` counts from the start of the segment's `.log` file.
 
-        Raises CorruptIndexError if they do not begin if the last ones ended.
+        Raises CorruptIndexError if they do not begin where the previous ones ended.
         """
         if not len(batches):
             return
@@ -96,7 +96,7 @@ class RemoteIndexBuilder:
         return self._closed[-1].position + self._closed[-1].length if self._closed else 0
 
     def _first_rows(self, batches: BatchTable, chunk_start: int) -> list[int]:
-        """Return the rows that begin a chunk, and row 0, where the first chunk began at `chunk_start` at the latest."""
+        """Return the rows that begin a chunk, and row 0; the open chunk began at `chunk_start`."""
         ends = batches.position + batches.size
         rows = [0]
         while True:
@@ -126,7 +126,7 @@ class RemoteIndexBuilder:
 
 
 def chunks_of(batches: BatchTable, first_rows: Sequence[int], object_name: str) -> list[RemoteLogIndexEntry]:
-    """Return the runs of batches that begin at `first_rows`, of which row 0 is one, as chunks of the object."""
+    """Return the runs of batches that begin at `first_rows`, which include row 0, as chunks of the object."""
     starts = np.array(first_rows)
     last_rows = np.append(starts[1:], len(batches)) - 1
     begun = np.where(batches.attributes & _LOG_APPEND_TIME, batches.max_timestamp, batches.base_timestamp)

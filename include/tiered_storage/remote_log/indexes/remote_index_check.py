@@ -1,4 +1,4 @@
-"""Holds a segment's remote index trio against its batches: every chunk, and what both indexes say of the chunks."""
+"""Check a segment's remote index trio against its batches: every chunk, and both indexes of the chunks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 class RemoteIndexCheck:
-    """Makes the trio again from the batches, cut where the remoteLogIndex cuts them, and compares."""
+    """Rebuilds the trio from the batches, with the chunks of the remoteLogIndex, and compares."""
 
     def __init__(self, source: str, segment: RemoteLogSegmentMetadata, contents: Mapping[IndexKind, bytes]) -> None:
         """Check the trio among `contents`, the bundle `source` of `segment`.
@@ -52,7 +52,7 @@ class RemoteIndexCheck:
             self._open = number
 
     def finish(self) -> None:
-        """Say that there are no more batches. Raises CorruptIndexError if the trio is not theirs."""
+        """End the check. Raises CorruptIndexError if the trio does not match the batches."""
         for (position, entry), made in zip(self._entries, self._made, strict=False):
             if entry != made:
                 raise self._disagreement("remoteLogIndex", position, f"it says {entry}, the log {made}")

@@ -8,8 +8,8 @@ Both are runs of fixed entries as in Kafka's `.index` and `.timeindex`, big-endi
     remoteTimeIndex     timestamp         int64   ms; the last timestamp of a chunk that has a later one than all before
                         position          int32   where its entry begins in the remoteLogIndex, bytes
 
-Every chunk has an entry in the first. In the second it has one where it brings a later timestamp, so that the first
-chunk with a record at or after a timestamp is that of the first entry at or after it.
+Every chunk has an entry in the first. In the second only a chunk with a later timestamp than all before has one, so the
+first chunk with a record at or after a timestamp is that of the first entry at or after it.
 
 Source: KIP-405, drafts 27 to 85, section Remote Log Indexes.
 """
@@ -31,7 +31,7 @@ TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("position", ">i4")])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteIndexes:
-    """The remote index trio of one segment, for look-ups; entries of the remoteLogIndex are read when they are met."""
+    """The remote index trio of one segment, for look-ups; entries of the remoteLogIndex are parsed on demand."""
 
     source: str
     base_offset: int

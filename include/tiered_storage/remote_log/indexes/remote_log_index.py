@@ -7,7 +7,7 @@ A chunk is a run of whole batches. `remoteLogIndex` is a run of entries, one for
     crc               uint32   CRC-32 (that of zlib) from first offset to the end of the entry
     first offset      int64    of the chunk's first batch
     last offset       int64    of its last batch, inclusive
-    first timestamp   int64    ms; the smallest that the headers of its batches tell, -1: one tells none
+        first timestamp   int64    ms; the smallest in the headers of its batches, -1: a header has none
     last timestamp    int64    ms; the largest of all its records, -1: none
     data length       int32    bytes of the chunk in the store
     rdi length        int16    bytes of the rdi
@@ -15,7 +15,7 @@ A chunk is a run of whole batches. `remoteLogIndex` is a run of entries, one for
                                of the object below the store's root in UTF-8
 
 No record of a chunk is later than its last timestamp, which is what look-ups need. One may be earlier than its first
-timestamp: a batch's header tells its first record's, and a producer may have put an earlier one after it.
+timestamp: a batch's header has its first record's, and a producer may have put an earlier one after it.
 
 Source: KIP-405, drafts 27 to 85, section Remote Log Indexes. It leaves the rdi and the width of checksums open.
 """
@@ -65,7 +65,7 @@ class RemoteLogIndexEntry:
 def read_entry(raw: bytes, position: int, source: str) -> tuple[RemoteLogIndexEntry, int]:
     """Return the entry at `position` of the remote log index `raw`, and where the next one begins.
 
-    Raises CorruptIndexError, naming `source`, if no whole and sensible entry with the right checksum begins there.
+    Raises CorruptIndexError, naming `source`, if no complete and valid entry with the right checksum begins there.
     """
     end = _entry_end(raw, position, source)
     fixed_position = position + _HEAD.size
@@ -101,7 +101,7 @@ def read_entry(raw: bytes, position: int, source: str) -> tuple[RemoteLogIndexEn
 def iterate_entries(raw: bytes, source: str) -> Iterator[RemoteLogIndexEntry]:
     """Yield all entries of the remote log index `raw`.
 
-    Raises CorruptIndexError for the first that is broken, or whose offsets do not lie above those before it.
+    Raises CorruptIndexError for the first corrupt entry, or the first with offsets not above those before it.
     """
     position, next_offset = 0, 0
     while position < len(raw):
@@ -115,7 +115,7 @@ def iterate_entries(raw: bytes, source: str) -> Iterator[RemoteLogIndexEntry]:
 
 
 def _entry_end(raw: bytes, position: int, source: str) -> int:
-    """Return where the entry at `position` ends, by the length that it says, which fits into `raw`."""
+    """Return the end of the entry at `position` by its length, which fits into `raw`."""
     left = len(raw) - position
     if position < 0 or left < MIN_ENTRY_BYTES:
         raise CorruptIndexError(source, position, f"{max(left, 0)} bytes are less than an entry")

@@ -1,16 +1,16 @@
-"""Work on many segments in groups of whole partitions, for whoever runs groups side by side: Spark, or this process.
+"""Work on many segments in groups of whole partitions, which Spark or this process runs in parallel.
 
-In the work area, under a folder of its own for every try of a run:
+Each try of a run has a folder of its own in the work area:
 
-    job.json              JobDescription, or one with more in it: how many groups; neither the store nor secrets
-    tasks-{group}.jsonl   a line for each piece of work; all of a partition is in one group, in order
-    begun-{group}-{id}    empty: a worker has begun the group, where no second one may
-    result-{group}.jsonl  a line for each piece that ended, written again now and then while the group is worked on
+        job.json              JobDescription, or a subclass: the number of groups; neither the store nor secrets
+        tasks-{group}.jsonl   a line per piece of work; all of a partition is in one group, in order
+        begun-{group}-{id}    empty: a worker has begun the group, so no second one may
+        result-{group}.jsonl  a line per finished piece, rewritten now and then while the group is worked on
 
-and how far each group is (progress.py).
+and the progress of each group (progress.py).
 
-Large partitions are groups of their own, small ones share a group: a task of a worker has its price. What the lines
-say is the matter of each kind of job: copy/job.py has one.
+Large partitions are groups of their own, small ones share a group, since every task of a worker has a cost. Each kind
+of job defines its lines, such as copy/job.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RESULT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What a worker needs beside its tasks: how many groups there are. A kind of job adds fields of its own."""
+    """What a worker needs besides its tasks: the number of groups. A kind of job adds its own fields."""
 
     groups: int
 
@@ -53,7 +53,7 @@ class JobFolder:
         return cls(work.of_job(folder), folder)
 
     def describe(self, description: JobDescription) -> None:
-        """Write job.json, last of all: a job that can be read is whole."""
+        """Write job.json, last of all: a job is complete once it can be read."""
         self.work.write(f"{self.folder}/{DESCRIPTION}", [description], type(description))
 
     def description(self, kind: type[Description]) -> Description:
@@ -62,26 +62,26 @@ class JobFolder:
         return description
 
     def write_tasks(self, number: int, tasks: Iterable[Message], kind: type[Message]) -> None:
-        """Write what group `number` has to do."""
+        """Write the tasks of group `number`."""
         self.work.write(self.path("tasks", number), tasks, kind)
 
     def tasks(self, number: int, kind: type[Message]) -> list[Message]:
-        """Read what group `number` has to do. Raises RemoteObjectNotFoundError."""
+        """Read the tasks of group `number`. Raises RemoteObjectNotFoundError."""
         return self.work.read(self.path("tasks", number), kind)
 
     def claim(self, number: int, first: str) -> bool:
         """Return whether nobody began group `number` before.
 
-        `first` is the id of its first piece of work: another job may have been laid out in this folder before.
+        `first` is the id of its first piece of work: an earlier job may have used this folder.
         """
         return self.work.claim(f"{self.folder}/begun-{number:05d}-{first}")
 
     def write_results(self, number: int, results: Iterable[Message], kind: type[Message]) -> None:
-        """Write what came of group `number` so far, over what was written of it before."""
+        """Write the results of group `number` so far, replacing the earlier ones."""
         self.work.write(self.path("result", number), results, kind)
 
     def results(self, number: int, kind: type[Message]) -> list[Message]:
-        """Read what came of group `number` so far; nothing if its worker has written nothing yet."""
+        """Read the results of group `number` so far; none if its worker has written nothing yet."""
         return self.work.read_if_there(self.path("result", number), kind)
 
     def path(self, kind: str, number: int) -> str:
@@ -90,7 +90,7 @@ class JobFolder:
 
 
 class GroupResults(Generic[Message]):
-    """The results of one group while they come: written down often enough that a dying worker takes few with it."""
+    """The results of one group, written often enough that a dying worker loses few of them."""
 
     def __init__(self, job: JobFolder, number: int, kind: type[Message]) -> None:
         self._job = job
@@ -100,14 +100,14 @@ class GroupResults(Generic[Message]):
         self._written, self._written_at = 0, time.monotonic()
 
     def add(self, result: Message) -> None:
-        """Take one more result in."""
+        """Add one more result."""
         self._results.append(result)
-        # Each writing is of all so far: after an eighth more, many small pieces do not cost their square.
+        # Each write has all results so far: only after an eighth more, so that many small pieces stay cheap.
         if 8 * len(self._results) >= 9 * self._written or time.monotonic() - self._written_at >= RESULT_SECONDS:
             self.write()
 
     def write(self) -> None:
-        """Write all results down; at the end even if there is none."""
+        """Write all results; at the end even if there is none."""
         self._job.write_results(self._number, self._results, self._kind)
         self._written, self._written_at = len(self._results), time.monotonic()
 
@@ -117,8 +117,8 @@ def grouped(
 ) -> Iterator[list[Message]]:
     """Yield groups of whole partitions, each closed as soon as it has GROUP_BYTES or GROUP_TASKS.
 
-    `tasks` come with those of a partition one after the other, in the order in which they are to be done; `size_of`
-    is in bytes.
+    `tasks` come with those of a partition one after the other, in the order in which they must run; `size_of` is in
+    bytes.
     """
     group: list[Message] = []
     for _, of_partition in groupby(tasks, partition_of):

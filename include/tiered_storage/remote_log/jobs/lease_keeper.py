@@ -1,4 +1,4 @@
-"""Keeps leases alive while somebody else does the work, in a thread that ends with the `with` block."""
+"""Renew leases while another thread or process does the work, until the `with` block ends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tiered_storage.remote_log.model import Lease
 def kept_alive(
     leases: Leases, held: Iterable[Lease], duration_ms: int, is_wanted: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Prolong every lease of `held` to `duration_ms` from now, three times within that time, and once at the end.
+    """Renew every lease of `held` to `duration_ms` from now, three times within that time, and once at the end.
 
-    A lease that was taken over is no longer prolonged: the commit will refuse what was done under it. A metadata store
-    that is away for a while is asked again at the next turn. Once `is_wanted` says no, the block's work has been given
-    up: what hangs must not hold a partition for ever.
+    A lease that was taken over is no longer renewed: the commit will refuse its work. If the metadata store is away for
+    a while, the next turn tries again. Once `is_wanted` returns False, the block's work has been given up: hanging work
+    must not hold a partition for ever.
     """
     alive = set(held)
     stop = threading.Event()

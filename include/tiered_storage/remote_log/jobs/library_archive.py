@@ -1,7 +1,7 @@
 """This library as a zip for Spark's workers, named by its content.
 
-Workers unpack it before they import it: the machine code of the kernels is kept beside their sources, which a zip
-cannot do. The same content has the same name, so that it is unpacked and compiled once on every machine.
+Workers unpack it before they import it: the kernels' machine code is cached beside their sources, which does not work
+in a zip. The same content has the same name, so it is unpacked and compiled once per machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def build_library_archive(folder: Path) -> Path:
     archive = folder / f"tiered_storage-{digest.hexdigest()[:16]}.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for path in files:
-            # A fixed time: the archive's bytes, too, depend on nothing but its content.
+            # A fixed time: the archive's bytes depend on nothing but its content.
             entry = zipfile.ZipInfo(str(Path("tiered_storage") / path.relative_to(_PACKAGE)), _STAMP)
             out.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return archive
@@ -38,9 +38,9 @@ def build_library_archive(folder: Path) -> Path:
 
 @contextmanager
 def submit_folder() -> Iterator[Path]:
-    """Give a private temporary folder for what is submitted, removed at the end of the `with`.
+    """Yield a private temporary folder for the submission, removed at the end of the `with` block.
 
-    Those that killed processes left are removed first: a folder in use is locked.
+    Those of killed processes are removed first: a folder in use is locked.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_SUBMITTED}*"):
         if (lock := _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB)) is not None:
@@ -48,7 +48,7 @@ def submit_folder() -> Iterator[Path]:
             os.close(lock)
     folder = Path(tempfile.mkdtemp(prefix=_SUBMITTED))
     while (lock := _locked(folder, fcntl.LOCK_SH)) is None:
-        # Somebody took it for a left one before it was locked.
+        # Another process took it for an abandoned one before it was locked.
         folder = Path(tempfile.mkdtemp(prefix=_SUBMITTED))
     try:
         yield folder
@@ -58,7 +58,7 @@ def submit_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path, how: int) -> int | None:
-    """Return what holds the lock until it is closed; None if the folder is gone, locked, or somebody else's."""
+    """Return the descriptor that holds the lock until it is closed; None if the folder is gone, locked, or foreign."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -17,7 +17,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class CopyFailure:
-    """Why a copy did not succeed: the error's class, its message, and whether another try may help."""
+    """Why a copy failed: the error's class, its message, and whether a retry may help."""
 
     error: str
     message: str
@@ -52,7 +52,7 @@ def from_lines(raw: bytes, kind: type[Message], source: str) -> list[Message]:
 
 
 def _adapter(kind: type[Message]) -> TypeAdapter[Message]:
-    """Return what reads and writes messages of `kind`; making one takes longer than many messages do."""
+    """Return the cached reader and writer of `kind`; creating one takes longer than handling many messages."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]

@@ -1,10 +1,10 @@
-"""How far a job in groups is, told by its workers and watched by whoever started it.
+"""The progress of a job in groups: its workers report it, and the process that started the job watches it.
 
-Beside the tasks of its group (groups.py) every worker leaves
+Beside the tasks of its group (groups.py) every worker writes
 
     progress-{group}.jsonl   GroupProgress: one line, written again every PROGRESS_SECONDS and at the group's end
 
-A byte has moved once it was read, checked, and asked for no more: where the disk or the store hangs, none does.
+A byte counts once it was read, checked, and handed on: if the disk or the store hangs, none does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tiered_storage.remote_log.progress import SAY_SECONDS, Progress
 PROGRESS_SECONDS = 5.0
 _RATE_SECONDS = 120.0
 _NOT_BEGUN = 64
-"""Groups begin about in order: behind so many that have not, none is looked for."""
+"""Groups begin about in order: after this many that have not begun, none is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """What one worker has done of its group: pieces that ended, one way or the other, and bytes that moved."""
+    """A worker's progress on its group: pieces that ended, successfully or not, and bytes moved."""
 
     pieces: int = 0
     bytes: int = 0
@@ -39,9 +39,9 @@ class GroupProgress:
 
 
 class ProgressLog:
-    """Writes down how far one group is, from a thread of its own, while a `with` block works on it.
+    """Writes the progress of one group, from a thread of its own, while a `with` block works on it.
 
-    What cannot be written is left to the next turn: nothing fails for want of a progress report.
+    A failed write is retried at the next turn: a progress report never fails the work.
     """
 
     def __init__(self, job: JobFolder, number: int, seconds: float = PROGRESS_SECONDS) -> None:
@@ -60,7 +60,7 @@ class ProgressLog:
             self._bytes += size
 
     def ended(self) -> None:
-        """Count a piece of work that ended, one way or the other."""
+        """Count a piece of work that ended, successfully or not."""
         with self._lock:
             self._pieces += 1
 
@@ -87,7 +87,7 @@ class ProgressLog:
 
 @dataclass(frozen=True, slots=True)
 class JobSize:
-    """What a job has to do: groups, pieces of work in them, and bytes."""
+    """The size of a job: groups, pieces of work in them, and bytes."""
 
     groups: int
     pieces: int
@@ -95,11 +95,11 @@ class JobSize:
 
 
 class JobWatch:
-    """Looks at a job's progress while a `with` block waits for the job, says it, and notices where it hangs.
+    """Watches a job's progress while a `with` block waits for the job, reports it, and notices if it hangs.
 
-    `say` gets the progress every `say_seconds`, `on_stuck` is called once when no byte has moved and nothing has ended
-    for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. Behind the block, `progress`
-    is how far the job came, and `stuck` why it was given up, None if it was not.
+    `say` gets the progress every `say_seconds`; `on_stuck` is called once when no byte has moved and nothing has ended
+    for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. After the block, `progress`
+    is the final progress, and `stuck` why the job was given up, None if it was not.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class JobWatch:
         self.stuck: CopyFailure | None = None
 
     def look(self) -> None:
-        """Read what the workers have told by now; call `say` and `on_stuck` where it is time."""
+        """Read the workers' reports; call `say` and `on_stuck` if it is time."""
         now = self._measure()
         if now - self._said_at >= self._say_seconds:
             self._said_at = now
@@ -174,7 +174,7 @@ class JobWatch:
     def _give_up(self) -> None:
         stuck = CopyStuckError(
             f"no byte moved for {self._stuck_after:g} s (copy.stuck.after.ms), at {self.progress}: the job was ended, "
-            "and what it had not finished is left to the next run; look at the disks that it read and at the store"
+            "and the next run does the rest; check the disks that it read and the store"
         )
         self.stuck = CopyFailure.of(stuck)
         self._on_stuck()
@@ -194,7 +194,7 @@ class JobWatch:
                     return
 
     def _read(self, number: int) -> GroupProgress | None:
-        # A work area that is away for a moment tells nothing new, that is all.
+        # If the work area is away for a moment, nothing is lost but news.
         with suppress(TieredStorageError, OSError):
             found = self._job.work.read_if_there(self._job.path("progress", number), GroupProgress)
             return found[0] if found else None

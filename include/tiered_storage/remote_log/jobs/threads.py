@@ -1,4 +1,4 @@
-"""Runs the groups of a job in threads of this process, and leaves them behind where they hang."""
+"""Run the groups of a job in threads of this process, and abandon those that hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobThreads:
         ]
 
     def run(self) -> None:
-        """Run all groups; raises what the first that breaks down raises. Returns at once after `give_up`."""
+        """Run all groups; re-raise the first exception. Returns at once after `give_up`."""
         if not self._threads:
             return
         for thread in self._threads:
@@ -38,7 +38,7 @@ class JobThreads:
             raise self._failure
 
     def give_up(self) -> None:
-        """Wait no longer, and begin no other group."""
+        """Stop waiting, and begin no other group."""
         self._is_over.set()
 
     def _run(self) -> None:

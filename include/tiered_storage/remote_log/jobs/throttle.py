@@ -1,4 +1,4 @@
-"""Keeps whoever moves bytes within so many a second, so that a check in the background leaves room for others."""
+"""Limit a byte rate, so that a check in the background leaves bandwidth for others."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ UNLIMITED = -1
 
 
 class RateLimit:
-    """Lets `bytes_per_second` pass, counted from the first; -1 lets all pass. For one thread.
+    """Allows `bytes_per_second`, counted from the first; -1: no limit. For one thread.
 
-    What was not used in a pause is not saved up: after one the rate holds as before.
+    Bytes unused in a pause are not saved up: afterwards the same rate holds.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class RateLimit:
         self._free_at = now()
 
     def spend(self, size: int) -> None:
-        """Say that `size` bytes have passed; return once they may have."""
+        """Report that `size` bytes have passed; return once they are allowed."""
         if not self._seconds_a_byte:
             return
         now = self._now()
@@ -37,7 +37,7 @@ class RateLimit:
 
 
 class ToldLimit(RateLimit):
-    """A rate limit that tells `on_spent` of the bytes that passed."""
+    """A rate limit that reports the bytes that passed to `on_spent`."""
 
     def __init__(self, limit: RateLimit, on_spent: Callable[[int], None]) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""Where a run's steps leave messages for one another: small files of JSON lines under work.url.
+"""The messages between the steps of a run: small files of JSON lines under work.url.
 
-Whoever may write there could otherwise make a task delete, or a worker read and write, what they like. So the last line
-of every message is a signature: an HMAC-SHA256 over its path and its content, with a key that only the metadata have.
-The workers of a job get a key of their own, derived from that key and the job's folder: they can sign results of that
-job, and neither plans nor messages of other jobs. Reports, which only people read, are not signed.
+Anybody with write access there could otherwise make a task delete, or a worker read and write, anything. So the last
+line of every message is a signature: an HMAC-SHA256 over its path and its content, with a key that only the metadata
+have. The workers of a job get a key derived from that key and the job's folder: they can sign results of that job, but
+neither plans nor messages of other jobs. Reports, which only people read, are not signed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tiered_storage.remote_log.storage.object_client import ObjectClient
 Message = TypeVar("Message")
 
 MOST_MESSAGE_BYTES = 1 << 30
-"""So long may a signed message be: a plan has one line a segment, of some 1 KiB."""
+"""The maximum size of a signed message in bytes: a plan has one line per segment, of about 1 KiB."""
 
 MOST_REPORT_BYTES = 5_000_000
-"""So long may a report be that is shown: a task's figures are far shorter."""
+"""The maximum size of a report in bytes; a task's figures are far smaller."""
 
 _READS = 2
-"""A file that its writer replaces between the look at its size and the read comes in part: it is read once more."""
+"""How often a file is read again if its writer replaces it between the look at its size and the read."""
 
 
 class WorkArea:
-    """Messages by path; a path is written whole or not at all, and may be written again.
+    """Messages by path; a path is written atomically, and may be written again.
 
-    `key` returns what signs messages, and is asked when the first one is written or read; without it there are only
-    reports.
+    `key` returns the key that signs messages, and is called when the first one is written or read; without it only
+    reports can be used.
     """
 
     def __init__(self, url: str, client: ObjectClient, key: Callable[[], bytes] | None = None) -> None:
@@ -42,15 +42,15 @@ class WorkArea:
         self._key = key
 
     def write(self, path: str, messages: Iterable[Message], kind: type[Message]) -> None:
-        """Write `messages` at `path`, signed, replacing what is there."""
+        """Write `messages` to `path`, signed, replacing earlier ones."""
         content = to_lines(messages, kind)
         self._put(path, content + self._signature(path, content))
 
     def read(self, path: str, kind: type[Message]) -> list[Message]:
         """Read the messages at `path`.
 
-        Raises RemoteObjectNotFoundError, UntrustedMessageError if their signature is not that of this path, content and
-        key, and ConfigurationError for broken ones and for more than MOST_MESSAGE_BYTES.
+        Raises RemoteObjectNotFoundError, UntrustedMessageError if their signature does not match this path, content and
+        key, and ConfigurationError for corrupt ones and for more than MOST_MESSAGE_BYTES.
         """
         for _ in range(_READS):
             raw = self._raw(path, MOST_MESSAGE_BYTES)
@@ -59,8 +59,8 @@ class WorkArea:
                 return from_lines(content, kind, f"{self.url}/{path}")
         raise UntrustedMessageError(
             f"{self.url}/{path}: was not written by this remote log, or was changed or moved since: nothing of it was "
-            "carried out; see who may write to work.url, then start the run again (a run from before an upgrade, or "
-            "from before the metadata were rebuilt, has to be started again too)"
+            "executed; check who can write to work.url, then start the run again (also a run from before an upgrade, "
+            "or from before the metadata were rebuilt)"
         )
 
     def read_if_there(self, path: str, kind: type[Message]) -> list[Message]:
@@ -71,13 +71,13 @@ class WorkArea:
             return []
 
     def write_report(self, path: str, items: Iterable[Message], kind: type[Message]) -> None:
-        """Write `items` at `path` for people and their programs, without a signature, replacing what is there."""
+        """Write `items` to `path` for people and their programs, unsigned, replacing an earlier report."""
         self._put(path, to_lines(items, kind))
 
     def read_report(self, path: str, kind: type[Message]) -> list[Message]:
-        """Read the report at `path`, only to show it: whoever may write to the work area may have written it.
+        """Read the report at `path`, only to show it: anybody with write access to the work area may have written it.
 
-        None if it does not exist. Raises ConfigurationError for a broken one and for more than MOST_REPORT_BYTES.
+        None if it does not exist. Raises ConfigurationError for a corrupt one and for more than MOST_REPORT_BYTES.
         """
         try:
             return from_lines(self._raw(path, MOST_REPORT_BYTES), kind, f"{self.url}/{path}")
@@ -85,26 +85,26 @@ class WorkArea:
             return []
 
     def claim(self, path: str) -> bool:
-        """Return whether nobody called this with `path` before; an empty file there says so from now on."""
+        """Return whether this is the first claim of `path`; create an empty file there."""
         return self._client.create(path, b"")
 
     def of_job(self, folder: str) -> Self:
-        """Return the same work area with the key of the job in `folder` alone."""
+        """Return the same work area with only the key of the job in `folder`."""
         return type(self)(self.url, self._client, lambda: _authentication(self.key, b"job", folder))
 
     @property
     def key(self) -> bytes:
-        """What signs messages here."""
+        """The key that signs messages here."""
         if self._key is None:
             raise UntrustedMessageError(f"{self.url}: was opened for reports only, and has no key for messages")
         return self._key()
 
     def names(self, folder: str) -> list[str]:
-        """Return the paths, below `folder`, of all that lies in it and in the folders below."""
+        """Return the paths of all files in `folder` and below it, relative to it."""
         return [found.name.removeprefix(f"{folder}/") for found in self._client.list(folder)]
 
     def content(self, path: str, most: int) -> bytes:
-        """Return the bytes at `path`, only to show them: the first `most` where there are more.
+        """Return the bytes at `path`, only to show them; at most the first `most`.
 
         Raises RemoteObjectNotFoundError.
         """
@@ -119,8 +119,8 @@ class WorkArea:
         size = self._client.size(path)
         if size > most:
             raise ConfigurationError(
-                f"{self.url}/{path}: it has {size} bytes, more than the {most} that are read of such a file: see who "
-                "may write to work.url"
+                f"{self.url}/{path}: it has {size} bytes, more than the limit of {most} for such a file: check who can "
+                "write to work.url"
             )
         return self._client.get_range(path, 0, size)
 
@@ -138,5 +138,5 @@ def _content(raw: bytes) -> bytes:
 
 
 def _authentication(key: bytes, purpose: bytes, path: str, content: bytes = b"") -> bytes:
-    # No path has a zero byte in it, so that what is authenticated can be read in one way only.
+    # No path contains a zero byte, so the authenticated text is unambiguous.
     return hmac.digest(key, b"\0".join((purpose, path.encode(), content)), hashlib.sha256)

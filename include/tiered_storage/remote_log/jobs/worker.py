@@ -1,8 +1,8 @@
-"""What a worker of a job in groups begins with: the job and its store, opened as whoever submitted the job says.
+"""The start of a worker in a job of groups: the job and its store, opened as the submitter of the job specified.
 
-Which store it is, the class that reaches it and its secrets come from the submitter alone (JobAccess), never from a
-file of the work area: a worker hands that class the secrets. The submitter gives them to the driver in one variable of
-its environment, all else by arguments; workers get both with each group. work_area.py says what the job's key signs.
+The store, its class and its secrets come only from the submitter (JobAccess), never from a file of the work area: a
+worker passes the secrets to that class. The submitter gives the secrets to the driver in one environment variable, and
+everything else by arguments; workers get both with each group. work_area.py defines what the job's key signs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 from tiered_storage.settings.settings import Settings
 
 JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"
-"""The variable that has the job's secrets in the environment of whoever hands the groups out."""
+"""The environment variable with the job's secrets, for the process that hands the groups out."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """Which store it is and where; no secrets."""
+    """The store and its location, without secrets."""
 
     storage_class: str
     storage_url: str
@@ -38,7 +38,7 @@ class StoreAccess:
 
     @classmethod
     def of(cls, settings: Settings, options: ObjectStoreOptions) -> Self:
-        """Describe the store of `settings`, reached as `options` say."""
+        """Return the store of `settings`, reached by `options`."""
         return cls(
             settings.remote_log_storage_manager_class_name,
             settings.rsm_config_url,
@@ -57,7 +57,7 @@ class StoreAccess:
         return TypeAdapter(type(self)).dump_json(self).decode()
 
     def options(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
-        """Return how the store is reached with the keys of `secrets`."""
+        """Return how to reach the store with the keys of `secrets`."""
         return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
 
     def open(self, secrets: ObjectStoreOptions) -> RemoteStorageManager:
@@ -67,9 +67,9 @@ class StoreAccess:
 
 @dataclass(frozen=True, slots=True)
 class JobSecrets:
-    """The key that signs a job's messages (hexadecimal), and what logs in to its store.
+    """The key that signs a job's messages (hexadecimal), and the credentials of its store.
 
-    What is None comes from the usual places of the worker's machine; see ObjectStoreOptions.
+    None stands for the usual sources of the worker's machine; see ObjectStoreOptions.
     """
 
     signing_key: str = field(repr=False)
@@ -79,7 +79,7 @@ class JobSecrets:
 
     @property
     def options(self) -> ObjectStoreOptions:
-        """What logs in to the store, and nothing else."""
+        """The credentials of the store, and nothing else."""
         return ObjectStoreOptions(
             access_key_id=self.access_key_id,
             secret_access_key=self.secret_access_key,
@@ -109,7 +109,7 @@ class JobAccess:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of the job's program, which all users of a machine can read: no secrets."""
+        """The arguments of the job's program, without secrets: all users of a machine can read them."""
         return ["--work-url", self.work_url, "--job", self.folder, "--store", self.store.to_text()]
 
     @property
@@ -119,7 +119,7 @@ class JobAccess:
 
     @property
     def options(self) -> ObjectStoreOptions:
-        """How the job's store, and all else at the same endpoint, is reached."""
+        """How to reach the job's store, and everything else at the same endpoint."""
         return self.store.options(self.secrets.options)
 
     @contextmanager
@@ -133,7 +133,7 @@ class JobAccess:
 
 @dataclass(frozen=True, slots=True)
 class OpenedJob(Generic[Description]):
-    """A job with all that a worker needs for it."""
+    """A job with everything that a worker needs for it."""
 
     folder: JobFolder
     description: Description
@@ -144,8 +144,8 @@ class OpenedJob(Generic[Description]):
 def opened_job(access: JobAccess, kind: type[Description]) -> Iterator[OpenedJob[Description]]:
     """Open a job described by a `kind`, and its store, for a `with`.
 
-    Raises RemoteObjectNotFoundError if there is no such job, UntrustedMessageError, and ConfigurationError if it
-    is of another kind.
+    Raises RemoteObjectNotFoundError if there is no such job, UntrustedMessageError, and ConfigurationError if it is of
+    another kind.
     """
     with access.files() as job:
         description = job.description(kind)

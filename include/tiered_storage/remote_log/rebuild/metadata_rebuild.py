@@ -1,11 +1,11 @@
-"""Makes the metadata again from the store alone, into a metadata store that knows nothing yet.
+"""Rebuild the metadata from the store alone, into an empty metadata store.
 
-Every whole segment is known again as a finished copy, with log starts, lineages and deletions as the store's documents
-tell them. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
-others hold. Where no document tells our log start, none is made up: what nobody decided ends nothing. Fencing
-numbers go on so far above all that were ever given that no run of before can pass for a holder, and whoever deletes has
-to be allowed to again. Only at the very end the store is bound to the new metadata: until then, and for good if this
-ends early, it belongs to the old ones.
+Every complete segment becomes a finished copy again, with log starts, lineages and deletions from the store's
+documents. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
+others hold. If no document has our log start, none is invented: only decisions expire anything. Fencing numbers
+continue so far above all earlier ones that no earlier run can pass for a holder, and deletion must be allowed again.
+The store is bound to the new metadata only at the very end: if the rebuild ends early, the store still belongs to the
+old ones.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_right
 from tiered_storage.settings.settings import Settings
 
 FENCING_JUMP = 2**32
-"""More leases than anybody takes of a partition between two looks at the store."""
+"""More leases than anybody takes of a partition between two reads of the store."""
 
 _OWNER = "rebuild-metadata"
 _LEASE_MS = 3_600_000
 
 
 def above_all(partition: TopicIdPartition, newest: int) -> int:
-    """Return a fencing number far above `newest`, the highest that anybody saw of `partition`.
+    """Return a fencing number far above `newest`, the highest one seen of `partition`.
 
-    Raises RemoteObjectCorruptError if there is none: then an object in the store has a number that no lease had.
+    Raises RemoteObjectCorruptError if there is none: then an object in the store has an impossible number.
     """
     if newest + FENCING_JUMP <= HIGHEST_NUMBER:
         return newest + FENCING_JUMP
@@ -75,15 +75,15 @@ def above_all(partition: TopicIdPartition, newest: int) -> int:
 
 
 SeedTopic: TypeAlias = Callable[[TopicIdPartition], Topic]
-"""Tells what holds for the topic of a partition before a person decides anything."""
+"""Returns the initial decision for the topic of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What is known again: partitions, finished segments and their bytes; what was never finished; and what is not.
+    """The rebuilt partitions, finished segments and bytes; the unfinished ones; and what could not be rebuilt.
 
-    `marked` were to go before, and still are. Partitions of which nothing is left do not count. `unreadable` also names
-    damaged segments of which there is another copy. `notices` tell what is known no longer, and maybe never was.
+    `marked` were marked before, and still are. Deleted partitions do not count. `unreadable` also lists damaged
+    segments that have another copy. `notices` report what is no longer known, and maybe never was.
     """
 
     partitions: int
@@ -96,7 +96,7 @@ class RebuildReport:
 
 
 class MetadataRebuild:
-    """Fills `store` with what `storage` tells; with None in its place, only looks."""
+    """Fills `store` from `storage`; with None for `store`, only reads."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class MetadataRebuild:
         clock: Clock,
         seed_topic: SeedTopic,
     ) -> None:
-        """Topics are taken as `seed_topic` tells them, except their rights to delete."""
+        """`seed_topic` gives the initial decisions on topics; rights to delete are withheld."""
         self._storage = storage
         self._store = store
         self._clock = clock
@@ -114,9 +114,9 @@ class MetadataRebuild:
         self._newest_copy = 0
 
     def read(self) -> RebuildReport:
-        """Read the whole store, partition by partition, and write down what it tells.
+        """Read the whole store, partition by partition, and record its content.
 
-        Raises what store and metadata raise. Nothing of the store is changed.
+        Raises what store and metadata raise. The store is not changed.
         """
         partitions = segments = size = unfinished = marked = 0
         unreadable: list[Finding] = []
@@ -135,21 +135,22 @@ class MetadataRebuild:
         return RebuildReport(partitions, segments, size, unfinished, tuple(unreadable), marked, tuple(notices))
 
     def take_over(self, store: MetadataStore) -> None:
-        """Let the store belong to the new metadata, which know all of it by now. Raises what the store raises.
+        """Bind the store to the new metadata, which are complete now. Raises what the store raises.
 
-        Where it raises, nobody can say to which metadata the store belongs: this may be done again.
+        After an exception it is unknown to which metadata the store belongs: call this again.
         """
         self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
         if self._newest_copy:
-            # Not the store's generation nor marks: a rebuild writes both by an unchecked clock, and may be repeated.
+            # Not the store's generation or marks: a rebuild writes both by an unchecked clock, and may be repeated.
             store.clock_reading.record(ClockReading.of_newest_time(self._newest_copy))
         GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
-        # Not before: while the old metadata may still be used, no lease that they never gave may show in the store.
+        # Not earlier: while the old metadata may still be used, the store must not show a lease that they never
+        # granted.
         for document in self._documents:
             self._storage.partition_manifests.write(document)
 
     def _know_again(self, stored: StoredPartition, store: MetadataStore) -> PartitionManifest:
-        """Write down all of one partition, and return the document that the store is to have of it."""
+        """Record everything of one partition, and return its new document for the store."""
         partition = stored.topic_id_partition
         seeded = self._seed_topic(partition)
         store.topics.put(replace(seeded, local_deletion_allowed=False, remote_deletion_allowed=False))
@@ -168,7 +169,7 @@ class MetadataRebuild:
         self._add_finished((*stored.finished, *going), lease, store)
         self._mark([segment.segment_id for segment in going], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
-        # Not before: a partition that is to go takes no segments.
+        # Not earlier: a partition under deletion takes no segments.
         self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
         marked = StoredState.of(state, (), going).marked
@@ -201,7 +202,7 @@ class MetadataRebuild:
         _step(updates, lease, store)
 
     def _add_unfinished(self, unfinished: Sequence[SegmentObjectName], lease: Lease, store: MetadataStore) -> None:
-        """Make known what is no part of the log, so that it is deleted in the ordinary way, after its grace time."""
+        """Record unfinished segments, so that they are deleted in the ordinary way, after their grace time."""
         now = self._clock()
         _add(
             [
@@ -239,11 +240,11 @@ class MetadataRebuild:
 
 
 def _state_of(stored: StoredPartition) -> PartitionState:
-    """Return what is known of a partition: what its document tells, as far as it still holds.
+    """Return the state of a partition: that of its document, as far as it still holds.
 
-    Where none tells our log start, the first commit decides it, by the local log. But below what is finished something
-    may lie whole that is not known: then our log begins at 0, so that nothing of it is taken for ended, and audits name
-    what is missing. A deletion that had ended begins again where anything of it showed up.
+    If no document has our log start, the first commit sets it from the local log. But if complete, unrecorded
+    segments may lie below the finished ones, our log begins at 0, so that they do not count as expired, and audits
+    report the gap. A deletion that was FINISHED begins again if any object of the partition exists.
     """
     state = PartitionState() if stored.document is None else stored.document.state
     if state.delete_state is PartitionDeleteState.FINISHED and stored.is_anything_left:
@@ -270,10 +271,10 @@ def _step(updates: Sequence[RemoteLogSegmentMetadataUpdate], lease: Lease, store
 def rebuild_metadata(
     settings: Settings, options: ObjectStoreOptions, clock: Clock, into: Path | None = None, *, dry_run: bool = False
 ) -> RebuildReport:
-    """Make the metadata again from the store, into the file `into`, or else where the settings have them.
+    """Rebuild the metadata from the store, into the file `into`, or else where the settings have them.
 
-    Where it ends early there is no such file, and it may be done again. A dry run only reads the store. Raises
-    ConfigurationError where that file is there, also when all is read; where the store holds nothing of ours; and for a
+    If it ends early, the file does not exist, and the rebuild may be repeated. A dry run only reads the store. Raises
+    ConfigurationError if the file exists, also at the end of the rebuild; if the store holds nothing of ours; and for a
     user's own RemoteStorageManager.
     """
     path = new_metadata_path(settings, into)
@@ -299,9 +300,9 @@ def rebuild_metadata(
 
 @contextmanager
 def _built_aside(path: Path) -> Iterator[Path]:
-    """Yield where to build the file, whose name `path` it gets at the end of the block, if that ends well.
+    """Yield a path to build the file at, which is renamed to `path` at the end of the block if that succeeds.
 
-    Raises ConfigurationError if nothing can be written there, or a file of that name came meanwhile.
+    Raises ConfigurationError if nothing can be written there, or the file was created meanwhile.
     """
     with ExitStack() as ending:
         try:
@@ -309,7 +310,7 @@ def _built_aside(path: Path) -> Iterator[Path]:
             directory = ending.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent))
         except OSError as error:
             raise ConfigurationError(
-                f"{path}: the metadata cannot be made there ({error.strerror}): name another file with --into"
+                f"{path}: cannot create the metadata there ({error.strerror}): name another file with --into"
             ) from error
         built = Path(directory, path.name)
         yield built
@@ -321,15 +322,15 @@ def _built_aside(path: Path) -> Iterator[Path]:
 
 
 def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
-    """Return the file that a rebuild would make.
+    """Return the file that a rebuild would create.
 
-    Raises ConfigurationError if it is there, or a log of it, and for one inside a log directory.
+    Raises ConfigurationError if it or its log exists, and for one inside a log directory.
     """
     path = into.expanduser().absolute() if into else sqlite_path(settings.rlmm_config_url.get_secret_value())
     for log_dir in settings.log_dirs:
         if path.resolve().is_relative_to(log_dir.resolve()):
             raise ConfigurationError(f"{path} is inside {log_dir} of log.dirs: name a file outside of it")
-    # SQLite would put what an old log holds into the new file.
+    # SQLite would add the content of an old log to the new file.
     for suffix in ("", "-wal", "-journal"):
         found = path.with_name(path.name + suffix)
         if found.exists():
@@ -339,13 +340,13 @@ def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
 
 def _is_there(path: Path) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} is there: a rebuild makes a new file, never changes one; move this one away, with the files "
-        "beside it that begin alike, or name another with --into"
+        f"{path} exists: a rebuild creates a new file and never changes one; move this one away, with the files "
+        "beside it whose names begin with its name, or name another with --into"
     )
 
 
 def store_holder(settings: Settings, options: ObjectStoreOptions) -> str | None:
-    """Return a sentence for people: whose the store is, and who used it last, when and for what; None: it is empty.
+    """Return a sentence for people: which metadata the store belongs to, and its last use; None: it is empty.
 
     Raises what the store raises.
     """
@@ -372,7 +373,7 @@ def _ensure_something_is_there(storage: ListableStorage, settings: Settings, clo
         if parse_partition_folder(found.name) is not None:
             return
         has_identity = has_identity or found.name == STORE_IDENTITY
-    # A store.json alone, even a damaged one, is what a first copy left whose metadata are lost.
+    # A store.json alone, even a damaged one, is from a first copy whose metadata are lost.
     if not has_identity or _is_any_copied(settings, clock):
         raise ConfigurationError(
             f"{settings.rsm_config_url} holds no partition of a remote log: is the URL right, and the disk mounted?"
@@ -380,7 +381,7 @@ def _ensure_something_is_there(storage: ListableStorage, settings: Settings, clo
 
 
 def _is_any_copied(settings: Settings, clock: Clock) -> bool:
-    """Return whether the metadata of the settings, beside which others are made, know of a finished segment."""
+    """Return whether the metadata of the settings, beside the new ones, have a finished segment."""
     with suppress(RemoteMetadataError), open_metadata(settings, clock) as store:
         return any(
             segment.state is SegmentState.COPY_SEGMENT_FINISHED

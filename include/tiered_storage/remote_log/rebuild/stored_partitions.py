@@ -1,9 +1,9 @@
-"""What the store alone tells of its partitions: whole segments by their manifests, and what else lies there.
+"""The partitions in the store: complete segments by their manifests, and all other objects.
 
-A segment with a commit marker is whole; all that the metadata knew of it is in its bundle. What has none was never
-finished, or was being deleted: nobody may read it again. What was only marked for deletion is told by the partition's
-document: by its id, by our log start above it, or by the deletion of the whole partition. Of what is there twice each
-copy is read back, and a damaged one is not taken for a finished copy again.
+A segment with a commit marker is complete; its bundle has all its metadata. One without was never finished, or was
+being deleted: it must not become visible. The partition document shows what was marked for deletion: by id, by our log
+start above it, or by the deletion of the whole partition. If there are several copies of the same offsets, each is read
+back, and a damaged one does not become a finished copy.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentOb
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 READERS = 8
-"""Manifests that are read at once: most of the time goes by waiting for the store."""
+"""How many manifests are read at once: most of the time is spent waiting for the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """One partition: its whole segments, as finished copies; one name of each that is not; and what is unreadable.
+    """One partition: its complete segments, as finished copies; one object name of each other one; and unreadable ones.
 
-    `marked` are whole too, and were to go before. `hidden_start` is the first offset of what is whole, or may be, and
-    yet is known as neither: its commit marker is missing, or it is unreadable; None if there is no such thing.
-    `damaged` are those of which other, whole ones hold every offset; `unreadable` names them too.
-    `document` is what the store keeps beside the segments: the newest that can be read, None if there is none.
-    `newest_number` is the highest lease that wrote one, readable or not. `notices` tell what nobody knows any more.
+    `marked` are complete too, and were marked. `hidden_start` is the first offset of what is, or may be, complete but
+    is in neither: its commit marker is missing, or it is unreadable; None if there is no such segment. `damaged` are
+    those whose every offset other, complete ones hold; `unreadable` lists them too. `document` is the newest readable
+    partition document, None if there is none. `newest_number` is the highest lease that wrote one, readable or not.
+    `notices` report what is no longer known.
     """
 
     topic_id_partition: TopicIdPartition
@@ -61,18 +61,18 @@ class StoredPartition:
 
     @property
     def is_gone(self) -> bool:
-        """Whether all of it was deleted, and nothing is there but the document that says so."""
+        """Whether all of it was deleted, and only the document that records this exists."""
         state = None if self.document is None else self.document.state.delete_state
         return state is PartitionDeleteState.FINISHED and not self.is_anything_left
 
     @property
     def is_known(self) -> bool:
-        """Whether there is any segment that can be known again."""
+        """Whether there is any segment to rebuild."""
         return bool(self.finished or self.unfinished or self.damaged or self.marked)
 
     @property
     def newest_copy(self) -> int:
-        """When the newest whole segment was copied (ms); 0 if there is none."""
+        """The time of the newest complete copy (ms); 0 if there is none."""
         return max((segment.event_timestamp for segment in (*self.finished, *self.marked)), default=0)
 
     @property
@@ -84,7 +84,7 @@ class StoredPartition:
 def stored_partitions(storage: ListableStorage) -> Iterator[StoredPartition]:
     """Yield every partition that has a folder in the store, holding one at a time in memory.
 
-    Raises ConfigurationError if a topic id goes by two names: then nobody can say which of them is meant.
+    Raises ConfigurationError if a topic id has two names: then it is unknown which one is right.
     """
     names: dict[tuple[str, str], str] = {}
     with ThreadPoolExecutor(READERS) as readers:
@@ -95,7 +95,7 @@ def stored_partitions(storage: ListableStorage) -> Iterator[StoredPartition]:
             if known != partition.topic:
                 raise ConfigurationError(
                     f"the topic id {partition.topic_id} has folders of two names in the store, {known} and "
-                    f"{partition.topic}: move the one that is not the topic's out of the store, and begin again"
+                    f"{partition.topic}: move the wrong one out of the store, and start again"
                 )
             yield _read(partition, listed, storage, readers)
 
@@ -109,7 +109,7 @@ def _read(
     try:
         document, newest, broken = _newest_readable(partition, storage.partition_manifests)
     except LaterVersionError as error:
-        message = f"nothing of it can be known, as its document is of a later release: {error}"
+        message = f"nothing of it can be rebuilt, as its document is of a later release: {error}"
         return StoredPartition(partition, None, (), (), (Finding(str(partition), message),))
     by_id: dict[str, dict[ObjectKind, SegmentObjectName]] = {}
     for found in listed:
@@ -137,7 +137,7 @@ def _read(
             hidden.append(name.base_offset)
         else:
             finished.append(outcome)
-    # In the order in which they were copied, in which they become visible again.
+    # In the order in which they were copied, and so become visible again.
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
     marked = [segment for segment in finished if _was_marked(segment, state, named)]
     alive = _without(finished, marked)
@@ -160,33 +160,32 @@ def _read(
     )
 
 
-_LOST = (
-    "our log start is not known, nor which leaders there were, nor what was marked for deletion: whatever is there is "
-    "readable again"
-)
+_LOST = "our log start, the lineage and the deletion marks are unknown: everything in the store is readable again"
 _NO_DOCUMENT = (
-    f"the store has no document of it: {_LOST}; where records of it had ended, 'tiered-storage delete-records' ends "
-    "them again"
+    f"the store has no document of it: {_LOST}; if records of it had been deleted, 'tiered-storage delete-records' "
+    "deletes them again"
 )
 
 
 def _gaps(
     partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState
 ) -> Iterator[Finding]:
-    """Yield the offsets that are in none of `segments`, as far as the store tells that they were remote."""
+    """Yield the offsets missing from `segments` that the store shows to have been remote."""
     coverage = Coverage.of(segments, whole_lineage(segments, state.lineage))
     start, end = state.log_start_offset, coverage.end_offset
     if end is None:
         return
     for first, last in coverage.gaps() if start is None else coverage.missing(start, end):
-        message = f"offsets {first} to {last} are in no segment: 'tiered-storage repair' copies what is local of them"
+        message = (
+            f"offsets {first} to {last} are in no segment: 'tiered-storage repair' copies those that are still local"
+        )
         yield Finding(str(partition), message)
 
 
 def _newest_readable(
     partition: TopicIdPartition, documents: PartitionManifests
 ) -> tuple[PartitionManifest | None, int, list[Finding]]:
-    """Return the newest document that can be read, the highest number that one has (0: none), and what is broken."""
+    """Return the newest readable document, the highest number of any (0: none), and the errors of unreadable ones."""
     numbers = documents.numbers(partition)
     broken: list[str] = []
     found = None
@@ -198,10 +197,10 @@ def _newest_readable(
             broken.append(str(error))
     if not broken:
         return found, max(numbers, default=0), []
-    instead = _LOST if found is None else f"the one before it, of lease {found.fencing_number}, is taken in its place"
+    instead = _LOST if found is None else f"the one before it, of lease {found.fencing_number}, is used instead"
     message = (
-        f"its document is broken: {'; '.join(broken)}; {instead}. Put it back from a backup and begin again, or end "
-        "by 'tiered-storage delete-records' what had ended"
+        f"its document is corrupt: {'; '.join(broken)}; {instead}. Restore it from a backup and start again, or run "
+        "'tiered-storage delete-records' for what had been deleted"
     )
     return found, max(numbers), [Finding(str(partition), message)]
 
@@ -212,9 +211,9 @@ def _going_already(
     storage: ListableStorage,
     readers: ThreadPoolExecutor,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return what is `named` as marked and is whole but for its commit marker: a deletion of it had begun with that.
+    """Return what is `named` as marked and is complete except for its commit marker: its deletion had begun.
 
-    It was finished once, so that nobody may take it for a copy that waits to be finished.
+    It was finished once, so it must not count as an uncommitted copy.
     """
     names = (_whole_without_marker(by_id[segment_id]) for segment_id in sorted(named & by_id.keys()))
     copies = readers.map(lambda name: _find_copy(name, storage), [name for name in names if name is not None])
@@ -256,9 +255,9 @@ def _damaged_twins(
     storage: ListableStorage,
     readers: ThreadPoolExecutor,
 ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-    """Read back what is there twice; return the damaged ones that nobody needs, and what to tell of all damaged ones.
+    """Read back duplicate copies; return the damaged ones that are redundant, and notices about all damaged ones.
 
-    Raises what the store raises if it cannot be asked.
+    Raises what the store raises if it cannot be reached.
     """
     checks = WholeChecks(storage)
     log_start = state.log_start_offset or 0
@@ -290,11 +289,11 @@ def _metadata_of(name: SegmentObjectName, storage: ListableStorage) -> RemoteLog
     try:
         return storage.read_metadata(name)
     except LaterVersionError as error:
-        message = f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}"
+        message = f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be rebuilt: {error}"
         return Finding(str(name.segment_id.topic_id_partition), message)
     except (RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
         message = (
-            f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be known: {error}; put its "
-            "objects back from a backup, or move them out of the store, and begin again"
+            f"segment {name.segment_id.id}, from offset {name.base_offset} on, cannot be rebuilt: {error}; restore its "
+            "objects from a backup, or move them out of the store, and start again"
         )
         return Finding(str(name.segment_id.topic_id_partition), message)

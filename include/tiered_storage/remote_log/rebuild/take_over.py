@@ -1,8 +1,8 @@
-"""Backups of the metadata: making one, putting one back, and letting metadata hold by a person's word.
+"""Backups of the metadata: write one, put one back, and let metadata take over a store.
 
-A backup carries the generation of its moment. Put back, it is another file than the one that the generation was
-recorded in, and mostly older than the store; so it changes nothing until `rebuild-metadata` has made newer metadata
-from the store, or a person lets it take over.
+A backup has the generation of its moment. Put back, it is another file than the generation records, and usually older
+than the store; so it changes nothing until `rebuild-metadata` rebuilds newer metadata from the store, or a person lets
+it take over.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """How metadata took over: whether they were older than the store, so that every right to delete was withdrawn."""
+    """A completed take-over; if the metadata were older than the store, it revoked every right to delete."""
 
     was_outdated: bool
     generation: int
@@ -56,12 +56,12 @@ class TakeOver:
 def back_up_metadata(
     store: MetadataStore, target: Path, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
 ) -> str | None:
-    """Write what is committed to the new file `target`, durably, while other processes go on.
+    """Write the committed content to the new file `target`, durably, while other processes go on.
 
-    Returns why it is no backup of the store's metadata, or why that is not known; None if nothing is wrong. Metadata
-    that know their store are backed up in any case. Raises ConfigurationError if there is such a file,
-    RemoteMetadataError if it cannot be written, and StoreMismatchError if the metadata know no store but the store that
-    `open_storage` opens belongs to others: such a backup would lack all that was copied.
+    Returns why it is not a backup of the store's metadata, or why that is unknown; None if all is well. Metadata that
+    are bound to a store are backed up in any case. Raises ConfigurationError if the file exists, RemoteMetadataError if
+    it cannot be written, and StoreMismatchError if the metadata are not bound but the store that `open_storage` opens
+    belongs to others: such a backup would lack everything that was copied.
     """
     is_bound = store.identity.bound_store_uuid() is not None
     if not is_bound:
@@ -79,30 +79,32 @@ def _why_no_backup(store: MetadataStore, clock: Clock, open_storage: Callable[[]
     except (OutdatedMetadataError, StoreMismatchError) as error:
         return f"the metadata that were backed up are not the store's: keep your earlier backups. {error}"
     except TieredStorageError as error:
-        return f"whether the metadata that were backed up are the store's is not known: {error}"
+        return f"it is unknown whether the metadata that were backed up are the store's: {error}"
     return None
 
 
 def restore_metadata(settings: Settings, source: Path) -> Path:
     """Put the backup `source` where the settings have the metadata; return that path.
 
-    Raises ConfigurationError if a metadata store, or what SQLite leaves beside one, is there; MetadataCorruptError for
-    a damaged backup and one of a later release.
+    Raises ConfigurationError if a metadata store, or a remainder of one, is there; MetadataCorruptError for a damaged
+    backup and one of a later release.
     """
     path = sqlite_path(settings.rlmm_config_url.get_secret_value())
     for suffix in _BESIDE:
         if (found := path.with_name(path.name + suffix)).exists():
             raise ConfigurationError(
-                f"{found}: is there, and it would spoil a restored database: end every process of Remote Log "
+                f"{found}: exists, and would corrupt a restored database: end every process of Remote Log "
                 f"('make down'), move away {path.name} and every file that begins with {path.name}-, and restore again"
             )
     if not source.is_file():
-        raise ConfigurationError(f"{source}: is no file: name the backup that 'tiered-storage metadata backup' wrote")
+        raise ConfigurationError(
+            f"{source}: is not a file: name the backup that 'tiered-storage metadata backup' wrote"
+        )
     log = source.with_name(f"{source.name}-wal")
     if log.exists() and log.stat().st_size:
         raise ConfigurationError(
-            f"{source}: {log.name} lies beside it, so it is the database of a running process and no backup: make one "
-            "with 'tiered-storage metadata backup'"
+            f"{source}: {log.name} lies beside it, so it is the database of a running process and not a backup: make "
+            "one with 'tiered-storage metadata backup'"
         )
     make_private_folder(path.parent)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
@@ -116,7 +118,7 @@ def restore_metadata(settings: Settings, source: Path) -> Path:
             path.hardlink_to(copied)
         except FileExistsError:
             raise ConfigurationError(
-                f"{path}: another process made it just now: look which, then restore again"
+                f"{path}: another process just created it: check which, then restore again"
             ) from None
     sync_directory(path.parent)
     return path
@@ -134,12 +136,11 @@ def _check(path: Path, busy_timeout_ms: int) -> None:
 
 
 def take_over(context: RemoteLogContext) -> TakeOver:
-    """Let the metadata of `context` be those of the store from now on: a person said so.
+    """Bind the store to the metadata of `context`, at a person's request.
 
-    Other copies of them are refused from then on. Metadata that are older than the store lose every right to delete,
-    for nobody knows what was decided since, and give leases above all that the store has seen. Raises
-    StoreMismatchError if the store belongs to other metadata, these belong to another store, or the store holds nothing
-    of what they know.
+    Other copies of them are refused from then on. Metadata older than the store lose every right to delete, since later
+    decisions are unknown, and grant leases above all that the store has seen. Raises StoreMismatchError if the store
+    belongs to other metadata, these belong to another store, or the store holds none of their segments.
     """
     storage, identity = listing_storage(context.storage), context.store.identity
     bound = identity.bound_store_uuid()
@@ -148,13 +149,13 @@ def take_over(context: RemoteLogContext) -> TakeOver:
     except RemoteObjectCorruptError:
         stored = None
     own = identity.metadata_uuid
-    # A store that a rebuild elsewhere took away is still ours by its own UUID.
+    # A store that a rebuild elsewhere took over is still ours by its own UUID.
     if stored is not None and bound != stored.store_uuid:
         stored.ensure_of(context.settings.rsm_config_url, own, bound)
     if stored is None and bound is None:
         raise StoreMismatchError(
-            f"{context.settings.rsm_config_url}: nothing says that the store belongs to these metadata, which know no "
-            "store: run it with the metadata that do, or make them again with 'tiered-storage rebuild-metadata'"
+            f"{context.settings.rsm_config_url}: nothing shows that the store belongs to these metadata, which are "
+            "bound to no store: use the metadata that are, or rebuild them with 'tiered-storage rebuild-metadata'"
         )
     _ensure_holds_what_is_known(context, storage)
     is_current = _is_current(context.store, storage)
@@ -173,9 +174,9 @@ def _ensure_holds_what_is_known(context: RemoteLogContext, storage: ListableStor
     if not known or any(_is_any_stored(storage, each) for each in known):
         return
     raise StoreMismatchError(
-        f"{context.settings.rsm_config_url}: none of the segments that these metadata know is there: is the URL right, "
-        "and the disk mounted? If they are lost for good, let rlmm.config.url name new metadata: they copy again what "
-        "is local"
+        f"{context.settings.rsm_config_url}: none of the segments in these metadata is there: is the URL right, and "
+        "the disk mounted? If they are lost for good, set rlmm.config.url to new metadata: these copy again what is "
+        "local"
     )
 
 

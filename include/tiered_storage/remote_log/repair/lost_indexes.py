@@ -1,13 +1,13 @@
-"""Makes the lost or broken bundle of a remote segment again from its whole `.log`.
+"""Rebuild the lost or corrupt bundle of a remote segment from its complete `.log`.
 
-The segment is copied within the store under a segment id of its own: what a commit marker and metadata once said of a
-segment never changes. On the way its bytes are held against the checksum that was taken before they were sent, and
-each batch against its own and against the segment's leader epochs. Kafka's indexes, the remote index trio and the
-manifest come from the batches, the leader epochs from what is known of the partition.
+The segment is copied within the store under a new segment id: what a commit marker and metadata once recorded of a
+segment never changes. On the way its bytes are compared with the checksum computed before they were sent, and each
+batch with its own checksum and with the segment's leader epochs. Kafka's indexes, the remote index trio and the
+manifest come from the batches, the leader epochs from the partition's lineage.
 
-The transaction index and the producer snapshot tell of producers. They are followed from the snapshot in the bundle
-before, or from offset 0. Where there is no such snapshot, none is written; and a segment with aborted transactions that
-may have begun before it stays as it is, for readers would be given aborted records.
+Transaction index and producer snapshot also depend on earlier segments: producers are followed from the snapshot in the
+previous bundle, or from offset 0. Without such a snapshot, none is written; and a segment with aborted transactions
+that may have begun earlier stays as it is, since readers would get aborted records.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 
 def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage) -> bool:
-    """Return whether bundle or marker of a finished segment are lost or broken, and its `.log` is there in its full
-    size.
+    """Return whether bundle or marker of a finished segment are lost or corrupt, and its `.log` has its full size.
 
-    False if a later release wrote them. Raises RemoteStorageError if the store cannot be asked.
+    False if a later release wrote them. Raises RemoteStorageError if the store cannot be reached.
     """
     try:
         if storage.object_size(segment_object_names(segment.segment_id, segment.start_offset).data) != segment.size:
@@ -72,7 +71,7 @@ def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage
 
 @dataclass(frozen=True, slots=True)
 class LostIndexes:
-    """Rebuilds them; `copies` does the copying within the store. Reads spend their bytes of `limit`."""
+    """Rebuilds them; `copies` copies within the store. Reads are charged to `limit`."""
 
     copies: CopiesAnew
     index_interval_bytes: int
@@ -81,9 +80,9 @@ class LostIndexes:
     def rebuild(
         self, segments: Iterable[RemoteLogSegmentMetadata]
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding], list[Finding]]:
-        """Rebuild those of `segments` that still lack their indexes; return them as they were, failures and notices.
+        """Rebuild those of `segments` that still lack their indexes; return the old segments, failures and notices.
 
-        The segments themselves stay: a repair ends them once the new ones are read back whole.
+        The old segments stay: a repair marks them once the new ones were read back completely.
         """
         done: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
@@ -124,14 +123,14 @@ class LostIndexes:
         if not on_lineage(segment, lineage) or of_segment != segment.leader_epochs:
             raise RemoteObjectCorruptError(
                 f"offsets {segment.start_offset} to {segment.end_offset} were copied under other leader epochs than "
-                "are known of the partition by now, so which belong into its indexes is not known"
+                "the partition's lineage has now, so which belong into its indexes is unknown"
             )
         log_start = known.log_start_offset
         if log_start is None:
             log_start = min(each.start_offset for each in readable)
         stored = copies.storage.find_copy(segment)
         if stored is not None and stored.finished.custom_metadata == segment.custom_metadata:
-            # Only the commit marker is lost: the bundle is the one that was sent.
+            # Only the commit marker is lost: the bundle is as it was sent.
             copies.copy_anew(segment, lambda remote: proven(stored, copies.storage, remote), known, lineage, lease)
             return []
         rebuilt = _Rebuilt(
@@ -149,7 +148,7 @@ class LostIndexes:
     def _producers_before(
         self, segment: RemoteLogSegmentMetadata, readable: Sequence[RemoteLogSegmentMetadata]
     ) -> KnownProducers:
-        """Return the producers at the segment's base offset, as the bundle of the one right before it has them."""
+        """Return the producers at the segment's base offset, from the bundle of the previous segment."""
         start = segment.start_offset
         if start == 0:
             return KnownProducers(0)
@@ -163,7 +162,7 @@ class LostIndexes:
 
 @dataclass(slots=True)
 class _Rebuilt:
-    """The bytes of a stored segment as they are proven, and the indexes that they give."""
+    """The bytes of a stored segment, verified as they pass, and the indexes built from them."""
 
     segment: RemoteLogSegmentMetadata
     storage: ListableStorage
@@ -177,7 +176,7 @@ class _Rebuilt:
     _abort_markers: int = 0
 
     def data(self, remote: RemoteIndexBuilder) -> LogSegmentData:
-        """Return what is copied; `remote` collects the chunks of the new object."""
+        """Return the segment data to copy; `remote` collects the chunks of the new object."""
         state = self.before.state()
 
         def chunks() -> Iterator[memoryview]:
@@ -214,7 +213,7 @@ class _Rebuilt:
             else:
                 self.notices.append(
                     f"offsets {self.segment.start_offset} to {self.segment.end_offset} have their indexes again, but "
-                    "no producer snapshot: the segment before them has none to go on from"
+                    "no producer snapshot: the segment before them has none to start from"
                 )
             return found
 
@@ -229,7 +228,7 @@ class _Rebuilt:
             raise CorruptLogError(
                 place,
                 0,
-                f"{self._abort_markers} transactions are aborted in it, and where they began is not known, since the "
-                "segment before it has no producer snapshot: put its .indexes back from a backup or a version of the "
-                "store",
+                f"{self._abort_markers} transactions are aborted in it, and where they began is unknown, since the "
+                "segment before it has no producer snapshot: restore its .indexes from a backup or from a version in "
+                "the store",
             )

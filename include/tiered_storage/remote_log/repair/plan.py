@@ -1,8 +1,8 @@
-"""What a repair would do about what an audit found, and what it leaves to a person and why.
+"""Plan a repair of what an audit found, and list what is left to a person and why.
 
-Nothing is guessed: a damaged segment is copied again only where the local log, or sound remote segments beside it, hold
-every offset of it; what nothing refers to goes only where the metadata know that it was deleted. Planning changes
-nothing: the plan IS the dry run.
+Nothing is guessed: a damaged segment is copied again only if the local log, or sound remote segments, hold every offset
+of it; an unreferenced object is deleted only if the metadata have its segment as deleted. Planning changes nothing: the
+plan IS the dry run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """What the metadata know of one partition: all its live segments, and what is kept beside them."""
+    """One partition in the metadata: all its live segments, and its state."""
 
     segments: tuple[RemoteLogSegmentMetadata, ...]
     state: PartitionState
@@ -27,7 +27,7 @@ class RemotePartition:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """Objects of a partition, by name, that copies and deletions left behind."""
+    """Orphans of a partition, by object name, that copies and deletions of ours left."""
 
     topic_id_partition: TopicIdPartition
     names: tuple[str, ...]
@@ -35,13 +35,13 @@ class Leftovers:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What to copy again, which damaged segments that replaces, which leftovers go, and what a person has to decide.
+    """What to copy again, which damaged segments that replaces, which orphans to delete, and what a person must decide.
 
-    `unfinished` are copies that the store has whole and nothing else holds, each as it is once a repair finished it.
-    `without_indexes` are damaged segments whose bytes are there and whose indexes are not: those are made from them.
-    `replaced` also has damaged segments of which other sound ones hold all: they only have to go. `damaged` are the ids
-    of all that the audit named, also of those that stay: none of them can stand in for another. `documents` are the
-    partitions of which the store is to know again what the metadata know beside the segments.
+    `unfinished` are uncommitted copies that are complete and that no other segment covers, as they will be after the
+    repair. `without_indexes` are damaged segments whose data are sound: their indexes are rebuilt. `replaced` also has
+    damaged segments that other sound ones cover: they are only deleted. `damaged` are the ids of all damaged segments
+    in the audit, including those that stay: none of them can replace another. `documents` are the partitions whose
+    document in the store is written again from the metadata.
     """
 
     copies: CopyPlan
@@ -55,13 +55,13 @@ class RepairPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that can be done."""
+        """Whether there is nothing to repair."""
         copies = self.copies.segments or self.unfinished or self.without_indexes
         return not copies and not self.replaced and not self.leftovers and not self.documents
 
 
 def damaged_ids(report: AuditReport) -> frozenset[str]:
-    """Return the ids of the segments whose objects are not all that was sent."""
+    """Return the ids of the segments with objects that lack or changed what was sent."""
     return frozenset(each.segment_id for each in report.anomalies if each.kind in DAMAGES and each.segment_id)
 
 
@@ -74,12 +74,12 @@ def plan_repair(
     has_lost_indexes: Callable[[RemoteLogSegmentMetadata], bool] = lambda _: False,
     why_other_records: Callable[[RemoteLogSegmentMetadata, Coverage], str | None] = lambda *_: None,
 ) -> RepairPlan:
-    """Return what to do about `report`.
+    """Return the repair plan for `report`.
 
-    `partitions` are those that its anomalies name. `copyable` is what a copy could do if the damaged segments did not
-    count (see plan_copy, replacing); of it only what repairs something is taken. `unfinished` can be finished (see
-    UncommittedSegments). `has_lost_indexes` says whether a damaged segment may have nothing lost but its indexes;
-    `why_other_records` says why sound remote segments are none to read in place of a damaged one (see sent_records.py).
+    `partitions` are those in its anomalies. `copyable` is what a copy could do if the damaged segments did not count
+    (see plan_copy, replacing); only what repairs something is taken from it. `unfinished` can be committed (see
+    UncommittedSegments). `has_lost_indexes` returns whether a damaged segment may have lost only its indexes;
+    `why_other_records` returns why sound remote segments cannot replace a damaged one (see sent_records.py).
     """
     by_partition: dict[TopicIdPartition, list[PlannedSegment]] = defaultdict(list)
     for planned in copyable.segments:
@@ -128,7 +128,7 @@ def plan_repair(
 
 
 class _Mending:
-    """One partition: what is damaged, and by which ranges of offsets (inclusive) it could be held instead."""
+    """One partition: what is damaged, and which ranges of offsets (inclusive) could replace it."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _Mending:
         self.sound = Coverage.of(sound, lineage)
         held = [(covered.start_offset, covered.end_offset) for covered in self.sound.ranges]
         self._held = [*held, *((each.base_offset, each.end_offset) for each in planned)]
-        # Not what replaces anything: nobody has proven it yet.
+        # Not among the replacements: they are not verified yet.
         self._waiting = [(each.start_offset, each.end_offset) for each in unfinished]
 
     def can_replace(self, segment: RemoteLogSegmentMetadata) -> bool:
@@ -159,7 +159,7 @@ class _Mending:
     def copies(
         self, gaps: Iterable[Anomaly], replaced: Collection[RemoteLogSegmentMetadata]
     ) -> Iterator[PlannedSegment]:
-        """Yield the planned segments that stand in for one `replaced` or fill a gap, each once, in order."""
+        """Yield the planned segments that replace one of `replaced` or fill a gap, each once, in order."""
         ranges = [(each.start_offset, each.end_offset) for each in self.damaged if each in replaced]
         ranges += [gap.offsets for gap in gaps if gap.offsets is not None and self.can_fill(gap)]
         for planned in self._planned:
@@ -180,9 +180,9 @@ class _Mending:
 
     def _what_to_do(self, end_offset: int) -> str:
         return (
-            "put the objects back from a backup or a version of the store, or name the log directory of another "
+            "restore the objects from a backup or from a version in the store, or name the log directory of another "
             f"replica in log.dirs and repair again; or give up everything before offset {end_offset + 1}: our log "
-            "start moves only by your word ('tiered-storage delete-records' with --give-up)"
+            "start then moves at your command ('tiered-storage delete-records' with --give-up)"
         )
 
 
@@ -198,14 +198,14 @@ def is_held(start: int, end: int, log_start: int, ranges: Iterable[tuple[int, in
 
 def _why_none_ends(report: AuditReport, count: int) -> Finding:
     message = (
-        f"{count} damaged segments stay for now: the audit names only {len(report.anomalies)} of "
-        f"{report.anomaly_count} anomalies, so nobody knows which others are sound; repair fewer topics at once"
+        f"{count} damaged segments stay for now: the audit lists only {len(report.anomalies)} of "
+        f"{report.anomaly_count} anomalies, so it is unknown which others are sound; repair fewer topics at once"
     )
     return Finding("", message)
 
 
 def _is_of(segment: RemoteLogSegmentMetadata, overlap: Anomaly) -> bool:
-    """Return whether `overlap` is, or may be, of `segment` with what is to be read in its place."""
+    """Return whether `overlap` involves, or may involve, `segment` and a replacement for it."""
     if overlap.offsets is None or overlap.partition != segment.topic_id_partition:
         return False
     return segment.start_offset <= overlap.offsets[1] and overlap.offsets[0] <= segment.end_offset
@@ -221,13 +221,13 @@ def _leftovers(anomalies: Iterable[Anomaly]) -> Iterator[Leftovers]:
 
 
 def _advice_on_others(anomalies: Iterable[Anomaly], replaced: Sequence[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-    """Yield what no repair does: two sound copies of the same offsets, and objects that are not known to be ours."""
+    """Yield advice on what no repair does: sound duplicates, and objects that may not be ours."""
     unknown: dict[str, list[Anomaly]] = defaultdict(list)
     for anomaly in anomalies:
         if anomaly.kind is AnomalyKind.OVERLAP:
             if any(_is_of(segment, anomaly) for segment in replaced):
                 continue
-            message = f"{anomaly.message}: readers are given one of them; 'tiered-storage expire' ends the other"
+            message = f"{anomaly.message}: readers get one of them; 'tiered-storage expire' deletes the other"
             yield Finding(anomaly.what, message)
         elif anomaly.kind is AnomalyKind.UNREFERENCED_OBJECT and not anomaly.is_leftover:
             unknown["" if anomaly.partition is None else str(anomaly.partition)].append(anomaly)

@@ -1,6 +1,6 @@
-"""Whether a damaged segment can go: others hold its offsets, and every byte of theirs comes back right.
+"""Check whether a damaged segment is redundant: others hold its offsets, and all their bytes are read back intact.
 
-Sizes, and what an audit did not name, prove nothing of bytes that nobody read.
+Sizes, or an audit without findings, prove nothing about bytes that nobody read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 @dataclass(frozen=True, slots=True)
 class WholeChecks:
-    """Reads segments back whole from `storage`, each once.
+    """Reads segments back completely from `storage`, each once.
 
-    Calls `before_each`, as to ask whether a lease still holds, and `on_bytes` with the size of each piece of data.
+    Calls `before_each`, for example to check a lease, and `on_bytes` with the size of each piece of data.
     """
 
     storage: ListableStorage
@@ -32,7 +32,7 @@ class WholeChecks:
     def why_not_whole(self, segment: RemoteLogSegmentMetadata) -> str | None:
         """Return what is wrong with the objects of `segment`, None if nothing is.
 
-        Raises what the store raises if it cannot be asked: then nobody knows.
+        Raises what the store raises if it cannot be reached: then the answer is unknown.
         """
         segment_id = segment.segment_id.id
         if segment_id not in self._known:
@@ -55,25 +55,25 @@ def why_needed(
     lineage: Sequence[EpochEntry],
     checks: WholeChecks,
 ) -> str | None:
-    """Return why `segment` cannot go; None if `coverage` of others holds all of it from `log_start` on, whole.
+    """Return why `segment` is needed; None if `coverage` of others holds all of it from `log_start` on, intact.
 
-    Each batch of it that can still be read must be in them. Raises what the store raises if it cannot be asked.
+    Each batch of it that is still readable must be in them. Raises what the store raises if it cannot be reached.
     """
     if segment.end_offset < log_start:
         return None
     held = coverage.holding(max(segment.start_offset, log_start), segment.end_offset)
     if held is None:
-        return "nothing else holds all of its offsets yet"
+        return "no other segment holds all of its offsets yet"
     for covered in held:
         if (wrong := checks.why_not_whole(covered.segment)) is not None:
-            return f"{covered.segment.segment_id.id}, which was to be read instead, is not whole: {wrong}"
+            return f"{covered.segment.segment_id.id}, which would replace it, is damaged: {wrong}"
     return why_other_records(segment, coverage, log_start, lineage, checks.storage)
 
 
 def held_twice(
     segments: Sequence[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry], log_start: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return the finished segments whose every offset from `log_start` on others hold too, and those others."""
+    """Return the finished segments whose every offset from `log_start` on others also hold, and those others."""
     coverage = Coverage.of(segments, lineage)
     found: dict[str, RemoteLogSegmentMetadata] = {}
     for segment in segments:
@@ -88,7 +88,7 @@ def held_twice(
 
 
 def _between_neighbours(coverage: Coverage, log_start: int) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield each segment whose neighbours meet inside of it, and the neighbours."""
+    """Yield each segment whose neighbours meet inside it, and the neighbours."""
     reached = log_start
     ranges = [covered for covered in coverage.ranges if covered.end_offset >= log_start]
     for at in range(len(ranges) - 1):

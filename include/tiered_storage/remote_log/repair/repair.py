@@ -1,4 +1,4 @@
-"""Carries out what a repair plans beside its copies: damaged segments end, leftovers go.
+"""Execute a repair plan besides its copies: mark damaged segments, delete orphans.
 
 All of it happens under the partition's lease, and only as far as the plan still holds then.
 """
@@ -40,7 +40,7 @@ _NO_ROOM = (
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Ends damaged segments and removes leftovers as `owner`; what was changed after `young_from` (ms) stays.
+    """Marks damaged segments and deletes orphans as `owner`; what was changed after `young_from` (ms) stays.
 
     `gate` says whether leftovers of a partition may be removed, and whether anything may end now. Whole reads spend
     their bytes of `limit`.
@@ -56,10 +56,10 @@ class Repair:
     def retire(
         self, damaged: Sequence[RemoteLogSegmentMetadata], all_damaged: frozenset[str] = frozenset()
     ) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Mark those of `damaged` for deletion that sound segments replace; tell which they are not.
+        """Mark those of `damaged` for deletion that sound segments replace; report the others.
 
-        Sound segments replace one if they hold all its offsets and each batch of it that can still be read. They are
-        read back whole right before; segments of the ids `all_damaged` are not even tried.
+        Sound segments replace one if they hold all its offsets and each of its readable batches. They are read back
+        completely right before; segments in `all_damaged` are not even tried.
         """
         retired: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
@@ -79,7 +79,7 @@ class Repair:
         return retired, failures
 
     def write_documents(self, partitions: Iterable[TopicIdPartition]) -> tuple[list[TopicIdPartition], list[Finding]]:
-        """Let the store know again what the metadata know of `partitions`; return of which it does, and what failed."""
+        """Write the documents of `partitions` from the metadata; return the partitions done, and the failures."""
         written: list[TopicIdPartition] = []
         failures: list[Finding] = []
         for partition in partitions:
@@ -95,7 +95,7 @@ class Repair:
         return written, failures
 
     def remove(self, leftovers: Iterable[Leftovers]) -> tuple[list[str], list[Finding]]:
-        """Remove what is still left over, markers first; return the names that went, and what could not be done."""
+        """Delete what is still an orphan, markers first; return the deleted names, and the failures."""
         removed: list[str] = []
         failures: list[Finding] = []
         for of_partition in leftovers:
@@ -131,7 +131,7 @@ class Repair:
                 ensure_known_versions([segment], self.storage)
                 why_not = self.gate.why_stopped() or why_needed(segment, coverage, log_start, lineage, checks)
             except RemoteStorageError as error:
-                why_not = f"the store cannot be asked, or not understood: {error}"
+                why_not = f"the store cannot be reached or understood: {error}"
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
@@ -151,7 +151,7 @@ class Repair:
         state: PartitionState,
         lease: Lease,
     ) -> list[RemoteLogSegmentMetadata]:
-        """Mark `going`, of all `segments` of a partition, once the store knows of it."""
+        """Mark `going`, of all `segments` of a partition, after recording it in the store."""
         if not going:
             return []
         now = self.context.clock()
@@ -166,7 +166,7 @@ class Repair:
         return marked
 
     def _delete(self, leftovers: Sequence[ListedObject]) -> tuple[list[str], list[RemoteStorageError]]:
-        """Remove markers, and then all else unless one stayed: a marker never outlives what it marks."""
+        """Delete markers, and then all other objects unless a marker stayed: it must not outlive its objects."""
         removed: list[str] = []
         errors: list[RemoteStorageError] = []
         for are_markers in (True, False):

@@ -1,4 +1,4 @@
-"""What repairs a remote log: the plan of a repair, and the repair."""
+"""The repairs of a remote log: planning and execution."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from tiered_storage.remote_log.selection import Selection
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was copied again, which damaged segments ended, which objects went, and what could not be done.
+    """What was copied again, which damaged segments were marked, which objects were deleted, and what failed.
 
-    `finished` are copies that nobody had finished, under the ids by which readers see them now. `documents` are the
-    partitions of which the store knows again what the metadata know beside the segments. `rebuilt` had lost their
-    indexes: new segments have their offsets, with all that the `.log` gave. `notices` tell what it could not give, and
-    what waits for a right: what was ended keeps its objects without it.
+    `finished` are uncommitted copies, under the ids that readers see now. `documents` are the partitions whose document
+    was written again from the metadata. `rebuilt` had lost their indexes: new segments cover their offsets, with
+    everything that the `.log` gave. `notices` report what it could not give, and what waits for a right to delete.
     """
 
     copied: tuple[RemoteLogSegmentMetadata, ...]
@@ -54,7 +53,7 @@ class RemoteLogRepairs:
     gate: DeletionGate
 
     def plan(self, report: AuditReport, selection: Selection) -> RepairPlan:
-        """Return what a repair would do about `report`, an audit of `selection`; see plan_repair."""
+        """Return the repair plan for `report`, an audit of `selection`; see plan_repair."""
         segments = self.context.segments
         named = {anomaly.partition for anomaly in report.anomalies if anomaly.partition is not None}
         partitions = {
@@ -88,7 +87,7 @@ class RemoteLogRepairs:
         return replace(plan, advice=(*forks, *plan.advice, *left))
 
     def _forks(self, copyable: CopyPlan, named: Collection[TopicIdPartition]) -> list[Finding]:
-        """Return why nothing local stands in for what is damaged of some of the partitions `named`."""
+        """Return why the local log cannot replace damaged segments of some of the partitions `named`."""
         planned = {partition: due for partition, due in copyable.by_partition.items() if partition in named}
         found = forked_copies(planned, self.context.segments, self.context.storage, copyable.replacing)
         return [finding_of(partition, error) for partition, error in found.items()]
@@ -103,14 +102,14 @@ class RemoteLogRepairs:
         return why_other_records(segment, others, state.log_start_offset or 0, state.lineage, self.context.storage)
 
     def carry_out(self, plan: RepairPlan, owner: str, copy: Callable[[CopyPlan], CommitReport]) -> RepairReport:
-        """Write documents again; let `copy` begin, make and commit the copies; then finish what nobody finished,
-        rebuild lost indexes, end what copies replace, and remove leftovers.
+        """Write documents again; let `copy` begin, run and commit the copies; then commit uncommitted copies, rebuild
+        lost indexes, mark what copies replace, and delete orphans.
 
-        Raises StoreMismatchError, OutdatedMetadataError and, by a clock that is not believed,
-        DeletionRefusedError before anything is changed, and what store and metadata raise as a whole.
+        Raises StoreMismatchError, OutdatedMetadataError and, if the clock is not trusted, DeletionRefusedError before
+        anything is changed, and errors of store and metadata that are not specific to a partition.
         """
         self.context.guard.renew("a repair")
-        # Ages of leftovers count: what a copy under way has written must not look old.
+        # The age of orphans counts: objects of a copy under way must not look old.
         ClockAgreement.of(self.context).ensure_agrees()
         settings = self.context.settings
         limit = RateLimit(settings.audit_worker_bytes_per_second)
@@ -136,12 +135,12 @@ class RemoteLogRepairs:
         )
 
     def _waiting(self, retired: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-        """Yield a notice for each partition whose ended segments nobody may delete yet."""
+        """Yield a notice for each partition with marked segments that may not be deleted yet."""
         for partition, count in Counter(segment.topic_id_partition for segment in retired).items():
             if self.gate.is_allowed(partition, DeletionKind.REMOTE):
                 continue
             message = (
-                f"{count} damaged segments have ended, and their objects stay in the store until deleting remotely is "
+                f"{count} damaged segments were replaced; their objects stay in the store until remote deletion is "
                 f"allowed for the topic: 'tiered-storage topics allow-deletion {partition.topic}', and then 'expire'"
             )
             yield Finding(str(partition), message)

@@ -1,13 +1,13 @@
-"""Finishes copies that the store has whole, that nobody finished, and whose offsets nothing else holds any more.
+"""Commit copies that are complete in the store but uncommitted, and whose offsets nothing else holds.
 
-So it is where a run was killed before its commit and the local log went, or where the metadata are from a backup of
-that moment, or were rebuilt without a commit marker. There is no way back for what was marked for deletion, and no
-attempt finishes what another began: the bytes are copied again, from the store into the store, under an id of our own.
-Each of them is proven on the way: the data by the checksum that the manifest has of what was sent, and by every batch's
-own; indexes and manifest by the batches, as a deep audit does. The former objects go as any second copy.
+Such copies exist if a run was killed before its commit and the local log was deleted, or if the metadata are from a
+backup of that moment, or were rebuilt without a commit marker. A segment marked for deletion cannot return, and no
+attempt commits another's copy: the bytes are copied again within the store, under a new id. They are verified on the
+way: the data by the manifest's checksum of what was sent, and by every batch's own; indexes and manifest by the
+batches, as in a deep audit. The old objects are deleted like any second copy.
 
-Nothing is guessed: what known leaders contradict stays as it is, and after the first copy of a partition that does not
-prove to be whole none is finished, for readers must find no gap.
+Nothing is guessed: copies that known leaders contradict stay as they are, and after the first copy of a partition that
+fails verification none is committed, since readers must find no gap.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_ST
 
 @dataclass(frozen=True, slots=True)
 class CopiesAnew:
-    """Copies segments within the store as `owner`, each under a new segment id, and finishes them.
+    """Copies segments within the store as `owner`, each under a new segment id, and commits them.
 
     `index_chunk_bytes` is remote.log.index.chunk.bytes.
     """
@@ -81,10 +81,10 @@ class CopiesAnew:
         lineage: tuple[EpochEntry, ...],
         lease: Lease,
     ) -> RemoteLogSegmentMetadata:
-        """Copy what `data` gives as the offsets of `copy`, and let readers see it; `state` is that of the partition.
+        """Copy `data` as the offsets of `copy`, and make it visible; `state` is that of the partition.
 
-        `data` is given what collects the remote indexes of the new object. Raises what it raises, and what store and
-        metadata raise: then nothing of the new copy is visible.
+        `data` is called with the collector of the new object's remote indexes. Raises what it raises, and what store
+        and metadata raise: then nothing of the new copy is visible.
         """
         partition = lease.topic_id_partition
         anew = replace(
@@ -98,14 +98,14 @@ class CopiesAnew:
         self.metadata.add_remote_log_segment_metadata(replace(anew, max_timestamp=-1), lease)
         sent = data(RemoteIndexBuilder(anew, self.index_chunk_bytes))
         custom_metadata = self.storage.copy_log_segment_data(anew, sent)
-        # In the order of every commit: the store leads, and our log start comes before what readers see.
+        # In the order of every commit: the store first, and our log start before the segment is visible.
         stored_state = StoredState.of(
             replace(state, lineage=lineage), self.metadata.list_remote_log_segments(partition)
         )
         write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
         self.metadata.put_lineage(partition, lineage, lease)
         if self.metadata.log_start_offset(partition) is None and state.log_start_offset is not None:
-            # Not above one that is known, though the store may be ahead: what ends there ends by an expiry alone.
+            # Never above the known log start, although the store may be ahead: only an expiry deletes what is below.
             self.metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
         update = RemoteLogSegmentMetadataUpdate(
             anew.segment_id,
@@ -119,9 +119,9 @@ class CopiesAnew:
 
 @dataclass(frozen=True, slots=True)
 class UncommittedSegments:
-    """Finds and finishes them; what began, or was marked, within `grace_ms` may be under way still.
+    """Finds and commits them; those started or marked within `grace_ms` may still be under way.
 
-    `check` says whether anything else holds their offsets.
+    `check` returns whether anything else holds their offsets.
     """
 
     copies: CopiesAnew
@@ -129,11 +129,11 @@ class UncommittedSegments:
     grace_ms: int
 
     def find(self, partitions: Iterable[TopicIdPartition]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Return what can be finished in `partitions`, each as its manifest tells it, as a finished copy.
+        """Return what can be committed in `partitions`, each with its manifest's metadata, as a finished copy.
 
-        Beside it, why what is not whole is neither finished nor deleted. Nothing is found where a later release wrote
-        what the store keeps of the partition. Raises what store and metadata raise. Data is read only to compare it
-        with a local log of the same offsets, and where it lost its indexes.
+        Also returns why incomplete ones are neither committed nor deleted. Nothing is found if a later release wrote
+        the partition document. Raises what store and metadata raise. Data are read only to compare them with a local
+        log of the same offsets, and if the indexes are lost.
         """
         found: list[RemoteLogSegmentMetadata] = []
         left: list[Finding] = []
@@ -145,7 +145,7 @@ class UncommittedSegments:
         return found, left
 
     def finish(self, found: Iterable[RemoteLogSegmentMetadata]) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        """Finish those of `found` that are still to be found; return what readers see of them now, and what stays."""
+        """Commit those of `found` that are still valid; return the visible segments, and what stays uncommitted."""
         finished: list[RemoteLogSegmentMetadata] = []
         failures: list[Finding] = []
         for partition, of_partition in groupby(sorted(found, key=_place), lambda each: each.topic_id_partition):
@@ -179,14 +179,14 @@ class UncommittedSegments:
             if (copy := self.copies.storage.find_copy(segment)) is None:
                 left.append(Finding(str(partition), f"{segment.segment_id.id}: {why}"))
             elif copy.finished.end_offset >= (state.log_start_offset or 0):
-                # Not its indexes: those of a thousand copies are too much to hold.
+                # Without its indexes: those of a thousand copies need too much memory.
                 whole.append(copy.finished)
         return sorted(whole, key=_place), left
 
     def _state(self, partition: TopicIdPartition) -> PartitionState:
-        """Return what metadata and store together keep of the partition: the store leads where a writer was killed.
+        """Return the partition's state from metadata and store: after a killed writer, the store is ahead.
 
-        A broken document leads nowhere; a repair has written it again before anything is finished.
+        A corrupt document is ignored; a repair has written it again before this.
         """
         known = self.copies.metadata.partition_state(partition)
         documents = manifests_of(self.copies.storage)
@@ -205,14 +205,14 @@ class UncommittedSegments:
         )
 
     def _leaders(self, partition: TopicIdPartition, known: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-        """Return the leaders that are known, with what a local log tells, where one is in sight.
+        """Return the known leaders, with those of the local log if the source has it.
 
-        Raises what the source raises if it cannot be looked at, and LineageContradictedError.
+        Raises what the source raises if it cannot be read, and LineageContradictedError.
         """
         try:
             log = self.check.local(partition)
         except OSError as error:
-            raise InvalidLogDirectoryError(f"{partition}: its local log cannot be looked at: {error}") from error
+            raise InvalidLogDirectoryError(f"{partition}: its local log cannot be read: {error}") from error
         return trusted_lineage(known, None if log is None or log.topic_id_is_derived else log)
 
     def _finish_in(
@@ -231,7 +231,7 @@ class UncommittedSegments:
                     try:
                         yield self._finish(copy, lease)
                     except TieredStorageError as error:
-                        message = f"{copy.segment_id.id} stays as it is, and what lies behind it: {error}"
+                        message = f"{copy.segment_id.id} stays as it is, and so do later copies: {error}"
                         failures.append(Finding(str(partition), message))
                         failed = failed or copy
                         continue
@@ -244,14 +244,14 @@ class UncommittedSegments:
         partition = lease.topic_id_partition
         stored = self.copies.storage.find_copy(copy)
         if stored is None:
-            raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are whole no longer")
+            raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are no longer complete")
         known = self._state(partition)
         visible = [copy, *readable(self.copies.metadata.list_remote_log_segments(partition))]
         lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
         if not on_lineage(copy, lineage):
             raise RemoteObjectCorruptError(
                 f"offsets {copy.start_offset} to {copy.end_offset} were copied under leader epochs that no longer "
-                "hold: another leader took over then, and what it left of them is not known"
+                "hold: another leader took over, and which of the offsets it kept is unknown"
             )
         log_start = known.log_start_offset
         if log_start is None:
@@ -264,21 +264,21 @@ class UncommittedSegments:
 
 
 def proven(stored: StoredCopy, storage: ListableStorage, remote: RemoteIndexBuilder) -> LogSegmentData:
-    """Return the bytes of a stored copy, each proven as it passes, and its indexes, with the chunks in `remote`."""
+    """Return the bytes of a stored copy, verified as they pass, and its indexes, with the chunks in `remote`."""
     of_copy = _Proven(stored, storage, remote)
     return LogSegmentData(stored.finished.size, of_copy.chunks(), of_copy.indexes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Proven:
-    """The bytes of a stored copy as they are proven, and the indexes of the new one, whose chunks are in `remote`."""
+    """The bytes of a stored copy, verified as they pass, and the new copy's indexes, whose chunks are in `remote`."""
 
     stored: StoredCopy
     storage: ListableStorage
     remote: RemoteIndexBuilder
 
     def chunks(self) -> Iterator[memoryview]:
-        """Yield the data piece by piece. Raises CorruptLogError or RemoteObjectCorruptError for what is not whole."""
+        """Yield the data piece by piece. Raises CorruptLogError or RemoteObjectCorruptError if they are damaged."""
         copy = self.stored.finished
         names = segment_object_names(copy.segment_id, copy.start_offset)
         checks = BundleChecks(copy)
@@ -295,7 +295,7 @@ class _Proven:
             raise wrong
 
     def indexes(self) -> dict[IndexKind, bytes]:
-        """Return those of the stored copy; the manifest and the remote indexes name the object, so they are new."""
+        """Return the stored copy's indexes; the manifest and the remote indexes name the object, so they are new."""
         return {**self.stored.contents, **self.remote.indexes()}
 
 

@@ -1,10 +1,10 @@
-"""The one place that says whether anything may be deleted: whoever deletes asks here, before and between its steps.
+"""The one place that decides whether anything may be deleted; every deletion checks it before and between its steps.
 
-In this order: has a person stopped all deletions; do store and metadata belong together, at one generation
-(generation.py); was the right given for the topic; what did the last audits find. An audit that
-found a topic wanting stops trimming it (audit/results.py), for its local segments may be the last good copy. A store
-of which too large a share is referred to by nothing stops all that deletes in it: then the metadata are likely not its
-own, or older than it is. Where no audit ever ran, none has an objection.
+In this order: did a person stop all deletions; do store and metadata belong together, at one generation
+(generation.py); is the right given for the topic; what did the last audits find. An audit that found fault with a topic
+stops trimming it (audit/results.py), since its local segments may be the last good copy. If too large a share of a
+store is unreferenced, all deletion in it stops: the metadata are probably not its own, or older than it. Without any
+audit there is no objection.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 WHOLE_STORE = ""
-"""What stands in place of cluster and topic id in the verdict on a store as a whole."""
+"""Replaces cluster and topic id in the verdict on a store as a whole."""
 
 FEW_OBJECTS = 10
-"""So many unreferenced objects prove nothing, however small the store is."""
+"""Up to this many unreferenced objects prove nothing, however small the store is."""
 
 
 class DeletionKind(StrEnum):
-    """What is to be deleted: what counts differs."""
+    """What is to be deleted, which decides the checks."""
 
     LOCAL = "local"
     """Local segments that the remote tier holds."""
     REMOTE = "remote"
     """Remote segments that readers could see."""
     LEFTOVER = "leftover"
-    """Objects that no reader ever saw: of copies that never finished, or that nothing refers to."""
+    """Objects that no reader ever saw: of unfinished copies, or unreferenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionGate:
-    """Asks `safety`, `bind_store` and what was decided for a partition's topic.
+    """Checks `safety`, `bind_store` and the decisions on a partition's topic.
 
     `bind_store` raises StoreMismatchError, and OutdatedMetadataError for metadata that are not the store's.
-    `publish_pending` publishes a decision that could not be published when it was made, if that is possible by now.
+    `publish_pending` publishes a decision that could not be published earlier, if possible now.
     """
 
     safety: Safety
@@ -62,7 +62,7 @@ class DeletionGate:
     publish_pending: Callable[[], None]
 
     def ensure_running(self) -> None:
-        """Raise DeletionRefusedError where a person stopped all deletions."""
+        """Raise DeletionRefusedError if a person stopped all deletions."""
         stopped = self.why_stopped()
         if stopped is not None:
             # The stop itself may not be published yet, and every run that would publish it ends here.
@@ -87,7 +87,7 @@ class DeletionGate:
     def refusals(
         self, partitions: Iterable[TopicIdPartition], kind: DeletionKind
     ) -> dict[TopicIdPartition, DeletionRefusedError]:
-        """Return those of `partitions` if nothing of `kind` may be deleted now, and why.
+        """Return those of `partitions` in which nothing of `kind` may be deleted now, and why.
 
         Raises what holds for all: DeletionRefusedError if a person stopped all deletions, and what `bind_store`
         raises.
@@ -110,7 +110,7 @@ class DeletionGate:
         by_topic = sorted(partitions, key=_topic_of)
         for _, of_topic in groupby(by_topic, key=_topic_of):
             asked = list(of_topic)
-            # Rights and verdicts are a topic's: its partitions are answered alike.
+            # Rights and verdicts belong to a topic: its partitions get the same answer.
             topic, verdicts = self.decided_topic(asked[0]), self._verdicts(asked[0], kind)
             for each in asked:
                 why = _why_no_right(each, kind, topic) or _why_doubtful(each, verdicts)
@@ -118,11 +118,11 @@ class DeletionGate:
                     yield each, why
 
     def is_allowed(self, partition: TopicIdPartition, kind: DeletionKind) -> bool:
-        """Return whether a person gave the right; if none did, there is nothing to tell anybody."""
+        """Return whether the right is given."""
         return _why_no_right(partition, kind, self.decided_topic(partition)) is None
 
     def why_doubtful(self, partition: TopicIdPartition, kind: DeletionKind) -> str | None:
-        """Return what the last audits hold against a deletion; None if they do not."""
+        """Return the objection of the last audits to a deletion; None if there is none."""
         return _why_doubtful(partition, self._verdicts(partition, kind))
 
     def _verdicts(self, partition: TopicIdPartition, kind: DeletionKind) -> tuple[AuditVerdict, ...]:
@@ -132,9 +132,9 @@ class DeletionGate:
 
 
 def store_verdict(unreferenced: int, objects: int, max_percent: int, audited_at: int, *, deep: bool) -> AuditVerdict:
-    """Return the verdict on a store if nothing refers to so many of all its objects.
+    """Return the verdict on a store with this many unreferenced objects.
 
-    Its `anomalies` are more than 0 if that stops deletions: more than `max_percent` of all, and more than a few.
+    Its `anomalies` are above 0 if that stops deletions: more than `max_percent` of all, and more than a few.
     """
     is_too_much = unreferenced > FEW_OBJECTS and unreferenced * 100 > objects * max_percent
     message = (
@@ -151,7 +151,7 @@ def _objection(verdict: AuditVerdict, partition: TopicIdPartition) -> str:
     return (
         f"{partition}: the last {kind}audit of {of_what}, at {as_date(verdict.audited_at)}, found something wrong "
         f"({verdict.message or verdict.anomalies}): nothing of it is removed before an audit of the same kind finds "
-        "nothing; 'tiered-storage audit' tells what to mend"
+        "nothing; 'tiered-storage audit' shows what to repair"
     )
 
 
@@ -171,30 +171,30 @@ def _why_doubtful(partition: TopicIdPartition, verdicts: Iterable[AuditVerdict])
 
 
 def _topic_of(partition: TopicIdPartition) -> tuple[str, str, str]:
-    # The name too: what the settings file says goes by it, and of some partitions nobody knows it.
+    # With the name: the settings file goes by it, and of some partitions it is unknown.
     return partition.cluster_id, partition.topic_id, partition.topic
 
 
 STORE_PRECISION_MS = 1_000
-"""Some stores tell whole seconds."""
+"""Some stores report whole seconds."""
 
 READING_LASTS_MS = 3_600_000
-"""So long a reading stays: a clock that is set ahead by a little at a time is compared with what it was before."""
+"""How long (ms) a reading stays: a clock that is set ahead bit by bit is compared with an older reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraceTime:
-    """For how long (ms) what was marked stays: time before `trusted_since` (ms) does not count."""
+    """How long (ms) marked segments stay; time before `trusted_since` (ms) does not count."""
 
     ms: int
     trusted_since: int = 0
 
     def over_at(self, marked_at: int) -> int:
-        """Return when the grace time of what was marked then is over (ms)."""
+        """Return when the grace time of a mark of that moment ends (ms)."""
         return max(marked_at, self.trusted_since) + self.ms
 
     def over_for(self, now: int) -> int:
-        """Return until when (ms) something must have been marked for its grace time to be over `now`."""
+        """Return before when (ms) a mark must have been set for its grace time to be over at `now`."""
         return now - self.ms if self.trusted_since + self.ms <= now else -1
 
 
@@ -203,7 +203,7 @@ NO_GRACE = GraceTime(0)
 
 @dataclass(frozen=True, slots=True)
 class ClockAgreement:
-    """Compares `clock` with the others; `max_skew_ms` is how far apart they may be (clock.max.skew.ms).
+    """Compares `clock` with other clocks; they may differ by `max_skew_ms` (clock.max.skew.ms).
 
     `is_store_independent`: whether the store's clock is another machine's.
     """
@@ -225,9 +225,9 @@ class ClockAgreement:
         )
 
     def ensure_agrees(self) -> None:
-        """Raise DeletionRefusedError unless the clock passes the first two checks; then record what it shows.
+        """Raise DeletionRefusedError unless the clock passes the first two checks; then record a reading.
 
-        A clock that was refused is not recorded. Raises what store and metadata raise.
+        The reading of a refused clock is not recorded. Raises what store and metadata raise.
         """
         is_told = ensure_store_agrees(self.clock, self.storage, self.max_skew_ms)
         if not (is_told and self.is_store_independent):
@@ -235,31 +235,31 @@ class ClockAgreement:
         self._record()
 
     def note(self) -> None:
-        """Record what the clock shows if it agrees with the last reading, for a run that deletes nothing."""
+        """Record a reading if it agrees with the last one, for a run that deletes nothing."""
         self.reading.begin(self._renewed_at)
         if self._why_unsteady() is None:
             self._record()
 
     def trust(self) -> None:
-        """Record what the clock shows, by a person's word. What is marked waits its grace time once more."""
+        """Record a reading at a person's request. Marked segments wait their grace time again."""
         now = self.clock()
         self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now))
 
     def why_refused(self) -> str | None:
-        """Return what `ensure_agrees` would raise, as far as can be told without writing; None: nothing.
+        """Return what `ensure_agrees` would raise, as far as known without writing; None: nothing.
 
-        If no clock was ever read, it asks the store when its generation was begun, and goes without where that fails.
+        If no clock was ever read, it reads the start of the store's generation, and does without if that fails.
         """
         return None if self.is_store_independent else self._why_unsteady()
 
     def grace(self, grace_ms: int) -> GraceTime:
-        """Return the grace time as it counts by now."""
+        """Return the grace time as it counts now."""
         if self.is_store_independent:
             return GraceTime(grace_ms)
         return GraceTime(grace_ms, self._current(self.reading.read()).trusted_since)
 
     def ensure_not_ahead(self, partition: TopicIdPartition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-        """Raise DeletionRefusedError if anything happened to `segments` of `partition` later than now.
+        """Raise DeletionRefusedError if `segments` of `partition` have a state change in the future.
 
         Also raises it if the clock jumped since the run began.
         """
@@ -271,10 +271,10 @@ class ClockAgreement:
             return
         raise DeletionRefusedError(
             f"{partition}: segment {newest.segment_id.id} became {newest.state.name} at "
-            f"{as_date(newest.event_timestamp)}, and this machine's clock shows {as_date(now)}: it is behind, or the "
-            "one of an earlier run was ahead. Nothing of the partition is deleted. Set the clock by NTP. If it is "
-            f"right, 'tiered-storage undelete {partition.topic}' takes back what was marked then; the partition is "
-            "deleted from again once that time has come, or by a run with a larger clock.max.skew.ms"
+            f"{as_date(newest.event_timestamp)}, but this machine's clock shows {as_date(now)}: it is behind, or that "
+            "of an earlier run was ahead. Nothing of the partition is deleted. Set the clock by NTP. If it is "
+            f"right, 'tiered-storage undelete {partition.topic}' takes back what was marked then; deletion in the "
+            "partition goes on once that time has come, or by a run with a larger clock.max.skew.ms"
         )
 
     def _ensure_steady(self) -> None:
@@ -332,18 +332,18 @@ class ClockAgreement:
 def _since(earlier: ClockReading) -> str:
     if earlier.is_taken:
         return "this machine was restarted, or is another one, since its clock was last checked, at"
-    return "these metadata never read a clock, and the newest time known before is"
+    return "these metadata never read a clock, and the newest known time is"
 
 
-_NOBODY_KNOWS = "Nothing is marked, trimmed or deleted by it: nobody knows what is old."
+_NOBODY_KNOWS = "Nothing is marked, trimmed or deleted, since the age of segments is uncertain."
 _IF_IT_IS_RIGHT = "if it is right, 'tiered-storage metadata trust-clock' lets deletions go on"
 
 
 def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms: int) -> bool:
-    """Write a small object to ask the store for the time; return whether it told it.
+    """Write a small object to get the store's time; return whether the store reported it.
 
-    A store that cannot be listed has no clock that could be asked, nor does a store without room. Raises
-    DeletionRefusedError if `clock` is more than `max_skew_ms` from the store's, and what the store raises.
+    A store that cannot be listed does not report it, nor does one without room. Raises DeletionRefusedError if `clock`
+    is more than `max_skew_ms` from the store's, and what the store raises.
     """
     if not isinstance(storage, ListableStorage):
         return False
@@ -356,23 +356,23 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
         return True
     raise DeletionRefusedError(
         f"{storage.place_of('')}: the store's clock showed {as_date(told)} when this machine's showed "
-        f"{as_date(ended)}, more than clock.max.skew.ms ({max_skew_ms}) apart: nothing is deleted, since "
-        "nobody knows what is old. Set both clocks by NTP, look at the plan again, and repeat the run"
+        f"{as_date(ended)}, more than clock.max.skew.ms ({max_skew_ms}) apart: nothing is deleted, since the age of "
+        "segments is uncertain. Set both clocks by NTP, check the plan again, and repeat the run"
     )
 
 
 _PROVIDERS = ("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")
 _NAMES_ENDPOINT = re.compile("ENDPOINT|BASE_URL|EMULATOR|SERVICE_ACCOUNT")
-"""In names of properties and variables, which obstore reads by itself. Google's key files may name an endpoint too."""
+"""In names of properties and variables that obstore reads itself. Google's key files may name an endpoint too."""
 
 
 def has_own_clock(
     storage: RemoteStorageManager, options: ObjectStoreOptions, environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Return whether the store's clock is surely not this machine's: it is the one of AWS, Google or Azure.
+    """Return whether the store's clock is surely not this machine's: it is that of AWS, Google or Azure.
 
-    A directory has this machine's clock. Which machine an endpoint that is named in `options` or `environ` means, and
-    whose clock a store that cannot be listed has, nobody knows.
+    A directory has this machine's clock. An endpoint in `options` or `environ` may be any machine, and so may a store
+    that cannot be listed.
     """
     if not isinstance(storage, ListableStorage) or storage.place_of("").startswith("file:"):
         return False
@@ -388,9 +388,9 @@ READS_AT_ONCE = 8
 
 
 def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage: RemoteStorageManager) -> None:
-    """Raise LaterVersionError where a later release wrote one of `segments`, and what the store raises.
+    """Raise LaterVersionError if a later release wrote one of `segments`, and what the store raises.
 
-    What is missing or broken is passed over. A store that cannot be listed answers for its formats itself.
+    Missing or corrupt objects are ignored. A store that cannot be listed is responsible for its own formats.
     """
     for _, error in _unknown(tuple(segments), storage):
         raise error
@@ -399,7 +399,7 @@ def ensure_known_versions(segments: Iterable[RemoteLogSegmentMetadata], storage:
 def unknown_versions(
     partitions: Mapping[TopicIdPartition, Sequence[RemoteLogSegmentMetadata]], storage: RemoteStorageManager
 ) -> Mapping[TopicIdPartition, RemoteStorageError]:
-    """Return the first error of each partition with one, among those that `ensure_known_versions` would raise."""
+    """Return the first error of each affected partition that `ensure_known_versions` would raise."""
     asked = [segment for segments in partitions.values() for segment in segments]
     found: dict[TopicIdPartition, RemoteStorageError] = {}
     for segment, error in _unknown(asked, storage):
@@ -410,7 +410,7 @@ def unknown_versions(
 def _unknown(
     asked: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteStorageError]]:
-    """Yield the segments with an error, in order; who asks for no more of them cancels what has not begun."""
+    """Yield the segments with an error, in order; closing the generator cancels what has not begun."""
     if not isinstance(storage, ListableStorage) or not asked:
         return
 
@@ -432,5 +432,5 @@ def _unknown(
 def ensure_known_partition(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: RemoteStorageManager
 ) -> None:
-    """Raise LaterVersionError where a later release wrote a segment of `partition`, in whichever state it is."""
+    """Raise LaterVersionError if a later release wrote a segment of `partition`, in any state."""
     ensure_known_versions(metadata.list_remote_log_segments(partition), storage)

@@ -1,4 +1,4 @@
-"""What removes anything of a remote log: local retention, total retention, and the deletion of what was marked."""
+"""Everything that deletes from a remote log: local retention, total retention, and the deletion of marked segments."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogDeletions:
-    """Plans and carries out deletions over an open `context`; what each does is said where it is implemented."""
+    """Plans and executes deletions over an open `context`; each is documented where it is implemented."""
 
     context: RemoteLogContext
 
     @property
     def gate(self) -> DeletionGate:
-        """What says whether anything may be deleted."""
+        """The gate that decides whether anything may be deleted."""
         context = self.context
         return DeletionGate(context.safety, context.bind_store, context.decided_topic, context.guard.publish_pending)
 
@@ -70,11 +70,12 @@ class RemoteLogDeletions:
         names: Collection[str] | None = None,
         max_segments: int | None = None,
     ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
-        """Return what local retention would remove at `now` (ms), and the partitions that must be left alone, and why.
+        """Return what local retention would delete at `now` (ms), and the partitions that must be left alone, with
+        reasons.
 
-        Only topics that are enabled, and where local deletion is allowed. `names` (such as orders-0) narrow it
-        further; no more than `max_segments` go in all, where that is given, partition by partition. It is planned as
-        ever while deletions are stopped: then nothing of it is done.
+        Only enabled topics for which local deletion is allowed. `names` (such as orders-0) narrow it further;
+        `max_segments` limits the number of segments, partition by partition. Planning works while deletions are
+        stopped; the plan is not executed then.
         """
         plans: list[LocalRetentionPlan] = []
         room = max_segments
@@ -114,11 +115,11 @@ class RemoteLogDeletions:
     def enforce_local_retention(
         self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold
     ) -> LocalRetentionReport:
-        """Remove what `plans` name; see LocalRetentionEnforcement, also for what `on_moved` is told.
+        """Delete what `plans` list; see LocalRetentionEnforcement, also for `on_moved`.
 
-        A plan may be old: nothing goes of a topic that is not enabled any more, or where the right was taken away.
-        Raises DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything
-        goes, if the metadata of any of the partitions are older than the store.
+        A plan may be old: nothing of a topic is deleted that is no longer enabled, or whose right was revoked.
+        Raises DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything is
+        deleted, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
         enforcement = LocalRetentionEnforcement(
@@ -127,9 +128,9 @@ class RemoteLogDeletions:
         return enforcement.enforce(plans)
 
     def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
-        """Plan again what `plan` is for, while its log directory is held.
+        """Plan again for the partition of `plan`, while its log directory is locked.
 
-        Raises DeletionRefusedError for what may be the last copy, if remote deletion is not allowed any more.
+        Raises DeletionRefusedError for a possible last copy if remote deletion is no longer allowed.
         """
         self._refuse_if_last_copy(plan)
         log = self.context.source.while_trimming(plan.segments[0]).partition(plan.topic_id_partition)
@@ -138,7 +139,7 @@ class RemoteLogDeletions:
         decision = decide(log, self.context.topics, self.context.settings)
         if not decision.trims:
             return None
-        # The clock that the plan was made by may have run ahead.
+        # The clock of the plan may have been ahead.
         now = min(plan.now, self.context.clock())
         segments = self.context.segments
         self.clocks.ensure_not_ahead(
@@ -150,7 +151,7 @@ class RemoteLogDeletions:
         self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None
     ) -> LocalRetentionPlan:
         grace = self._grace
-        # What was marked until then can be undeleted no more.
+        # What was marked before that can no longer be undeleted.
         settled_before = grace.over_for(self.context.clock())
         plan = plan_local_retention(log, self.context.segments, settings, now, most, settled_before, grace)
         self.context.source.local_trim.ensure_removable(plan.segments)
@@ -161,7 +162,7 @@ class RemoteLogDeletions:
         return self.clocks.grace(self.context.settings.remote_log_deletion_grace_ms)
 
     def _keep_lineage(self, plan: LocalRetentionPlan) -> None:
-        """Keep what the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
+        """Record the lineage that the local log is about to forget. Raises LeaseHeldError: then the next run trims."""
         partition = plan.topic_id_partition
         known = self.context.segments.partition_state(partition).lineage
         if merged(known, plan.lineage) == known:
@@ -169,7 +170,7 @@ class RemoteLogDeletions:
         leases = self.context.leases
         lease = leases.acquire(partition, f"local retention {random_uuid()}", self.context.settings.lease_duration_ms)
         try:
-            # Not before: a holder before us may have moved any of it.
+            # Not earlier: a previous holder may have changed any of it.
             state = self.context.segments.partition_state(partition)
             lineage = merged(state.lineage, plan.lineage)
             segments = self.context.segments.list_remote_log_segments(partition)
@@ -183,21 +184,21 @@ class RemoteLogDeletions:
         topic = self.context.decided_topic(plan.topic_id_partition)
         if not plan.is_held_whole and not topic.remote_deletion_allowed:
             raise DeletionRefusedError(
-                f"{plan.topic_id_partition}: remote deletion is not allowed any more since this was planned, and what "
-                "lies below our log start may be the last copy: nothing of it was removed"
+                f"{plan.topic_id_partition}: remote deletion is no longer allowed since this was planned, and the "
+                "segments below our log start may be the last copy: nothing of it was deleted"
             )
 
     def plan_expiry(
         self, selection: Selection, now: int, max_segments: int | None = None
     ) -> tuple[list[ExpiryPlan], list[Finding]]:
-        """Return what expires at `now` (ms), and the partitions that must be left alone, and why.
+        """Return what expires at `now` (ms), and the partitions that must be left alone, with reasons.
 
-        Only topics where remote deletion is allowed, and no more than `max_segments`; see ExpiryPlanner.
+        Only topics for which remote deletion is allowed, and at most `max_segments`; see ExpiryPlanner.
         """
         return self._planner.plan(selection, now, max_segments)
 
     def plan_record_deletion(self, partition: TopicIdPartition, before: int) -> ExpiryPlan | None:
-        """Return the end of the partition's records before an offset; see plan_record_deletion.
+        """Return the plan to delete the partition's records before an offset; see plan_record_deletion.
 
         Raises DeletionRefusedError if nothing remote of it may be deleted now.
         """
@@ -209,10 +210,10 @@ class RemoteLogDeletions:
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Move our log starts and mark what lies below; see ExpiryMarking.
 
-        A plan may be old: nothing goes that the decisions and settings of this moment would keep. Raises
-        DeletionRefusedError where a person stopped all deletions, and OutdatedMetadataError, before anything changes,
-        where the metadata of any of the partitions are older than the store. Nothing ends of a partition of which the
-        store lacks objects, unless a person `gives_up` what is lost, together with the records that they delete.
+        A plan may be old: nothing is marked that the present decisions and settings would keep. Raises
+        DeletionRefusedError if a person stopped all deletions, and OutdatedMetadataError, before anything changes, if
+        the metadata of any of the partitions are older than the store. Nothing of a partition expires if the store
+        lacks objects of it, unless a person `gives_up` lost objects together with the records that they delete.
         """
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
@@ -222,8 +223,8 @@ class RemoteLogDeletions:
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:
         """Renew the generation for a `run` that deletes.
 
-        Raises what stands against any deletion: a stop, another's store, metadata that are not the store's, a wrong
-        clock. Without any of `partitions` the clock is only recorded.
+        Raises whatever prevents all deletions: a stop, a foreign store, metadata that are not the store's, a wrong
+        clock. Without any of `partitions`, only record the clock.
         """
         self.context.spend_reserves()
         self.gate.ensure_running()
@@ -236,13 +237,13 @@ class RemoteLogDeletions:
     def why_nothing_goes(self) -> str | None:
         """Return why a run would delete nothing now: a stop, or a clock that jumped; None if nothing is known.
 
-        Changes nothing, and asks the store nothing but when its generation was begun, if no clock was ever read.
+        Changes nothing. Reads only the start of the store's generation, and only if no clock was ever read.
         """
         return self.gate.why_stopped() or self.clocks.why_refused()
 
     @property
     def clocks(self) -> ClockAgreement:
-        """What holds this machine's clock against others."""
+        """Comparisons of this machine's clock with others."""
         return ClockAgreement.of(self.context)
 
     @property
@@ -250,9 +251,10 @@ class RemoteLogDeletions:
         return ExpiryPlanner(self.context, self.gate)
 
     def pending_deletions(self, selection: Selection = EVERYTHING) -> list[PendingDeletion]:
-        """Return what delete_marked would find marked already; see pending_deletions, while deletions are stopped too.
+        """Return the marked segments that delete_marked would find; see pending_deletions. Works while deletions are
+        stopped.
 
-        Changes nothing, and asks the store nothing.
+        Changes nothing, and does not access the store.
         """
         states = self.context.segments.partition_states()
         return pending_deletions(
@@ -266,7 +268,7 @@ class RemoteLogDeletions:
         )
 
     def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
-        """Return how much delete_marked finds to do, with the same arguments."""
+        """Return the amount of work for delete_marked with the same arguments."""
         due = [each for each in self.pending_deletions(selection) if only is None or each.topic_id_partition in only]
         return Amount(sum(each.segments + each.leftovers for each in due), sum(each.size for each in due))
 
@@ -277,11 +279,11 @@ class RemoteLogDeletions:
         only: Collection[TopicIdPartition] | None = None,
         on_moved: OnMoved = untold,
     ) -> DeletionReport:
-        """Delete the objects of every marked segment, in `only` those partitions where it is given; see delete_marked.
+        """Delete the objects of every marked segment, only in the partitions `only` if given; see delete_marked.
 
-        `on_moved` is told of each segment that is gone. Raises DeletionRefusedError if a person stopped all
-        deletions, and OutdatedMetadataError, before anything goes, if the metadata of any partition with something
-        to delete are older than the store.
+        `on_moved` is called for each deleted segment. Raises DeletionRefusedError if a person stopped all deletions,
+        and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete
+        are older than the store.
         """
         states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
@@ -297,7 +299,7 @@ class RemoteLogDeletions:
         return deletion.delete_marked(concerned)
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
-        """Return what the deletion of everything remote of a topic takes; see plan_topic_deletion."""
+        """Return the plan to delete everything remote of a topic; see plan_topic_deletion."""
         return plan_topic_deletion(topic, topic_id, self.context, self.gate)
 
     def mark_topic_deleted(
@@ -305,7 +307,7 @@ class RemoteLogDeletions:
     ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
         """Mark the partitions of `plan`, for delete_marked to delete; see mark_topic_deleted.
 
-        Raises OutdatedMetadataError, before anything is marked, if any of them is newer in the store.
+        Raises OutdatedMetadataError, before anything is marked, if the store is ahead for any of them.
         """
         self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
         return mark_topic_deleted(
@@ -332,10 +334,10 @@ class RemoteLogDeletions:
         topic_id: str | None = None,
         dry_run: bool = False,
     ) -> tuple[list[Undeletion], list[Finding]]:
-        """Bring back what is marked of a topic while its objects are still there; see undelete."""
+        """Bring back marked segments of a topic while their objects exist; see undelete."""
         return undelete(topic, partitions, self.context, owner, topic_id=topic_id, dry_run=dry_run)
 
 
 def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
-    """Return the partitions that are to go as a whole."""
+    """Return the partitions that are being deleted as a whole."""
     return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}

@@ -1,8 +1,8 @@
-"""What proves that local segments below our log start may go, of which nothing remote is left to compare them with.
+"""Prove that local segments below our log start may be deleted although no remote segment is left to compare with.
 
-Offsets prove nothing: another log may have been deleted there, and a fork of it be in its place. Either deleted remote
-segments were sent with the very bytes that are local, by the checksum in their metadata. Or total retention ends the
-local records by themselves.
+Offsets prove nothing: the deleted remote log may have been another one, of which this is a fork. Either deleted remote
+segments were sent with the very bytes that are local, by the checksum in their metadata; or total retention expires the
+local records on its own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Offsets: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TotalRetention:
-    """What total retention ends of a local log by itself.
+    """What total retention expires of a local log on its own.
 
-    By size all below the offset `start`, by time what is older than `before` (ms; None: no limit).
+    By size everything below the offset `start`, by time what is older than `before` (ms; None: no limit).
     """
 
     start: int = 0
@@ -39,26 +39,26 @@ class TotalRetention:
 
     @classmethod
     def of(cls, log: PartitionLog, settings: TopicSettings, now: int, offset: int) -> Self:
-        """Return the limits of `log` at `now` (ms), by size to the segment, and to the batch if it ends at `offset`."""
+        """Return the limits of `log` at `now` (ms); by size per segment, or per batch for one that has `offset`."""
         before = None if settings.retention_ms < 0 else now - settings.retention_ms
         return cls(_start_by_size(log, settings.retention_bytes, offset), before)
 
     def ends_no_more_than(self, other: TotalRetention) -> bool:
-        """Return whether `other` ends all that this does."""
+        """Return whether `other` expires everything that this does."""
         if self.start > other.start:
             return False
         return self.before is None or (other.before is not None and self.before <= other.before)
 
     def may_end(self, segment: LocalSegment, below: int) -> bool:
-        """Return whether this ends what `segment` has below the offset `below`, as far as its time index tells."""
+        """Return whether this expires what `segment` has below the offset `below`, by its time index."""
         if below <= self.start:
             return True
         return self.before is not None and not is_indexed_since(open_segment(segment.location), self.before, below)
 
     def ends(self, segment: LocalSegment, below: int) -> bool:
-        """Return whether this ends what `segment` has below the offset `below`; reads it if it must.
+        """Return whether this expires what `segment` has below the offset `below`; read the segment if needed.
 
-        What cannot be read does not end, since nobody can tell how old it is.
+        An unreadable segment does not expire, since its age is unknown.
         """
         if below <= self.start:
             return True
@@ -69,7 +69,7 @@ class TotalRetention:
 
 
 def _start_by_size(log: PartitionLog, limit: int, offset: int) -> int:
-    """Return the offset from which on `log` has at least `limit` bytes, 0 where it has less; negative is no limit."""
+    """Return the offset from which on `log` has at least `limit` bytes, 0 if it has less; negative: no limit."""
     newer_bytes = 0
     for segment in reversed(log.segments if limit >= 0 else ()):
         newer_bytes += segment.size
@@ -79,7 +79,7 @@ def _start_by_size(log: PartitionLog, limit: int, offset: int) -> int:
 
 
 def _bytes_before(segment: LocalSegment, offset: int) -> int:
-    """Return how many bytes of `segment` lie before `offset`: all of them where it is not in it or cannot be found."""
+    """Return how many bytes of `segment` lie before `offset`; all if the offset is not in it or cannot be found."""
     if segment.end_offset is None or not segment.base_offset < offset <= segment.end_offset:
         return segment.size
     try:
@@ -91,10 +91,10 @@ def _bytes_before(segment: LocalSegment, offset: int) -> int:
 
 @dataclass(slots=True)
 class ExpiredSegments:
-    """Says of the closed segments of `log` which may go as far as the metadata and the time indexes tell.
+    """Decides which closed segments of `log` may be deleted, by the metadata and the time indexes.
 
-    Remote segments hold all from the offset `held_from` on. Before anything goes its bytes are read: ensure_sent, and
-    TotalRetention.ends.
+    Remote segments hold everything from the offset `held_from` on. Before a deletion the bytes are read as well:
+    ensure_sent, and TotalRetention.ends.
     """
 
     log: PartitionLog
@@ -104,7 +104,7 @@ class ExpiredSegments:
     _sent: list[RemoteLogSegmentMetadata] | None = None
 
     def why_kept(self, segment: LocalSegment, end_offset: int) -> str | None:
-        """Return why `segment`, up to `end_offset`, stays; None if it may go."""
+        """Return why `segment`, up to `end_offset`, stays; None if it may be deleted."""
         below = min(self.held_from, end_offset + 1)
         if segment.base_offset >= below or self.total.may_end(segment, below):
             return None
@@ -115,9 +115,9 @@ class ExpiredSegments:
         return None if _are_within(self._sent, offsets) else _why_kept(offsets)
 
     def comparable(self, going: Sequence[LocalSegment]) -> list[LocalSegment]:
-        """Return the first of `going`, up to where no remote segment that they are compared with goes on.
+        """Return the first of `going`, up to the end of a remote segment that they are compared with.
 
-        It is compared as a whole: all that has a part of it goes together.
+        A remote segment is compared as a whole: all local segments with a part of it are deleted together.
         """
         count = len(going)
         while count and any(one.start_offset <= _end(going[count - 1]) < one.end_offset for one in self._sent or ()):
@@ -132,9 +132,9 @@ def _end(segment: LocalSegment) -> int:
 def _sent_segments(
     metadata: RemoteLogMetadataManager, partition: TopicIdPartition, start_offset: int, end_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return the segments within [`start_offset`, `end_offset`] that were sent whole, by start offset.
+    """Return the segments within [`start_offset`, `end_offset`] that were sent completely, by start offset.
 
-    Also those that are marked or deleted. Only those whose metadata have the checksum of what was sent.
+    Includes marked and deleted ones. Only those whose metadata have the checksum of what was sent.
     """
     known = chain(
         metadata.list_remote_log_segments(partition),
@@ -167,10 +167,10 @@ def ensure_sent(
     needed: Sequence[Offsets],
     metadata: RemoteLogMetadataManager,
 ) -> None:
-    """Ensure that `going`, the oldest local segments, have at each of the offsets `needed` the bytes that were sent.
+    """Ensure that `going`, the oldest local segments, have the bytes that were sent at each of the offsets `needed`.
 
-    Reads them once; asks the store nothing, whose objects may be gone. Raises ForkedLogError if they have others,
-    DeletionRefusedError if no checksum tells, and CorruptLogError and OSError.
+    Reads them once; does not access the store, whose objects may be gone. Raises ForkedLogError if they differ,
+    DeletionRefusedError if no checksum is known, and CorruptLogError and OSError.
     """
     within = _sent_segments(metadata, partition, going[0].base_offset, _end(going[-1]))
     sent = [one for one in within if one.end_offset >= needed[0][0] and one.start_offset <= needed[-1][1]]
@@ -184,26 +184,26 @@ def ensure_sent(
         place = open_segment(going[0].location).log_name
         raise ForkedLogError(
             f"{partition}: {place} is a fork of the log that was copied: at offsets {offsets[0]} to "
-            f"{offsets[1]}, below our log start, it has other records than the deleted remote segments had. Nothing of "
-            "it is trimmed until total retention ends these records. Save those that you need; to delete them before, "
-            "run kafka-delete-records on their broker"
+            f"{offsets[1]}, below our log start, its records differ from those of the deleted remote segments. Nothing "
+            "of it is trimmed until total retention expires these records. Save those that you need; to delete them "
+            "before, run kafka-delete-records on their broker"
         )
 
 
 def _why_kept(offsets: Offsets) -> str:
-    """Return why local `offsets` below our log start stay if nothing proves that they may go."""
+    """Return why local `offsets` below our log start stay if nothing proves that they may be deleted."""
     return (
         f"offsets {offsets[0]} to {offsets[1]} lie below our log start, and nothing proves that they are what was "
-        "deleted there: they may be the only copy. They stay until total retention ends them; to delete them before, "
-        "run kafka-delete-records on their broker"
+        "deleted there: they may be the only copy. They stay until total retention expires them; to delete them "
+        "before, run kafka-delete-records on their broker"
     )
 
 
 def why_not_allowed(offsets: Offsets) -> str:
-    """Return why local `offsets` below our log start stay where remote deletion is not allowed."""
+    """Return why local `offsets` below our log start stay if remote deletion is not allowed."""
     return (
-        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and nothing remote holds them: they go only "
-        "where remote deletion is allowed too"
+        f"offsets {offsets[0]} to {offsets[1]} lie below our log start and nothing remote holds them: they are "
+        "deleted only if remote deletion is allowed too"
     )
 
 
@@ -216,7 +216,7 @@ def why_waiting(offsets: Offsets, until: int) -> str:
 
 
 def why_together(segments: Sequence[LocalSegment], limit: int | None) -> str:
-    """Return why `segments` stay, which ExpiredSegments.comparable left out; `limit` if that many were too few."""
+    """Return why `segments`, which ExpiredSegments.comparable left out, stay; `limit` if it was too small."""
     shared = (
         f"offsets {segments[0].base_offset} to {_end(segments[-1])} share a deleted remote segment with the local "
         "segment after them: they are removed together"

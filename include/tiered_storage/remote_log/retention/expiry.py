@@ -1,11 +1,12 @@
-"""Total retention: the oldest offsets end their life, in the remote tier and so for every reader.
+"""Total retention: the oldest offsets expire, in the remote tier and so for every reader.
 
-KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that no reader is shown what
-goes; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes what is marked.
+KIP-405: retention.ms and retention.bytes count both tiers. Our log start moves first, so that readers no longer see
+what expires; then each segment below it is marked DELETE_SEGMENT_STARTED. object_deletion.py deletes the marked
+segments.
 
-What was never copied, because the store was away for longer than total retention, expires too: our log start
-moves past it, it is not copied any more, and local retention removes it. Of what is remote twice the copy that nobody
-reads goes.
+Offsets that were never copied, because the store was away for longer than total retention, expire too: our log start
+moves past them, they are no longer copied, and local retention deletes them. If the remote tier holds offsets twice,
+the copy that nobody reads is deleted.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ class Reason(StrEnum):
     RECORDS = "records"
     """A person deleted the records before an offset."""
     DISABLED = "disabled"
-    """The topic is not tiered any more, and what is remote of it is to go."""
+    """The topic is no longer tiered, and its remote data are to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """Where our log start of a partition moves to at `now` (ms), and the remote segments that then lie below it.
+    """The new log start of a partition at `now` (ms), and the remote segments that lie below it.
 
-    `superseded` are segments whose every offset is read from others, `read_instead`: they go wherever our log start is.
-    What was never copied expires too: local retention removes it from then on.
+    `superseded` are segments whose every offset is read from others, `read_instead`: they are deleted wherever our log
+    start is. Offsets that were never copied expire too: local retention deletes them.
     """
 
     topic_id_partition: TopicIdPartition
@@ -54,17 +55,17 @@ class ExpiryPlan:
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     read_instead: tuple[RemoteLogSegmentMetadata, ...] = ()
     never_copied_segments: int = 0
-    """Local segments of which offsets below the new log start are nowhere else."""
+    """Local segments with offsets below the new log start that are nowhere else."""
     never_copied_bytes: int = 0
 
     @property
     def count(self) -> int:
-        """How many segments go, with those that were never copied."""
+        """The number of segments, including those that were never copied."""
         return len(self.segments) + len(self.superseded) + self.never_copied_segments
 
     @property
     def size(self) -> int:
-        """The remote bytes that go."""
+        """The size of the remote segments in bytes."""
         return sum(segment.size for segment in (*self.segments, *self.superseded))
 
     def within(self, current: ExpiryPlan) -> ExpiryPlan:
@@ -84,7 +85,7 @@ class ExpiryPlan:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRun:
-    """What one run of expiry has to do, and the partitions that it could not look at."""
+    """The work of one expiry run, and the partitions that it could not examine."""
 
     plans: tuple[ExpiryPlan, ...]
     left_alone: tuple[Finding, ...] = ()
@@ -103,15 +104,15 @@ def plan_expiry(
 ) -> ExpiryPlan | None:
     """Return what of `partition` is past total retention at `now` (ms), oldest first; None if nothing is.
 
-    No more than `max_segments`, where that is given: our log start moves no further than past the oldest ones. What
-    lies below it and has no room in the plan, as copies of leaders that were deposed, goes with the next one.
+    `max_segments` limits the plan: our log start moves only past the oldest ones. Other segments below it, such as
+    copies of deposed leaders, follow in the next plan.
 
-    `local` (None: not in reach) adds the bytes that are not remote yet, and tells the lineage. Unfinished copies never
-    count; an offset that has several holders counts once. A segment without timestamps does not grow old. What is only
-    local expires in a topic that is tiered, in order, up to what is not stable. A second copy goes once it is
-    older than `grace_ms`, but not if nobody knows that both copies are of one incarnation of the topic: without the
-    local log or its partition.metadata. `is_older` tells whether a segment that is only local is older than a moment.
-    Raises LineageContradictedError, CorruptRecordError and OSError.
+    `local` (None: out of reach) adds the bytes that are not remote yet, and the lineage. Unfinished copies never count;
+    an offset with several holders counts once. A segment without timestamps does not age. Local-only segments expire if
+    the topic is tiered, in order, up to the stable end. A second copy is deleted once it is older than `grace_ms`, but
+    not if it is unknown whether both copies are of one incarnation of the topic: without the local log or its
+    partition.metadata. `is_older` returns whether a local-only segment is older than a moment. Raises
+    LineageContradictedError, CorruptRecordError and OSError.
     """
     segments = list(metadata.list_remote_log_segments(partition))
     state = metadata.partition_state(partition)
@@ -158,9 +159,9 @@ def _superseded(
     log_start: int,
     finished_before: int,
 ) -> tuple[tuple[RemoteLogSegmentMetadata, ...], tuple[RemoteLogSegmentMetadata, ...]]:
-    """Return segments of the true leaders that no reader is given, and those that hold all their offsets instead.
+    """Return segments on the lineage that nobody reads, and those that hold all their offsets instead.
 
-    Those of leaders that were deposed wait for their offsets to end.
+    Segments of deposed leaders wait until their offsets expire.
     """
     whole = whole_lineage(segments, lineage)
     read = {covered.segment.segment_id for covered in coverage.ranges}
@@ -178,9 +179,9 @@ def _superseded(
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Offsets (inclusive) that end their life together, the bytes that count of them, and what holds them.
+    """Offsets (inclusive) that expire together, the bytes that count, and what holds them.
 
-    Pieces never overlap: of what has several holders one counts.
+    Pieces never overlap: of several holders one counts.
     """
 
     start_offset: int
@@ -214,7 +215,7 @@ def _start_after_retention(
 
 
 def _remote(coverage: Coverage) -> list[_Piece]:
-    """Return the remote ranges, each with the share of it that lies above the one before."""
+    """Return the remote ranges, each with its share above the one before."""
     pieces = []
     reached = 0
     for covered in coverage.ranges:
@@ -225,7 +226,7 @@ def _remote(coverage: Coverage) -> list[_Piece]:
 
 
 def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list[_Piece]:
-    """Return what is not remote of the closed local segments."""
+    """Return the local-only ranges of the closed local segments."""
     return [
         _Piece(start, end, segment.size * (end - start + 1) // (segment.end_offset - segment.base_offset + 1), segment)
         for segment in local.segments
@@ -237,7 +238,7 @@ def _only_local(coverage: Coverage, local: PartitionLog, log_start: int) -> list
 def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
     """Return the bytes of the active segment that are not remote: another leader may have closed its segment earlier.
 
-    What cannot be read does not count, so that nothing ends too early.
+    An unreadable segment does not count, so that nothing expires too early.
     """
     remote_end = -1 if coverage.end_offset is None else coverage.end_offset
     size = 0
@@ -254,7 +255,7 @@ def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
 
 
 def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
-    """Return whether what was never copied may expire: it is stable, and of a topic that is tiered."""
+    """Return whether local-only offsets may expire: they are stable, and the topic is tiered."""
     if local is None or segment.end_offset is None:
         return False
     return segment.end_offset < local.stable_offset and settings.remote_storage_enable

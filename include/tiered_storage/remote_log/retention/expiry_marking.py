@@ -1,8 +1,8 @@
-"""What a plan of an expiry does: our log start moves, and what lies below it is marked for deletion.
+"""Execute an expiry plan: our log start moves, and segments below it are marked for deletion.
 
-A plan may be old, and another run may have worked on the partition since. So it is planned once more under the lease,
-and what both plans have in common is done. Partitions are worked on in groups: each step is taken for all of a group
-at the price of a few, and what is refused of one leaves the others as they are.
+A plan may be old, and another run may have worked on the partition since. So it is planned again under the lease, and
+what both plans have in common is executed. Partitions are handled in groups: each step is done for a whole group at the
+cost of a few, and a refusal of one does not affect the others.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from tiered_storage.remote_log.retention.local_retention import ensure_whole
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000
-"""What a group holds at most, so that leases are held for seconds; a larger partition is a group of its own."""
+"""The limit on a group, so that leases are held only for seconds; a larger partition is a group of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryMarking:
-    """Carries plans out under the leases of `owner`.
+    """Executes plans under the leases of `owner`.
 
     `clocks` refuse partitions to which something happened later than now. `replan` plans a partition again for the same
     reason and time: None if nothing is due any more. The store knows of every change before the metadata do.
@@ -59,13 +59,13 @@ class ExpiryMarking:
     owner: str
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
     gives_up: bool = False
-    """Whether a person ends records by their word though the store has lost objects of the partition."""
+    """Whether a person deletes records even though the store has lost objects of the partition."""
 
     def mark(self, plans: Iterable[ExpiryPlan]) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-        """Move our log starts and mark; return the partitions done, and those left with the reason.
+        """Move our log starts and mark segments; return the partitions done, and those left with the reason.
 
-        A partition can be both, where only some of its segments could be marked. Raises DeletionRefusedError if a
-        person stopped all deletions before the first of them.
+        A partition can be in both if only some of its segments could be marked. Raises DeletionRefusedError if a person
+        stopped all deletions before the first of them.
         """
         self.gate.ensure_running()
         marked = _Marked()
@@ -79,7 +79,7 @@ class ExpiryMarking:
 
     def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
         plans = {plan.topic_id_partition: plan for plan in group}
-        # Not under the lease: of many segments it takes a while.
+        # Not under the lease: for many segments it takes a while.
         going = {
             partition: (*plans[partition].segments, *plans[partition].superseded)
             for partition in marked.undecided(plans)
@@ -171,7 +171,7 @@ class ExpiryMarking:
                 ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)
 
     def _move(self, due: Sequence[_Due], marked: _Marked) -> None:
-        """Write all of it: the store first, then our log starts, then the marks."""
+        """Write everything: the store first, then our log starts, then the marks."""
         partitions = [each.partition for each in due]
         whole = {each.partition for each in due if not (self.gives_up and each.plan.reason is Reason.RECORDS)}
         for partition, incomplete in incomplete_partitions(
@@ -180,7 +180,7 @@ class ExpiryMarking:
             marked.leave([partition], incomplete)
         now = self.clocks.clock()
         changes = [self._change(each, now) for each in due if marked.is_undecided(each.partition)]
-        # A person may have changed their mind while the others of the group were looked at.
+        # A decision may have changed while the rest of the group was checked.
         self._leave_refused(partitions, marked)
         stored = [(each.lease, each.stored) for each in changes if marked.is_undecided(each.partition)]
         for partition, error in write_partition_states(self.context.storage, self.context.leases, stored, now).items():
@@ -223,7 +223,7 @@ class ExpiryMarking:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """What is to be done to a partition whose lease we hold."""
+    """The work on a partition whose lease we hold."""
 
     lease: Lease
     plan: ExpiryPlan
@@ -235,7 +235,7 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is to be written of a partition; `waiting` segments are for another run."""
+    """The changes to a partition; `waiting` segments are for another run."""
 
     lease: Lease
     log_start: int | None
@@ -250,7 +250,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Marked:
-    """What a run has come to until now."""
+    """The results of a run so far."""
 
     done: list[TopicIdPartition] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
@@ -258,7 +258,7 @@ class _Marked:
     _decided: set[TopicIdPartition] = field(default_factory=set)
 
     def begin(self) -> None:
-        """Begin with a group: another plan for a partition of an earlier one is carried out as well."""
+        """Begin a group: another plan for a partition of an earlier group is executed as well."""
         self.nothing_due.clear()
         self._decided.clear()
 

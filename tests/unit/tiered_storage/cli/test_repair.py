@@ -88,4 +88,4 @@ def test_what_cannot_be_known_again_is_told_and_fails(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     assert (result.rows[0]["segments"], result.rows[0]["unreadable"]) == (2, 1)
-    assert "cannot be known" in result.document["troubles"][0]["message"]
+    assert "cannot be rebuilt" in result.document["troubles"][0]["message"]

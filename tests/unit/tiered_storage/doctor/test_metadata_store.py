@@ -184,7 +184,7 @@ def test_metadata_of_a_later_version_are_wrong(tmp_path: Path) -> None:
     [told] = examined(files).wrong()
 
     assert "has schema version 9999" in told
-    assert "upgrade what it runs from" in told
+    assert "upgrade its installation" in told
 
 
 def test_metadata_of_an_earlier_version_are_not_migrated(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""What the clock showed when it was last checked, in a SQL metadata store: one row, once a run checked it.
+"""The clock at its last check, in a SQL metadata store: one row, once a run checked it.
 
-boot_id, boot_ms   how long the machine had been running then, and since which start
-wall_ms            what the clock showed then (ms since the epoch)
-trusted_since      since when (by this clock, ms) it was seen to run without a jump or a restart
+boot_id, boot_ms   which start of the machine this was, and how long it had been running
+wall_ms            the clock's time (ms since the epoch)
+trusted_since      since when (by this clock, ms) it has run without a jump or a restart
 
-Until a clock is read for the first time, the row may hold the newest time that metadata and store know, with
-an empty boot_id. It is written before an unchecked clock leaves any time there, so that no clock vouches for itself.
+Until the first clock reading, the row may hold the newest time that metadata and store know, with an empty boot_id. It
+is written before an unchecked clock leaves any time there, so that no clock vouches for itself.
 """
 
 from __future__ import annotations

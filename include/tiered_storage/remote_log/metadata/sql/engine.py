@@ -1,6 +1,6 @@
-"""The one way into a SQL database: short transactions to read or write in, with every failure as an error of ours.
+"""Access to a SQL database: short read or write transactions, with every failure as an error of ours.
 
-What a database does its own way stands in its subclass (sqlite_database.py) and in the two functions at the end.
+What differs between databases is in a subclass (sqlite_database.py) and in the two functions at the end.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ class Database(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that is committed at the end, or rolled back where an error leaves it."""
+        """Open a transaction that is committed at the end, or rolled back on an error."""
         self.check_place()
         with self._explained(), self._writer.begin() as connection:
             yield connection
 
     @abstractmethod
     def check_place(self) -> None:
-        """Raise MetadataUnavailableError where the database is no longer the one that was opened."""
+        """Raise MetadataUnavailableError if the database is no longer the one that was opened."""
 
     @abstractmethod
     def place(self) -> str:
-        """Return what tells this database from a copy of it: it stays while the database is used, and copies differ."""
+        """Return an id that distinguishes this database from its copies and stays the same while it is used."""
 
     @abstractmethod
     def is_at(self, place: str | None) -> bool:
-        """Return whether `place`, which an earlier look at a database returned, is that of this one."""
+        """Return whether `place`, from an earlier call of `place`, is that of this database."""
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Read the whole database; raise MetadataCorruptError where its structure is broken."""
+        """Read the whole database. Raises MetadataCorruptError if its structure is corrupt."""
 
     @abstractmethod
     def keep_copy(self, suffix: str) -> str:
-        """Keep a copy of what is committed, `suffix` after its name, in place of an earlier one; return where it is.
+        """Write a copy of the committed content, with `suffix` after its name, replacing an earlier one; return its
+        path.
 
-        Durable when it returns. May be called within `writing`, of which it shows nothing.
+        Durable on return. May be called within `writing`; the copy excludes that transaction.
         """
 
     @abstractmethod
@@ -75,10 +76,10 @@ class Database(ABC):
 
     @abstractmethod
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
-        """Return what `error` of this kind of database is in our terms, naming `where` and what to do."""
+        """Return our error for `error` of this kind of database, naming `where` and what to do."""
 
     def spend_reserve(self) -> None:
-        """Let this process's writes use the room that is kept for those that free room; nothing if none is kept."""
+        """Let this process's writes use the reserved room; do nothing if none is reserved."""
         return
 
     def close(self) -> None:
@@ -104,13 +105,13 @@ class Database(ABC):
 
 
 def insert_missing(connection: Connection, table: Table, rows: Rows) -> None:
-    """Insert the rows whose key is not there yet."""
+    """Insert the rows whose key is missing."""
     if rows:
         connection.execute(_insert(connection, table).on_conflict_do_nothing(), rows)
 
 
 def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
-    """Insert the rows; one whose key is there takes its place."""
+    """Insert the rows, replacing those with the same key."""
     insert = _insert(connection, table)
     key = [column.name for column in table.primary_key]
     replaced = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in key}
@@ -118,5 +119,5 @@ def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
 
 
 def _insert(connection: Connection, table: Table) -> Any:
-    # Standard SQL has no such insert; SQLite and PostgreSQL have the same one, each in its module of SQLAlchemy.
+    # Standard SQL has no such insert; SQLite and PostgreSQL share one, each in its own module of SQLAlchemy.
     return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)

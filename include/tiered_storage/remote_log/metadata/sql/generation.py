@@ -1,4 +1,5 @@
-"""The generation of a SQL metadata store: which token it shares with its object store, and for which decisions.
+"""The generation of a SQL metadata store: the token that it shares with its object store, and a digest of its
+decisions.
 
 One row holds:
 
@@ -28,7 +29,7 @@ from tiered_storage.remote_log.metadata.sql.schema import audit_verdicts, deleti
 
 
 class SqlGeneration:
-    """Reads and moves the generation row. All methods raise MetadataUnavailableError and MetadataCorruptError."""
+    """Reads and changes the generation row. All methods raise MetadataUnavailableError and MetadataCorruptError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -42,7 +43,7 @@ class SqlGeneration:
         """As MetadataGeneration.read."""
         with self._database.reading() as connection:
             row = _row(connection, self._database.where)
-            # The first generation that is published says which file it is, and vouches for what is in it.
+            # The first published generation records its file, and covers the present decisions.
             is_first = row.number == 0
             return Generation(
                 row.number,
@@ -107,7 +108,7 @@ class SqlGeneration:
 
 
 def record_decision(connection: Connection, where: str) -> None:
-    """Let the next generation vouch for a decision that `connection` just wrote; one that changed nothing needs none.
+    """Make the next generation cover a decision that `connection` just wrote; do nothing if it changed nothing.
 
     Call it in the transaction of the decision.
     """
@@ -119,7 +120,7 @@ def record_decision(connection: Connection, where: str) -> None:
 
 
 def _begin_next(connection: Connection, where: str) -> None:
-    # A token that is under way may be in the store already, so it is never replaced: the next one follows it.
+    # A pending token may be in the store already, so it is never replaced: the next one follows it.
     row = _row(connection, where)
     change = {"next_token": random_uuid()} if row.next_token is None else {"renewal_due": True}
     connection.execute(update(generation).values(**change))
@@ -129,7 +130,7 @@ def _row(connection: Connection, where: str) -> Row[tuple[object, ...]]:
     row = connection.execute(select(generation).with_for_update()).one_or_none()
     if row is None:
         raise MetadataCorruptError(
-            f"{where}: the generation of the metadata is gone: restore the metadata store from its backup"
+            f"{where}: the generation of the metadata is missing: restore the metadata store from its backup"
         )
     return row
 

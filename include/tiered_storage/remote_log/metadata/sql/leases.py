@@ -1,8 +1,8 @@
 """Leases in SQL: one row a partition, whose fencing number rises with every holder and never falls.
 
-A row is never removed; giving a lease back only ends its time. Whoever changes something of a partition reads its row
-in the same transaction (`newest_leases`, which on a database with row locks also keeps others from taking the lease
-meanwhile) and goes on only where `why_lost` finds nothing.
+A row is never removed; releasing a lease only ends its time. A change of a partition reads its row in the same
+transaction (`newest_leases`, which on a database with row locks also keeps others from taking the lease meanwhile) and
+proceeds only if `why_lost` returns None.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class SqlLeases:
         self._clock = clock
 
     def begin_above(self, numbers: Mapping[TopicIdPartition, int]) -> None:
-        """Let nobody ever hold a lease of these partitions with a number as low as the one given for it.
+        """Make every later lease of these partitions get a higher number than the one given for it.
 
-        For a store that is rebuilt: whoever holds a lease of the one before must never be taken for a holder.
+        For rebuilt metadata: a holder of a lease of the lost metadata must never count as a holder.
         """
         with self._database.writing() as connection:
             _insert_unheld(connection, sorted(numbers), "")
@@ -82,7 +82,7 @@ class SqlLeases:
         return GrantedLeases(tuple(granted), tuple(refused))
 
     def heartbeat(self, lease: Lease, duration_ms: int) -> Lease:
-        """As Leases.heartbeat: a late one of a lease that was given back must not keep others out."""
+        """Do as Leases.heartbeat: a late one of a released lease must not keep others out."""
         return _only(self.heartbeat_many([lease], duration_ms))
 
     def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
@@ -155,12 +155,12 @@ class SqlLeases:
             raise MetadataCorruptError(
                 f"{self._database.where}: {holder.topic_id_partition}: the lease of {holder.owner} has fencing number "
                 f"{holder.fencing_number}, higher than any that Remote Log gives: restore the metadata from their "
-                "backup, or make them again by 'tiered-storage rebuild-metadata'"
+                "backup, or rebuild them with 'tiered-storage rebuild-metadata'"
             )
 
 
 def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
-    """Raise ConfigurationError where `lease` is one of another partition."""
+    """Raise ConfigurationError if `lease` is of another partition."""
     if lease.topic_id_partition != partition:
         raise ConfigurationError(
             f"{partition}: cannot be changed under a lease of {lease.topic_id_partition}: pass its own"
@@ -179,16 +179,16 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
 
 
 def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
-    """Return why nothing may be changed under `lease`; None if it is the newest, though its time may be over.
+    """Return why nothing may be changed under `lease`; None if it is the newest, even if it has expired.
 
-    Metadata from a backup give the same numbers once more, to other owners.
+    Metadata from a backup grant the same numbers again, to other owners.
     """
     holder = newest.get(lease.topic_id_partition)
     if holder is None or holder.fencing_number < lease.fencing_number:
         given = 0 if holder is None else holder.fencing_number
         return LeaseLostError(
-            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was never given by this "
-            f"metadata store (its newest is {given}): it was rebuilt or restored meanwhile; start the run anew"
+            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was never granted by this "
+            f"metadata store (its newest is {given}): it was rebuilt or restored meanwhile; start the run again"
         )
     if (holder.fencing_number, holder.owner) != (lease.fencing_number, lease.owner):
         return LeaseLostError(
@@ -202,7 +202,7 @@ def _why_over(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostE
     if newest[lease.topic_id_partition].expires_at != _GIVEN_BACK:
         return None
     return LeaseLostError(
-        f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was given back: acquire a new one"
+        f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was released: acquire a new one"
     )
 
 
@@ -237,12 +237,12 @@ def _only(leases_given: GrantedLeases) -> Lease:
 def _held(holder: Lease) -> LeaseHeldError:
     return LeaseHeldError(
         f"{holder.topic_id_partition}: {holder.owner} works on it until {as_date(holder.expires_at)} or longer: "
-        "wait for it to end, or for its lease to run out; if you know that it does not run any more, "
-        "'tiered-storage leases end' ends its lease"
+        "wait for it to end, or for its lease to expire; if it no longer runs, 'tiered-storage leases end' ends its "
+        "lease"
     )
 
 
 def _expiry(now: int, duration_ms: int) -> int:
     if duration_ms <= 0:
-        raise ConfigurationError(f"a lease of {duration_ms} ms cannot be meant: give it more than 0 ms")
+        raise ConfigurationError(f"a lease of {duration_ms} ms is invalid: give it more than 0 ms")
     return now + duration_ms

@@ -1,4 +1,4 @@
-"""What is kept of a partition beside its segments, inside one transaction: log start, lineage, deletion."""
+"""The state of a partition besides its segments, inside one transaction: log start, lineage, deletion."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _NO_DELETION = delete(partition_deletions).where(has_bound_key(partition_deletio
 
 
 def state_of(connection: Connection, partition: TopicIdPartition, where: str) -> PartitionState:
-    """Return what is kept of `partition`. `where` names the database in messages."""
+    """Return the state of `partition`. `where` names the database in messages."""
     log_start, lineage, deletion = (
         connection.execute(statement, bound_key(partition)).one_or_none()
         for statement in (_LOG_START, _LINEAGE, _DELETION)
@@ -65,13 +65,13 @@ def state_of(connection: Connection, partition: TopicIdPartition, where: str) ->
 
 
 def log_start_of(connection: Connection, partition: TopicIdPartition) -> int | None:
-    """Return our log start of `partition` alone."""
+    """Return only our log start of `partition`."""
     row = connection.execute(_LOG_START, bound_key(partition)).one_or_none()
     return None if row is None else row.log_start_offset
 
 
 def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, PartitionState]:
-    """Return what is kept of every partition. `where` names the database in messages."""
+    """Return the state of every partition. `where` names the database in messages."""
     starts, epochs, deletions = (
         {_key(row): row for row in connection.execute(select(table))}
         for table in (log_starts, lineages, partition_deletions)
@@ -81,7 +81,7 @@ def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, Par
         for table in (partition_deletions, lineages, partitions)
         for row in connection.execute(select(table))
     }
-    # Earlier versions kept a log start alone with no name beside it; it is no part of the key.
+    # Earlier versions kept a log start without a name beside it; the name is not part of the key.
     names = {(row.cluster_id, row.topic_id): row.name for row in connection.execute(select(topics))}
     names |= {(each.cluster_id, each.topic_id): each.topic for each in named.values() if each.is_named}
     unnamed = {key: TopicIdPartition(*key, topic=names.get(key[:2], key[1])) for key in starts.keys() - named.keys()}
@@ -94,9 +94,10 @@ def all_states(connection: Connection, where: str) -> dict[TopicIdPartition, Par
 def raise_log_starts(
     connection: Connection, items: Sequence[LogStart], moved_at: int | None, where: str
 ) -> list[LeaseLostError | None]:
-    """Move log starts up; return, in order, what refused it. A lineage without leaders keeps the topic's name.
+    """Move log starts up; return, in order, the error that refused each, or None. An empty lineage keeps the topic's
+    name.
 
-    With `moved_at` (ms) those until now are kept as earlier ones. `where` names the database in messages.
+    With `moved_at` (ms) the previous ones are kept as earlier ones. `where` names the database in messages.
     """
     newest = newest_leases(connection, [partition for partition, _, _ in items])
     outcomes = [why_lost(lease, newest) for _, _, lease in items]
@@ -120,16 +121,16 @@ def raise_log_starts(
 
 
 def check_lineage(partition: TopicIdPartition, lineage: Sequence[EpochEntry]) -> None:
-    """Raise ConfigurationError where an epoch does not rise or a start offset falls."""
+    """Raise ConfigurationError if an epoch does not rise or a start offset falls."""
     for entry, following in pairwise(lineage):
         if following.epoch <= entry.epoch or following.start_offset < entry.start_offset:
-            raise ConfigurationError(f"{partition}: {following} falls behind {entry} before it: this is no lineage")
+            raise ConfigurationError(f"{partition}: {following} after {entry} is not a rising lineage")
 
 
 def write_lineages(
     connection: Connection, observed: Sequence[ObservedLineage], where: str
 ) -> list[LeaseLostError | None]:
-    """Merge lineages into what is known; return, in order, what refused it. `where` names the database in messages."""
+    """Merge lineages into the known ones; return, in order, the error that refused each. `where` is for messages."""
     newest = newest_leases(connection, [partition for partition, _, _ in observed])
     outcomes = [why_lost(lease, newest) for _, _, lease in observed]
     kept: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -148,7 +149,7 @@ def write_lineages(
 
 
 def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetadata, lease: Lease, where: str) -> None:
-    """Take a step in a partition's deletion. Raises LeaseLostError and InvalidTransitionError."""
+    """Change the state of a partition's deletion. Raises LeaseLostError and InvalidTransitionError."""
     partition = metadata.topic_id_partition
     _ensure_newest(connection, lease)
     known = state_of(connection, partition, where).delete_state
@@ -169,7 +170,7 @@ def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetada
 def take_back_deletion(
     connection: Connection, partition: TopicIdPartition, log_start_offset: int, lease: Lease, where: str
 ) -> None:
-    """Let our log start be no higher than `log_start_offset`, and the partition not be deleted as a whole.
+    """Lower our log start to `log_start_offset` if it is higher, and cancel the deletion of the whole partition.
 
     Raises LeaseLostError, and InvalidTransitionError if that deletion is FINISHED. `where` names the database.
     """
@@ -227,5 +228,5 @@ def _state(
         found = lineage or deletion
         name = "" if found is None else f" of {partition_of(found)}"
         raise MetadataCorruptError(
-            f"{where}: what is kept{name} is damaged ({error}): restore the metadata store from its backup"
+            f"{where}: the state{name} is damaged ({error}): restore the metadata store from its backup"
         ) from error

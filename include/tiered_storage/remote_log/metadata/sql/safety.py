@@ -1,4 +1,4 @@
-"""What makes deleting safe, in SQL."""
+"""Stops of deletions, audit verdicts and failed deletions, in SQL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 MOST_SKEW_MS = 300_000
-"""How far apart the clocks of two auditors may be."""
+"""How far apart, in ms, the clocks of two auditors may be."""
 
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
@@ -100,7 +100,7 @@ class SqlSafety:
                 audit_verdicts.c.topic_id == verdict.topic_id,
                 audit_verdicts.c.deep.is_(verdict.deep),
                 audit_verdicts.c.audited_at > verdict.audited_at,
-                # One of later than now came from a clock that was ahead: nothing could ever take its place.
+                # A verdict from the future came from a clock that was ahead: otherwise nothing could ever replace it.
                 audit_verdicts.c.audited_at <= self._clock() + MOST_SKEW_MS,
             )
             if connection.execute(later).first() is None:
@@ -121,7 +121,7 @@ class SqlSafety:
             ]
 
     def note_failures(self, errors: Mapping[RemoteLogSegmentId, str], now: int) -> None:
-        """As Safety.note_failures. A transaction takes ROWS_A_STATEMENT of them."""
+        """Do as Safety.note_failures. A transaction takes ROWS_A_STATEMENT of them."""
         for batch in in_batches(sorted(errors)):
             new = [_new_failure(segment_id, now) for segment_id in batch]
             counted = [
@@ -133,13 +133,13 @@ class SqlSafety:
                 connection.execute(_COUNT_FAILURE, counted)
 
     def forget_failures(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
-        """As Safety.forget_failures. A transaction takes ROWS_A_STATEMENT of them."""
+        """Do as Safety.forget_failures. A transaction takes ROWS_A_STATEMENT of them."""
         for batch in in_batches(sorted(set(segment_ids))):
             with self._database.writing() as connection:
                 connection.execute(_FORGET_FAILURE, [_bound_id(segment_id) for segment_id in batch])
 
     def failures(self, selection: Selection = EVERYTHING) -> Iterator[DeletionFailure]:
-        """As Safety.failures. ROWS_A_STATEMENT are read at a time: what changes meanwhile shows, or not."""
+        """Do as Safety.failures. Rows are read ROWS_A_STATEMENT at a time, so changes meanwhile may or may not show."""
         page, values = _FAILURES, dict[str, Any]()
         while True:
             with self._database.reading() as connection:
@@ -188,6 +188,6 @@ def _is_selected(failure: DeletionFailure, selection: Selection) -> bool:
 
 
 def _cut(text: str) -> str:
-    """Return what is kept of `text`: line breaks and what would command a terminal become spaces."""
+    """Return `text` shortened, with line breaks and terminal commands replaced by spaces."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -6,23 +6,23 @@
     log_starts        our log start offset of a partition, and those before it
     lineages          the leader epochs of a partition that we keep, since brokers forget
     leases            the newest lease of a partition; a row is never removed, so that its number only rises
-    topics            what was decided for a topic
+        topics            the decisions on a topic
     store_identity    one row: our UUID, and that of the object store that we belong to
     partition_deletions  how far the deletion of a whole partition is
-    deletion_failures    segments whose objects could not be deleted
-    audit_verdicts       what the last audits of a topic found; topic id "" is the whole store
-    deletion_stop        one row, once somebody used it: the switch that stops all deletions
+        deletion_failures    segments whose objects could not be deleted
+        audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
+        deletion_stop        one row, once it was used: the switch that stops all deletions
     generation           one row: the token that metadata and object store share (sql/generation.py)
     work_area_key        one row: the key that signs the messages in the work area
-    clock_reading        one row, once a run checked the clock: what it showed then (sql/clock_reading.py)
+        clock_reading        one row, once a run checked the clock: the reading (sql/clock_reading.py)
 
-A deleted segment keeps its row: only so is a repeated deletion harmless, and a late attempt that still knows the id
-refused. It moves to a table of its own, so that history never weighs on a look-up.
+A deleted segment keeps its row, so that a repeated deletion is harmless, and a late attempt with its id is refused. The
+row moves to a separate table, so that look-ups stay fast.
 
 `finish_sequence` numbers the finished copies of a partition in the order in which they became visible.
-`longest_span` is the most offsets that any segment of the partition ever spanned: whatever holds an offset starts less
-than that before it, which keeps a look-up short however many segments there are.
-`earlier` is a JSON list of [log start offset, ms when a deletion moved it on], oldest first.
+`longest_span` is the largest number of offsets that any segment of the partition ever spanned: a segment that holds an
+offset starts less than that before it, which keeps a look-up short however many segments there are.
+`earlier` is a JSON list of [log start offset, ms when a deletion moved it], oldest first.
 `leader_epochs` is a JSON list of [epoch, start offset]; `first_epoch` and `last_epoch` of a segment are the least and
 the greatest of its epochs.
 """

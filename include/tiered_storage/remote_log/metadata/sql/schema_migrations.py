@@ -1,4 +1,4 @@
-"""Bringing a metadata store to the schema of this version of the library."""
+"""Migrate a metadata store to the schema of this version of the library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiered_storage.remote_log.metadata.sql.engine import Database
 from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
 
 _ALEMBIC = threading.Lock()
-"""Alembic keeps what it migrates in globals: one thread at a time."""
+"""Alembic keeps state in globals: one thread at a time."""
 
 REVISIONS = Path(__file__).parent / "migrations"
 
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revisions: Path = REVISIONS) -> None:
-    """Migrate a store to `version`, in one transaction; one that is there already costs a single read.
+    """Migrate a store to `version`, in one transaction; if it is there already, this costs a single read.
 
-    A copy of what it was is kept beside it, and a warning in the log names that. Two processes may do it at once: one
-    of them migrates. Raises MetadataCorruptError for what is no metadata store, or is a later one.
+    A copy of the old store is kept beside it, and a warning in the log names the copy. Two processes may call this at
+    once: one of them migrates. Raises MetadataCorruptError if it is not a metadata store, or of a later version.
     """
     with database.reading() as connection:
         found = schema_version(connection)
@@ -40,22 +40,23 @@ def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revision
             )
         if found == version:
             return
-        # Within this transaction nobody else writes: what is copied is what is migrated.
+        # Within this transaction nobody else writes: the copy is of what is migrated.
         kept = upgrade(connection, database.where, revisions, lambda: database.keep_copy(f"before-{version}"))
-    message = "%s: migrated from schema version %s to %s; %s is the store as it was before"
+    message = "%s: migrated from schema version %s to %s; %s is a copy of the store from before"
     _log.warning(message, database.where, found, version, kept)
 
 
 def later_version(where: str, found: str, newest: str) -> MetadataCorruptError:
     """Return the error for a store of schema version `found`, where this code knows them up to `newest`."""
     return MetadataCorruptError(
-        f"{where}: has schema version {found}, and this process knows them up to {newest}: a later version of Remote "
-        "Log wrote it: end this process and upgrade what it runs from; the metadata are sound, so restore no backup"
+        f"{where}: has schema version {found}, but this process supports only up to {newest}: a later version of "
+        "Remote Log wrote it: end this process and upgrade its installation; the metadata are sound, so do not restore "
+        "a backup"
     )
 
 
 def schema_version(connection: Connection) -> str | None:
-    """Return the version that the tables have; None if there is no mark of ours."""
+    """Return the version of the tables; None if they are not ours."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     version: ColumnClause[str] = column("version_num", String)
@@ -64,12 +65,12 @@ def schema_version(connection: Connection) -> str | None:
 
 
 def upgrade(connection: Connection, where: str, revisions: Path = REVISIONS, before: Callable[[], str] = str) -> str:
-    """Run the revisions that are missing, inside the transaction of `connection`; return what `before` did.
+    """Run the missing revisions, inside the transaction of `connection`; return the result of `before`.
 
     `before` is called when it is certain that they can be run, and before the first of them.
-    Raises MetadataCorruptError if the store's version is none of ours: a later one wrote it.
+    Raises MetadataCorruptError if the store's version is unknown: a later one wrote it.
     """
-    # Imported here: a store that is up to date, as it nearly always is, does not pay for loading Alembic.
+    # Imported here: loading Alembic is slow, and a store is nearly always up to date.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415

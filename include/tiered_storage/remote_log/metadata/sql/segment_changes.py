@@ -1,7 +1,7 @@
-"""Changes to remote segments, as batches inside one transaction.
+"""Changes to remote segments, in batches inside one transaction.
 
-Each item of a batch stands alone: the outcomes have each refusal in its place, which leaves the others as they
-are. Items are taken in order, each seeing what those before it did.
+The items of a batch are independent: the result has each refusal in its place, and a refusal does not affect the
+others. Items are handled in order; each sees the effects of those before it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _DELETE = delete(segments).where(_HAS_ID)
 
 
 def add_segments(connection: Connection, additions: Sequence[Addition], where: str) -> list[Outcome]:
-    """Insert the segments that begin; at most ROWS_A_STATEMENT. `where` names the database in messages."""
+    """Insert the started segments; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
     known = _known(connection, [segment.segment_id for segment, _ in additions], where)
     going = _to_go_as_a_whole(connection, {segment.topic_id_partition for segment, _ in additions})
@@ -86,7 +86,7 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
 
 
 def update_segments(connection: Connection, steps: Sequence[Step], where: str) -> list[Outcome]:
-    """Take the steps; at most ROWS_A_STATEMENT. `where` names the database in messages."""
+    """Make the state changes; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [update.segment_id.topic_id_partition for update, _ in steps])
     known = _known(connection, [update.segment_id for update, _ in steps], where)
     outcomes: list[Outcome] = []
@@ -109,7 +109,7 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
 def undelete_segments(
     connection: Connection, ids: Sequence[RemoteLogSegmentId], event_timestamp: int, where: str
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return marked segments, at most ROWS_A_STATEMENT, to readers. Raises InvalidTransitionError."""
+    """Make marked segments, at most ROWS_A_STATEMENT, visible again. Raises InvalidTransitionError."""
     known = _known(connection, ids, where)
     for segment_id in ids:
         if segment_id not in known:
@@ -121,7 +121,7 @@ def undelete_segments(
 
 
 def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence[str]) -> set[str]:
-    """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had a segment of."""
+    """Return those of `ids`, at most ROWS_A_STATEMENT, that the partition has or had as segments."""
     values = {**bound_key(partition), "segment_ids": ids}
     return {name for statement in (_KNOWN_ID, _KNOWN_ID_AS_DELETED) for name in connection.scalars(statement, values)}
 
@@ -152,7 +152,7 @@ def _why_it_goes(
         return None
     return InvalidTransitionError(
         f"{segment.segment_id}: everything remote of {segment.topic_id_partition} was marked for deletion, or is "
-        "deleted: this life of the topic takes no more segments"
+        "deleted: this incarnation of the topic takes no more segments"
     )
 
 
@@ -167,7 +167,7 @@ def _stepped(known: RemoteLogSegmentMetadata | None, update: RemoteLogSegmentMet
     if finishes and known.fencing_number != lease.fencing_number:
         return LeaseLostError(
             f"{update.segment_id}: its copy began under lease {known.fencing_number} and cannot be finished under "
-            f"lease {lease.fencing_number}: mark it for deletion; the next run copies the segment anew"
+            f"lease {lease.fencing_number}: mark it for deletion; the next run copies the segment again"
         )
     try:
         return known.updated(update)
@@ -204,7 +204,7 @@ def _add_partitions(connection: Connection, added: Iterable[RemoteLogSegmentMeta
 
 
 def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -> dict[RemoteLogSegmentId, int]:
-    """Number the copies that finish now; the lease's row, which we have locked, keeps others from the same numbers."""
+    """Number the copies that finish now; the lock on the lease's row keeps others from using the same numbers."""
     if not finished:
         return {}
     sequences: dict[RemoteLogSegmentId, int] = {}

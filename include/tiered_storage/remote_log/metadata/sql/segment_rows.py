@@ -1,4 +1,4 @@
-"""Segment metadata and leader epochs as rows of SQL and back."""
+"""Convert segment metadata and leader epochs to SQL rows and back."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def key_values(partition: TopicIdPartition) -> dict[str, Any]:
 def has_bound_key(table: Table) -> ColumnElement[bool]:
     """Return the condition for the rows of the partition that `bound_key` gives.
 
-    So a statement is built once, when its module loads: to build it costs more than to run it. For many partitions it
-    is run many times: SQLite looks through the whole table for `(a, b) IN (VALUES ...)`.
+    So a statement is built once, when its module loads: building it costs more than running it. For many partitions it
+    is run many times: SQLite scans the whole table for `(a, b) IN (VALUES ...)`.
     """
     return (
         (table.c.cluster_id == bindparam("key_cluster_id"))
@@ -86,7 +86,7 @@ def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
     """Return the metadata in a row of `segments` or `deleted_segments` of the database `where`.
 
-    Raises MetadataCorruptError if the row cannot be one that we wrote.
+    Raises MetadataCorruptError if the row is invalid.
     """
     try:
         return RemoteLogSegmentMetadata(
@@ -110,12 +110,12 @@ def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:
 
 
 def state_of_row(number: int, where: str) -> SegmentState:
-    """Return the state that a row has. Raises MetadataCorruptError if there is none of that number."""
+    """Return the state in a row. Raises MetadataCorruptError if the number is invalid."""
     try:
         return SegmentState(number)
     except ValueError as error:
         raise MetadataCorruptError(
-            f"{where}: a segment has the state {number}, which there is not: restore the metadata store from its backup"
+            f"{where}: a segment has the invalid state {number}: restore the metadata store from its backup"
         ) from error
 
 
@@ -125,5 +125,5 @@ def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:
 
 
 def epochs_of(text: str) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs in a column's text. Raises ValueError or TypeError if it holds none."""
+    """Return the leader epochs in a column's text. Raises ValueError or TypeError if it is invalid."""
     return tuple(EpochEntry(epoch, start) for epoch, start in json.loads(text))

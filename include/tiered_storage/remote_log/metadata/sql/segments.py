@@ -1,7 +1,7 @@
 """The metadata of remote segments, in SQL.
 
-Every change reads the partition's newest lease and the segment in the transaction that writes: the life cycle and the
-fencing number are checked against what is true at the commit. Changes come in batches; a single one is a batch of one.
+Every change reads the partition's newest lease and the segment in the transaction that writes, so the life cycle and
+the fencing number are checked as of the commit. Changes come in batches; a single one is a batch of one.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class SqlRemoteLogMetadataManager:
     def add_remote_log_segments(self, additions: Sequence[Addition]) -> list[Outcome]:
         """Record many copies that start; return, in order, each segment or the error that refused it.
 
-        What is refused leaves the others as they are. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats
-        get their turn. Raises ConfigurationError, before anything is written, for a lease of another partition or
-        another number than the segment's, or for offsets that no segment can have.
+        A refusal does not affect the others. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats get their
+        turn. Raises ConfigurationError, before anything is written, for a lease of another partition or another number
+        than the segment's, or for impossible offsets.
         """
         for segment, lease in additions:
             _check_addition(segment, lease)
@@ -127,10 +127,10 @@ class SqlRemoteLogMetadataManager:
         return outcomes
 
     def update_remote_log_segments(self, steps: Sequence[Step]) -> list[Outcome]:
-        """Take many steps; return, in order, what each segment now is or the error that refused the step.
+        """Make many changes; return, in order, each segment after it or the error that refused the change.
 
-        What is refused leaves the others as they are. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats
-        get their turn. Raises ConfigurationError, before anything is written, for a lease of another partition.
+        A refusal does not affect the others. A transaction takes ROWS_A_STATEMENT of them, so that heartbeats get their
+        turn. Raises ConfigurationError, before anything is written, for a lease of another partition.
         """
         for step, lease in steps:
             check_lease_of(step.segment_id.topic_id_partition, lease)
@@ -168,7 +168,7 @@ class SqlRemoteLogMetadataManager:
     def list_remote_log_segments(
         self, partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """As RemoteLogMetadataManager. ROWS_AT_ONCE are read at a time: what changes meanwhile shows, or not."""
+        """As RemoteLogMetadataManager. Reads ROWS_AT_ONCE at a time, so changes meanwhile may or may not show."""
         page = _PAGE if leader_epoch is None else _PAGE_WITH_EPOCH
         for segment in self._paged(page, {**bound_key(partition), "epoch": leader_epoch}):
             if leader_epoch is None or _offsets_at(segment, leader_epoch):
@@ -316,8 +316,8 @@ def _check_addition(segment: RemoteLogSegmentMetadata, lease: Lease) -> None:
         )
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise ConfigurationError(
-            f"{segment.segment_id}: offsets {segment.start_offset} to {segment.end_offset} are none that a segment can "
-            "have: its start is 0 or more, and its end, inclusive, is not before it"
+            f"{segment.segment_id}: offsets {segment.start_offset} to {segment.end_offset} are invalid: the start must "
+            "be 0 or more, and the end, inclusive, not before it"
         )
 
 

@@ -1,10 +1,10 @@
 """The embedded database: one SQLite file, on a local disk, for the processes of one host.
 
 It is in WAL mode: readers never wait. A write transaction begins with BEGIN IMMEDIATE, so that it waits for its turn
-(the busy timeout) instead of failing half-way, and its commit is on the disk when it returns (synchronous=FULL).
+(the busy timeout) instead of failing halfway, and its commit is durable on return (synchronous=FULL).
 
-A file comes into being whole: it is built aside and linked to its name, so that of two processes one wins, and none
-sees half a store. A file that is there is never replaced, whatever is wrong with it.
+A new file is built aside and linked to its name, so that of two processes one wins, and none sees an incomplete store.
+An existing file is never replaced, whatever is wrong with it.
 
 Connections must not cross a fork (SQLite's locks belong to the process): all that are idle are closed before one.
 """
@@ -41,20 +41,20 @@ from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.schema_migrations import later_version, schema_version
 
 RESTORE = (
-    "restore the file from its backup; where there is none, 'tiered-storage rebuild-metadata' makes it anew from the "
-    "object store, so keep that as it is"
+    "restore the file from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds it from the "
+    "object store, so do not change that"
 )
 
-# statx(2): Python's os.stat does not tell when a file was born.
+# statx(2): Python's os.stat does not return a file's time of birth.
 _AT_FDCWD, _STATX_BTIME, _STATX_BYTES = -100, 0x800, 256
 
 MACHINE_ID = Path("/etc/machine-id")
-"""Where a machine has its id (machine-id(5)); many containers have none."""
+"""The file with the machine's id (machine-id(5)); many containers have none."""
 
 _ON_MACHINE = " on machine "
 
 SMALLEST_STORE = 4096
-"""Bytes: even an empty store has more, in its many tables."""
+"""The minimum size in bytes: even an empty store has more, in its many tables."""
 
 _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_BUSY: (
@@ -62,10 +62,10 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
         "another process held its lock for {waited} ms: try again; if it stays locked, look for a run that hangs",
     ),
     sqlite3.SQLITE_CANTOPEN: (MetadataUnavailableError, "look whether the file is there and this user may write it"),
-    sqlite3.SQLITE_IOERR: (MetadataUnavailableError, "{disk}; make room on it or mend it, then try again"),
+    sqlite3.SQLITE_IOERR: (MetadataUnavailableError, "{disk}; free space on it or repair it, then try again"),
     sqlite3.SQLITE_FULL: (
         MetadataUnavailableError,
-        "nothing was written: {disk}; make room on it, then try again ('Full disks' in docs/operations.md)",
+        "nothing was written: {disk}; free some space on it, then try again ('Full disks' in docs/operations.md)",
     ),
     sqlite3.SQLITE_READONLY: (RemoteMetadataError, "let this user write the file and its directory"),
     sqlite3.SQLITE_CORRUPT: (MetadataCorruptError, RESTORE),
@@ -73,13 +73,13 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
 }
 
 _SHARED_MEMORY = 32 << 10
-"""Bytes: what SQLite lays out beside the file before the first read, where no process has it open."""
+"""Bytes: what SQLite writes beside the file before the first read, if no process has it open."""
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class _NothingWritten(Exception):  # noqa: N818 -- no error: it rolls a transaction back
-    """What was tried can be done."""
+    """Rolls back a trial transaction that succeeded."""
 
 
 class SqliteDatabase(Database):
@@ -96,16 +96,16 @@ class SqliteDatabase(Database):
         self._busy_timeout_ms = busy_timeout_ms
 
     def use_write_ahead_log(self) -> None:
-        """Put the file into WAL mode, where it stays; a file that is in it already is left as it is."""
+        """Put the file into WAL mode for good, unless it is in it already."""
         with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
     def keep_reserve(self) -> None:
-        """Keep room beside the file for the writes that free room, where the disk has some to spare."""
+        """Reserve room beside the file for writes that free space, if the disk has some to spare."""
         self._reserve.make()
 
     def spend_reserve(self) -> None:
-        """As Database.spend_reserve. The file is made whole again when the database closes."""
+        """Do as Database.spend_reserve. The reserve is allocated again when the database closes."""
         self._may_spend = True
 
     @contextmanager
@@ -129,7 +129,7 @@ class SqliteDatabase(Database):
             raise MetadataCorruptError(f"{self.where}: is damaged ({'; '.join(map(str, findings))}): {RESTORE}")
 
     def check_writable(self) -> None:
-        """Raise what a write would, for want of rights or of a lock; wait for other writers, and write nothing."""
+        """Raise what a write would raise for missing rights or a lock; wait for other writers, and write nothing."""
         with suppress(_NothingWritten), self.writing() as connection:
             connection.exec_driver_sql("CREATE TABLE written_by_nobody (number INTEGER)")
             raise _NothingWritten
@@ -145,7 +145,7 @@ class SqliteDatabase(Database):
         try:
             self._copy(target, target.hardlink_to)
         except FileExistsError:
-            raise ConfigurationError(f"{target}: is there already: name a new file for the backup") from None
+            raise ConfigurationError(f"{target}: exists already: name a new file for the backup") from None
 
     def _copy(self, target: Path, give_name: Callable[[Path], object]) -> None:
         try:
@@ -162,36 +162,36 @@ class SqliteDatabase(Database):
         except OSError as error:
             raise RemoteMetadataError(
                 f"{target}: the copy of the metadata store cannot be made there ({error.strerror}; "
-                f"{disk_of(target.parent)}): make room, or let this user write the directory; nothing was changed"
+                f"{disk_of(target.parent)}): free some space, or let this user write the directory; nothing was changed"
             ) from error
 
     def check_place(self) -> None:
-        """Raise MetadataUnavailableError where the path has lost the file that was opened.
+        """Raise MetadataUnavailableError if the path no longer leads to the file that was opened.
 
-        SQLite would go on writing into the old one, and all of it would be lost.
+        SQLite would go on writing into the old file, and all of that would be lost.
         """
         if self._file != _file_number(self._path):
             raise MetadataUnavailableError(
-                f"{self.where}: was removed or replaced while this process had it open: start the process anew, and "
-                "another time end all processes before"
+                f"{self.where}: was removed or replaced while this process had it open: start the process again; next "
+                "time end all processes first"
             )
 
     def place(self) -> str:
-        """Return the file's identity, and the machine's where it has one: a copied disk has the same files.
+        """Return the file's identity, and the machine's if it has one: a copied disk has the same files.
 
-        See file_identity. Of the machine's id only a digest is told, as machine-id(5) asks for.
+        See file_identity. Only a digest of the machine's id is used, as machine-id(5) requires.
         """
         machine = _machine()
         return file_identity(self._path) + (f"{_ON_MACHINE}{machine}" if machine else "")
 
     def is_at(self, place: str | None) -> bool:
-        """As Database.is_at. Where one of the two has no machine, as in a container, the file alone decides."""
+        """Do as Database.is_at. If one of the two has no machine id, as in a container, the file alone decides."""
         file, _, machine = (place or "").partition(_ON_MACHINE)
         here, _, this_machine = self.place().partition(_ON_MACHINE)
         return file == here and (machine == this_machine or not (machine and this_machine))
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
-        """Tell SQLite's result codes apart (sqlite.org/rescode.html)."""
+        """Translate SQLite's result codes (sqlite.org/rescode.html)."""
         code = getattr(error.orig, "sqlite_errorcode", None)
         if code is None and isinstance(error.orig, sqlite3.OperationalError):
             # The driver itself could not read a value: text that is no UTF-8.
@@ -201,44 +201,44 @@ class SqliteDatabase(Database):
             return later_version(self.where, found, SCHEMA_VERSION)
         kind, advice = _ADVICE.get(code, (RemoteMetadataError, RESTORE))
         if self._may_spend and code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
-            self._reserve.spend()  # a quota, which the room on the disk does not show
+            self._reserve.spend()  # a quota, which the free space on the disk does not show
         advice = advice.format(waited=self._busy_timeout_ms, disk=disk_of(self._path))
         return kind(f"{self.where}: {error.orig}: {advice}")
 
     def _later_version(self) -> str | None:
-        """Return the store's schema version where another process has migrated it past what this code knows."""
+        """Return the store's schema version if another process has migrated it past what this code supports."""
         try:
             with self._engine.connect() as connection:
                 found = schema_version(connection)
         except exc.SQLAlchemyError:
             return None
-        # Versions are numbered upwards. An older store is one that is just being migrated.
+        # Versions rise. An older store is one that is just being migrated.
         return found if found is not None and found > SCHEMA_VERSION else None
 
 
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
-    """Open the file at `path`; if there is none, make one that `fill` has written the tables of.
+    """Open the file at `path`; if there is none, create one with the tables that `fill` writes.
 
-    Missing directories are created. Raises ConfigurationError for a path if no file can be, and MetadataCorruptError
-    for a file that is too small or that went missing beside its write-ahead log. The file itself is never opened but by
-    SQLite: to close it would give up the locks that SQLite holds on it for this process.
+    Missing directories are created. Raises ConfigurationError if no file can be created at the path, and
+    MetadataCorruptError for a file that is too small or is missing beside its write-ahead log. Only SQLite opens the
+    file: closing it elsewhere would release SQLite's locks of this process.
     """
     try:
         _create_if_missing(path, busy_timeout_ms, fill)
     except OSError as error:
         raise ConfigurationError(
-            f"{path}: the metadata store cannot be made there ({error.strerror}): set another path or change its rights"
+            f"{path}: cannot create the metadata store there ({error.strerror}): set another path or change its rights"
         ) from error
     return open_existing(path, busy_timeout_ms)
 
 
 def open_existing(path: Path, busy_timeout_ms: int) -> SqliteDatabase:
-    """Open the file at `path`, which must be there; else as open_sqlite."""
+    """Open the file at `path`, which must exist; otherwise as open_sqlite."""
     log = path.with_name(f"{path.name}-wal")
     if not path.exists() and log.exists():
         raise _without_file(path, log)
     if not path.is_file():
-        raise ConfigurationError(f"{path}: is no file: set the path of a file for the metadata store")
+        raise ConfigurationError(f"{path}: is not a file: set the path of a file for the metadata store")
     # SQLite takes a tiny file for an empty database, and would write into it.
     if path.stat().st_size < SMALLEST_STORE:
         raise MetadataCorruptError(f"{path}: is too small for a metadata store: {RESTORE}")
@@ -247,7 +247,7 @@ def open_existing(path: Path, busy_timeout_ms: int) -> SqliteDatabase:
 
 def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> None:
     log = path.with_name(f"{path.name}-wal")
-    # In this order: another process that makes the store right now makes the file before its log.
+    # In this order: another process that is creating the store creates the file before its log.
     orphaned = log.exists() and log.stat().st_size > 0
     if path.exists():
         return
@@ -284,7 +284,7 @@ def _engine(path: Path, busy_timeout_ms: int, reserve: DiskReserve) -> Engine:
     uri = f"file:{quote(str(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
-        # Even to read takes some room, unless another process has the file open.
+        # Even a read takes some room, unless another process has the file open.
         if not path.with_name(f"{path.name}-shm").exists():
             reserve.spend_where_full(_SHARED_MEMORY, _SHARED_MEMORY)
         # isolation_level=None: the driver starts no transactions of its own, `_begin` does.
@@ -313,10 +313,10 @@ def _begin(connection: Connection) -> None:
 
 
 def file_identity(path: Path) -> str:
-    """Return the inode of `path` and when it was born, which only a copy of the whole disk has in common with it.
+    """Return the inode of `path` and its time of birth; only a copy of the whole disk has the same.
 
-    The device is left out: its number may change when the machine starts again. A file system that keeps no time of
-    birth leaves the inode alone.
+    The device number is left out: it may change when the machine restarts. On a file system without a time of birth,
+    the inode alone remains.
     """
     found = ctypes.create_string_buffer(_STATX_BYTES)
     statx = getattr(ctypes.CDLL(None), "statx", None)
@@ -327,7 +327,7 @@ def file_identity(path: Path) -> str:
 
 
 def _machine() -> str:
-    """Return a digest of this machine's id; empty where it has none."""
+    """Return a digest of this machine's id; empty if it has none."""
     try:
         found = MACHINE_ID.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -49,7 +49,8 @@ class SqlIdentity:
             if bound is not None:
                 raise StoreMismatchError(
                     f"{self._database.where}: metadata store {own} belongs to object store {bound}, not to {uuid}: "
-                    "point the settings at the pair that belongs together; nothing is deleted until they match"
+                    "correct rsm.config.url or rlmm.config.url so that they belong together; nothing is deleted until "
+                    "they match"
                 )
             connection.execute(update(store_identity).values(bound_store_uuid=uuid))
 
@@ -58,13 +59,13 @@ class SqlIdentity:
         row = connection.execute(select(store_identity).with_for_update()).one_or_none()
         if row is None:
             raise MetadataCorruptError(
-                f"{self._database.where}: the metadata store's own UUID is gone: restore the store from its backup"
+                f"{self._database.where}: the metadata store's own UUID is missing: restore the store from its backup"
             )
         return row.metadata_uuid, row.bound_store_uuid
 
 
 def give_identity(connection: Connection, metadata_uuid: str) -> None:
-    """Name a new metadata store; one that has a name keeps it."""
+    """Give a new metadata store its UUID; an existing one stays."""
     insert_missing(connection, store_identity, [{"id": 1, "metadata_uuid": metadata_uuid, "bound_store_uuid": None}])
 
 
@@ -87,7 +88,7 @@ class SqlMetadataStore:
             key: bytes | None = connection.scalars(select(work_area_key.c.key)).one_or_none()
         if key is None:
             raise MetadataCorruptError(
-                f"{self._database.where}: the key that signs the work area's messages is gone: restore the metadata "
+                f"{self._database.where}: the key that signs the work area's messages is missing: restore the metadata "
                 "from their backup"
             )
         return key
@@ -97,11 +98,11 @@ class SqlMetadataStore:
         self._database.check_integrity()
 
     def spend_reserve(self) -> None:
-        """Let what is written from now on use the room that is kept for deletions and for stopping them."""
+        """Let further writes use the room reserved for deletions and for stopping them."""
         self._database.spend_reserve()
 
     def copy_to(self, target: Path) -> None:
-        """Write a copy of what is committed to the new file `target`; see Database.copy_to."""
+        """Write a copy of the committed content to the new file `target`; see Database.copy_to."""
         self._database.copy_to(target)
 
     def close(self) -> None:
@@ -125,12 +126,12 @@ def open_metadata_store(
 ) -> SqlMetadataStore:
     """Open the metadata store at `url`, sqlite:///path/of/a/file, at this version's schema.
 
-    With `create`, what does not exist is made: missing directories, the file, its tables. An older schema is migrated;
-    two processes may do either at once. A call that has to write waits `busy_timeout_ms` for other processes.
+    With `create`, create what is missing: directories, the file, its tables. An older schema is migrated; two processes
+    may do either at once. A write waits `busy_timeout_ms` for other processes.
 
-    Raises MetadataMissingError for a store that is not there, without `create`; ConfigurationError for a URL that
-    cannot be meant; MetadataUnavailableError (retriable) for a locked store; and MetadataCorruptError for a damaged
-    one, another program's database, or a store of a later version: what is there is then left as it is.
+    Raises MetadataMissingError without `create` if the store is missing; ConfigurationError for an invalid URL;
+    MetadataUnavailableError (retriable) for a locked store; and MetadataCorruptError for a damaged one, another
+    program's database, or a store of a later version: the file is then left as it is.
     """
     path = sqlite_path(url)
 
@@ -141,14 +142,14 @@ def open_metadata_store(
 
     if not create and not is_there(url):
         raise MetadataMissingError(
-            f"{path}: there are no metadata: set rlmm.config.url right, put their backup back by 'tiered-storage "
-            "metadata restore', or make them again by 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
-            "'tiered-storage topics enable' makes them"
+            f"{path}: there are no metadata: correct rlmm.config.url, put their backup back with 'tiered-storage "
+            "metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
+            "'tiered-storage topics enable' creates them"
         )
     database = open_sqlite(path, busy_timeout_ms, fill)
     try:
         bring_up_to_date(database)
-        # Only now: a file that is not ours must stay as it is. A restored backup may have lost its mode.
+        # Only now: a foreign file must stay as it is. A restored backup may have lost its mode.
         database.use_write_ahead_log()
         database.keep_reserve()
     except BaseException:
@@ -158,20 +159,20 @@ def open_metadata_store(
 
 
 def is_there(url: str) -> bool:
-    """Return whether the metadata store at `url`, or what SQLite leaves of one, exists. Raises as sqlite_path."""
+    """Return whether the metadata store at `url`, or a remainder of one, exists. Raises as sqlite_path."""
     path = sqlite_path(url)
     return path.exists() or path.with_name(f"{path.name}-wal").exists()
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the file that `url`, sqlite:///path/of/a/file, names. Raises ConfigurationError for another URL."""
+    """Return the file in `url`, sqlite:///path/of/a/file. Raises ConfigurationError for another URL."""
     parsed = _parsed(url)
     shown = parsed.render_as_string(hide_password=True)
     if parsed.drivername != "sqlite":
         raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
     if parsed.database in (None, "", ":memory:") or parsed.host or parsed.query:
         raise ConfigurationError(
-            f"{shown}: names no file that all processes share: write sqlite:///path/of/a/file, with nothing behind it"
+            f"{shown}: does not name a file that all processes share: write sqlite:///path/of/a/file and nothing more"
         )
     return Path(str(parsed.database)).expanduser().absolute()
 
@@ -180,5 +181,5 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except exc.ArgumentError as error:
-        # Not shown: a text that cannot be taken apart may still hold a password.
-        raise ConfigurationError("the metadata store's URL is none: write it as sqlite:///path/of/a/file") from error
+        # Not shown: an invalid URL may still contain a password.
+        raise ConfigurationError("the metadata store's URL is invalid: write it as sqlite:///path/of/a/file") from error

@@ -64,7 +64,7 @@ class SqlTopics:
         except (ValueError, TypeError, AttributeError) as error:
             raise MetadataCorruptError(
                 f"{self._database.where}: the row of topic {row.name} ({row.topic_id}) is damaged ({error}): restore "
-                "the metadata store from its backup, or put the topic's decision anew"
+                "the metadata store from its backup, or repeat the topic's decision"
             ) from error
         return Topic(
             cluster_id=row.cluster_id,

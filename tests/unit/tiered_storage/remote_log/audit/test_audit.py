@@ -339,7 +339,7 @@ def test_a_remote_log_that_reaches_further_than_the_local_one_is_mentioned(files
 
     assert report.anomalies == ()
     [notice] = report.notices
-    assert "ends with offset 29, the local one is stable up to 24 only" in notice
+    assert "ends with offset 29, the local one is stable only up to 24" in notice
 
 
 def test_the_same_offsets_twice_are_named(files: RemoteLogFiles) -> None:

@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_document_is_named_and_mended(
         [anomaly] = anomalies(remote_log, deep=deep)
         assert (anomaly.kind, anomaly.partition, anomaly.is_leftover) == (BREAKAGES[breaks], ORDERS_0, False)
         assert "/state" in anomaly.what
-        assert "'tiered-storage repair' writes it anew" in anomaly.message
+        assert "'tiered-storage repair' writes it again" in anomaly.message
 
         report = repaired(remote_log)
         assert (report.documents, report.failures, report.copied) == ((ORDERS_0,), (), ())

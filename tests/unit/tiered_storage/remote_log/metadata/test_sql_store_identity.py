@@ -45,5 +45,5 @@ def test_a_store_that_lost_its_uuid_is_told(store: SqlMetadataStore, path: Path)
         database.execute("DELETE FROM store_identity")
     database.close()
 
-    with pytest.raises(MetadataCorruptError, match=f"{path}: the metadata store's own UUID is gone"):
+    with pytest.raises(MetadataCorruptError, match=f"{path}: the metadata store's own UUID is missing"):
         store.identity.bind_store("object-store-1")

@@ -320,7 +320,7 @@ def test_a_segment_that_cannot_be_known_is_told_and_hides_no_other(files: Remote
     report = rebuilt(files)
 
     assert report.segments == 3
-    assert "from offset 10 on, cannot be known" in report.unreadable[0].message
+    assert "from offset 10 on, cannot be rebuilt" in report.unreadable[0].message
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(0, 9), (20, 29)]
 
@@ -349,7 +349,7 @@ def test_where_no_copy_is_whole_none_is_given_up(files: RemoteLogFiles) -> None:
     lose_metadata(files)
     report = rebuilt(files)
 
-    assert ["it stays: nothing else holds" in told.message for told in report.unreadable] == [True, True]
+    assert ["it stays: " in told.message for told in report.unreadable] == [True, True]
     assert report.segments == 5
 
 
@@ -389,9 +389,9 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
     report = rebuilt(files)
 
     [told] = report.unreadable
-    assert (told.partition, "its document is broken" in told.message) == ("orders-0", True)
-    assert ("the one before it, of lease 6, is taken in its place" in told.message) is earlier
-    assert ("our log start is not known" in told.message) is not earlier
+    assert (told.partition, "its document is corrupt" in told.message) == ("orders-0", True)
+    assert ("the one before it, of lease 6, is used instead" in told.message) is earlier
+    assert ("our log start, the lineage" in told.message) is not earlier
     with files.open() as remote_log:
         assert remote_log.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
         assert (
@@ -431,7 +431,7 @@ def test_a_log_that_the_lost_file_left_behind_is_never_put_into_the_new_one(file
     left = files.root / "state" / f"remote_log_metadata.db{suffix}"
     left.write_bytes(b"commits")
 
-    with pytest.raises(ConfigurationError, match=f"{suffix} is there"):
+    with pytest.raises(ConfigurationError, match=f"{suffix} exists"):
         rebuilt(files)
     assert left.read_bytes() == b"commits"
 

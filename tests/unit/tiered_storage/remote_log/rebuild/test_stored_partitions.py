@@ -59,7 +59,7 @@ def test_a_segment_whose_manifest_cannot_be_trusted_is_told_and_hides_no_other(
     assert len(found.finished) == 2
     [finding] = found.unreadable
     assert finding.partition == "orders-0"
-    assert "from offset 10 on, cannot be known" in finding.message
+    assert "from offset 10 on, cannot be rebuilt" in finding.message
 
 
 def test_a_topic_id_of_two_names_is_refused_with_both(files: RemoteLogFiles) -> None:

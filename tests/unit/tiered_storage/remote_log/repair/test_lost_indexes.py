@@ -202,8 +202,8 @@ def test_where_nobody_knows_what_is_aborted_nothing_is_invented(files: RemoteLog
         assert report.rebuilt == report.retired == ()
         [told] = report.failures
         assert f"{lost.segment_id.id} stays as it is" in told.message
-        assert "transactions are aborted in it, and where they began is not known" in told.message
-        assert "put its .indexes back" in told.message
+        assert "transactions are aborted in it, and where they began is unknown" in told.message
+        assert "restore its .indexes" in told.message
         assert finished(segments_of(remote_log)) == before
 
 
@@ -251,7 +251,7 @@ def test_a_segment_whose_log_is_lost_is_left_to_a_person(files: RemoteLogFiles) 
         plan = planned(remote_log)
 
         assert plan.is_empty
-        assert "put the objects back" in plan.advice[0].message
+        assert "restore the objects" in plan.advice[0].message
 
 
 def test_the_command_says_what_it_would_rebuild_and_rebuilds_it(files: RemoteLogFiles) -> None:

@@ -113,9 +113,7 @@ def test_the_store_as_it_was_is_kept_before_a_migration(
     with SqliteDatabase(filled, 1_000) as database:
         bring_up_to_date(database, "next", revisions)
 
-    assert (
-        f"{filled}: migrated from schema version {SCHEMA_VERSION} to next; {kept} is the store as it was" in caplog.text
-    )
+    assert f"{filled}: migrated from schema version {SCHEMA_VERSION} to next; {kept} is a copy" in caplog.text
     assert kept.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.glob(".*")) == []
     with closing(sqlite3.connect(kept)) as connection:
@@ -149,7 +147,7 @@ def test_a_process_that_is_older_than_the_store_is_told_to_be_upgraded(
     with SqliteDatabase(filled, 1_000) as database:
         bring_up_to_date(database, "next", revisions)
 
-    with pytest.raises(MetadataCorruptError, match=r"version next.*upgrade what it runs from.*restore no backup"):
+    with pytest.raises(MetadataCorruptError, match=r"version next.*upgrade its installation.*do not restore"):
         store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
 

@@ -124,7 +124,7 @@ def test_a_state_that_there_is_not_is_told_where_segments_are_counted(filled: Pa
 
     with (
         sqlite_store(filled.parent, clock) as store,
-        pytest.raises(MetadataCorruptError, match=f"{filled}: a segment has the state 9"),
+        pytest.raises(MetadataCorruptError, match=f"{filled}: a segment has the invalid state 9"),
     ):
         store.segments.count_remote_log_segments(ORDERS_0)
 
@@ -155,7 +155,7 @@ def test_a_damaged_partition_is_told(filled: Path, clock: ManualClock, row: str)
 
     with sqlite_store(filled.parent, clock) as store:
         for ask in (store.segments.partition_states, lambda: store.segments.partition_state(ORDERS_0)):
-            with pytest.raises(MetadataCorruptError, match="what is kept of orders-0 is damaged"):
+            with pytest.raises(MetadataCorruptError, match="orders-0 is damaged"):
                 ask()
         assert store.segments.log_start_offset(ORDERS_0) is None
 
@@ -174,14 +174,14 @@ def test_a_file_that_is_gone_while_its_last_commits_are_there_is_told(path: Path
 def test_a_directory_is_no_file(path: Path) -> None:
     path.mkdir()
 
-    with pytest.raises(ConfigurationError, match=f"{path}: is no file"):
+    with pytest.raises(ConfigurationError, match=f"{path}: is not a file"):
         read_all(path)
 
 
 def test_a_file_in_place_of_a_directory_is_told(path: Path) -> None:
     path.write_bytes(b"")
 
-    with pytest.raises(ConfigurationError, match="/below: the metadata store cannot be made there"):
+    with pytest.raises(ConfigurationError, match="/below: cannot create the metadata store there"):
         read_all(path / "below")
 
 

@@ -57,10 +57,10 @@ def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_
     [
         ("", "write it as sqlite:///"),
         ("/var/lib/metadata.sqlite", "write it as sqlite:///"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///:memory:", "names no file"),
-        ("sqlite:///metadata.sqlite?mode=ro", "names no file"),
-        ("sqlite://host/metadata.sqlite", "names no file"),
+        ("sqlite://", "does not name a file"),
+        ("sqlite:///:memory:", "does not name a file"),
+        ("sqlite:///metadata.sqlite?mode=ro", "does not name a file"),
+        ("sqlite://host/metadata.sqlite", "does not name a file"),
         ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata stores are kept in SQLite"),
     ],
 )
