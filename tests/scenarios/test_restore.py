@@ -291,7 +291,10 @@ def test_a_folder_of_something_else_is_refused_untouched(files: RemoteLogFiles, 
     assert [path for path in target.rglob("*") if path.is_file()] == [target / name]
 
 
-@pytest.mark.parametrize("name", ["lost+found/", ".lock", "orders-0.restoring-delete/"])
+@pytest.mark.parametrize("name", [
+    "lost+found/", ".lock", "orders-0.restoring-delete/", "replication-offset-checkpoint.tmp",
+    ".remote-log-restore.tmp",
+])  # fmt: skip
 def test_a_folder_that_is_as_good_as_empty_is_taken(files: RemoteLogFiles, target: Path, name: str) -> None:
     target.mkdir()
     (target / name).mkdir() if name.endswith("/") else (target / name).touch()

@@ -34,14 +34,20 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.kafka_log.files.small_files import read_small_file, replace_file, sync_directory
+from tiered_storage.kafka_log.files.small_files import (
+    TEMPORARY_SUFFIX,
+    read_small_file,
+    replace_file,
+    sync_directory,
+)
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 
 UNFINISHED = ".remote-log-restore"
 STAGING_SUFFIX = ".restoring-delete"
 MOST_BYTES_IN_A_NAME = 255
 _CHECKPOINTS = frozenset({HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT})
-_IN_ANY_FOLDER = frozenset({LOCK_FILE, "lost+found"})
+_LEFT_BY_A_KILL = frozenset(name + TEMPORARY_SUFFIX for name in (*_CHECKPOINTS, UNFINISHED))
+_IN_ANY_FOLDER = frozenset({LOCK_FILE, "lost+found", *_LEFT_BY_A_KILL})
 MAX_UNFINISHED_BYTES = 64 << 20
 
 

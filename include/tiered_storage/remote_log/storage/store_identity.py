@@ -141,6 +141,8 @@ def bind_store_anew(
     fields = {"store_uuid": store_uuid, "metadata_uuid": metadata_uuid}
     content = encode_document(FORMAT_VERSION, fields)
     client.put(STORE_IDENTITY, len(content), iter((memoryview(content),)))
+    # A process that was killed as it wrote the object left a temporary one.
+    client.discard_unfinished_many([STORE_IDENTITY])
     return store_uuid
 
 

@@ -13,7 +13,12 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, S
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_client import StoredObject
 from tiered_storage.remote_log.storage.object_names import store_generation_name, temporary_name
-from tiered_storage.remote_log.storage.store_identity import StoreIdentity, ensure_store_identity, read_store_identity
+from tiered_storage.remote_log.storage.store_identity import (
+    StoreIdentity,
+    bind_store_anew,
+    ensure_store_identity,
+    read_store_identity,
+)
 
 
 @pytest.fixture
@@ -37,6 +42,17 @@ def test_the_identity_is_json_with_documented_keys(client: LocalDirectory, tmp_p
         "store_uuid": "store-1",
         "metadata_uuid": "metadata-1",
     }
+
+
+def test_a_take_over_removes_what_a_killed_one_left(client: LocalDirectory, tmp_path: Path) -> None:
+    ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
+    (tmp_path / "store" / temporary_name("store.json", "0" * 16)).write_bytes(b"half")
+    taken: list[str] = []
+
+    bind_store_anew(client, "metadata-2", taken.append)
+
+    assert taken == ["store-1"]
+    assert [found.name for found in client.list()] == ["store.json"]
 
 
 def test_a_store_of_other_metadata_is_refused(client: LocalDirectory) -> None:
