@@ -78,7 +78,7 @@ def end(
 
 def _held(remote_log: RemoteLogManager) -> list[Lease]:
     """Return the held leases, with the names of their partitions if known."""
-    local = remote_log.source.names() if remote_log.settings.log_dirs else ()
+    local = remote_log.source.names()
     named = [log.topic_id_partition for log in local if isinstance(log, NamedPartition)]
     known = {each: each for each in (*named, *remote_log.segments.partition_states())}
     return [_named(lease, known.get(lease.topic_id_partition)) for lease in remote_log.leases.held()]

@@ -328,7 +328,7 @@ class _Found:
 
 
 def _found(remote_log: RemoteLogManager) -> _Found:
-    names = list(remote_log.source.names()) if remote_log.settings.log_dirs else []
+    names = list(remote_log.source.names())
     local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
     return _Found(
         sorted({*local, *remote_log.segments.list_partitions()}),
@@ -380,7 +380,7 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
             f"topic {topic.topic} ({topic.topic_id}): all remote data of this incarnation are deleted, or will be: it "
             "takes no more segments"
         )
-    for one in remote_log.source.names() if remote_log.settings.log_dirs else ():
+    for one in remote_log.source.names():
         if not isinstance(one, NamedPartition) or one.topic_id_partition.topic_id != topic.topic_id:
             continue
         refuse_log(one)

@@ -266,7 +266,7 @@ class RemoteLogContext:
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the partition's local log; None if the source does not have it. Raises what the source raises."""
-        return self.source.partition(partition) if self.settings.log_dirs else None
+        return self.source.partition(partition)
 
     def why_nothing_matches(self, selection: Selection) -> str | None:
         """Return a message if the selection matches no known partition; None if it matches one."""
@@ -274,7 +274,7 @@ class RemoteLogContext:
             return None
         if any(selection.matches(known.topic, known.partition) for known in self.segments.list_partitions()):
             return None
-        if any(selection.matches(*name_of(found)) for found in (self.source.names() if self.settings.log_dirs else ())):
+        if any(selection.matches(*name_of(found)) for found in self.source.names()):
             return None
         return (
             "no partition in log.dirs or in the remote log matches the selected topics and partitions; "

@@ -79,7 +79,7 @@ def known_selection(remote_log: RemoteLogManager, topics: str, partitions: str |
 
 def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
     """Return every local or remote partition, except those of Kafka's internal topics."""
-    named = remote_log.source.names() if remote_log.settings.log_dirs else ()
+    named = remote_log.source.names()
     local = [one.topic_id_partition for one in named if isinstance(one, NamedPartition) and not one.is_internal]
     return sorted({*local, *remote_log.segments.list_partitions()})
 

@@ -123,7 +123,7 @@ class ExpiryPlanner:
                 yield partition, unreadable.get(str(partition))
 
     def _look(self, partition: TopicIdPartition) -> PartitionLog | None:
-        return self.context.source.partition(partition) if self.context.settings.log_dirs else None
+        return self.context.source.partition(partition)
 
     def _is_allowed(self, partition: TopicIdPartition) -> bool:
         return self.gate.is_allowed(partition, DeletionKind.REMOTE)
