@@ -1,51 +1,53 @@
 """Everything that Remote Log can raise on purpose, in one tree.
 
     TieredStorageError
-        ├── ConfigurationError             an invalid setting, argument or plan
+    ├── ConfigurationError             an invalid setting, argument or plan
+    │   ├── UnknownPartitionError      a partition that neither tier has
+    │   ├── AmbiguousPartitionError    a name that several topics had
     │   ├── UnsupportedTopicError      a topic that must not be tiered (compacted)
     │   └── UntrustedMessageError      a file of the work area without this remote log's signature
-        ├── InvalidLogDirectoryError       a directory that is not a Kafka log directory, or incomplete
+    ├── InvalidLogDirectoryError       a directory that is not a Kafka log directory, or incomplete
     │   ├── LogDirectoryLockedError    a broker, or another of our runs, holds `.lock`
-        │   └── ForkedLogError             the local and the remote log have different batches at the same offsets
+    │   └── ForkedLogError             the local and the remote log have different batches at the same offsets
     ├── CorruptLogError                bytes that break Kafka's formats: names file, position and reason
     │   ├── CorruptRecordError         a record batch or a record
     │   │   └── UnsupportedMagicError  a batch of another generation than the caller reads
     │   └── CorruptIndexError          an index, a checkpoint or a snapshot, alone or against its log
     ├── OffsetOutOfRangeError          below the log start or past the log end: names the valid range
-        │   └── RecordsDeletedError        the records were deleted during the read: the log start has moved past them
-        ├── LeaderEpochError               a read gives a leader epoch that is not the partition's
-        │   ├── FencedLeaderEpochError     a later leader has taken over
-        │   ├── UnknownLeaderEpochError    a later leader than any known here
-        │   └── DivergingEpochError        the records that the reader fetched last were truncated
-        ├── ReadRefusedError               a valid read that was not served in time
-        │   ├── ReaderBusyError            too many remote reads are waiting
-        │   ├── ReadQuotaExceededError     more bytes per second than allowed
-        │   └── ReadTimedOutError          the request's time limit has passed
-        ├── AppendRefusedError             a batch that a log refuses from its producer, coordinator or leader
+    │   └── RecordsDeletedError        the records were deleted during the read: the log start has moved past them
+    ├── LeaderEpochError               a read gives a leader epoch that is not the partition's
+    │   ├── FencedLeaderEpochError     a later leader has taken over
+    │   ├── UnknownLeaderEpochError    a later leader than any known here
+    │   └── DivergingEpochError        the records that the reader fetched last were truncated
+    ├── ReadRefusedError               a valid read that was not served in time
+    │   ├── ReaderBusyError            too many remote reads are waiting
+    │   ├── ReadQuotaExceededError     more bytes per second than allowed
+    │   └── ReadTimedOutError          the request's time limit has passed
+    ├── AppendRefusedError             a batch that a log refuses from its producer, coordinator or leader
     │   ├── OutOfOrderSequenceError    its sequence number does not follow its producer's last one
-        │   ├── InvalidProducerEpochError  its producer epoch is fenced
+    │   ├── InvalidProducerEpochError  its producer epoch is fenced
     │   ├── InvalidTimestampError      too far from the log's clock
     │   ├── InvalidTransactionStateError       not part of its producer's open transaction
     │   ├── TransactionCoordinatorFencedError  of a transaction coordinator that was replaced
-        │   └── UnexpectedAppendOffsetError        it does not continue at the log's end
-        ├── DeletionRefusedError           deletion is stopped or not allowed there
-        ├── LineageContradictedError       the log of an outdated replica: a later leader truncated it
-        ├── RemoteStorageError             the object store fails or refuses
+    │   └── UnexpectedAppendOffsetError        it does not continue at the log's end
+    ├── DeletionRefusedError           deletion is stopped or not allowed there
+    ├── LineageContradictedError       the log of an outdated replica: a later leader truncated it
+    ├── RemoteStorageError             the object store fails or refuses
     │   ├── RemoteStorageRefusedError  credentials or rights
     │   ├── RemoteStorageFullError     no room at the target
-        │   ├── RemoteObjectNotFoundError  a missing object
-        │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
-        │   ├── LaterVersionError          an object in the format of a later release: valid, but unreadable here
-        │   └── CopyStuckError             a copy made no progress and was ended
+    │   ├── RemoteObjectNotFoundError  a missing object
+    │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   ├── LaterVersionError          an object in the format of a later release: valid, but unreadable here
+    │   └── CopyStuckError             a copy made no progress and was ended
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
-                ├── MetadataMissingError       the metadata store is missing, or belongs to another object store
-                ├── MetadataCorruptError       the metadata store is damaged, or of a later version
-                ├── InvalidTransitionError     an invalid state change
-                ├── LeaseHeldError             another owner works on the partition
-                ├── LeaseLostError             another owner took over the lease: this attempt must stop
-                ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
+        ├── MetadataMissingError       the metadata store is missing, or belongs to another object store
+        ├── MetadataCorruptError       the metadata store is damaged, or of a later version
+        ├── InvalidTransitionError     an invalid state change
+        ├── LeaseHeldError             another owner works on the partition
+        ├── LeaseLostError             another owner took over the lease: this attempt must stop
+        ├── OutdatedMetadataError      the metadata are not at the store's generation: a backup, or a copy
         └── StoreMismatchError         store and metadata do not carry one another's UUID
 
 `retriable`: whether the same call may succeed later although nobody changed anything.
