@@ -117,8 +117,9 @@ def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
 
     [told] = examined(files).wrong()
 
-    assert f"{long}-0 cannot be stored: {files.store.as_uri()} takes no name" in told
-    assert "keep this topic in a store over the S3 API" in told
+    assert f"{long}-0 cannot be stored" in told
+    assert files.store.as_uri() in told
+    assert "S3" in told
 
 
 def test_rights_that_are_missing_are_told() -> None:

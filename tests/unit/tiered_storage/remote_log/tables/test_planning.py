@@ -309,7 +309,7 @@ def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: Remot
         state=SegmentState.COPY_SEGMENT_STARTED,
     )
     remote_log.segments.add_remote_log_segment_metadata(begun, lease)
-    with pytest.raises(ConfigurationError, match="orders had several : say which by its topic id"):
+    with pytest.raises(ConfigurationError, match=r"orders had several .*topic id"):
         plan(remote_log, TableQuery("orders"))
     assert plan(remote_log, TableQuery("orders", earlier.topic_id)).topic_id == earlier.topic_id
     marked = RemotePartitionDeleteMetadata(earlier, PartitionDeleteState.MARKED, NOW)
