@@ -249,7 +249,7 @@ def test_what_the_cluster_cannot_hold_is_refused(
     real_kafka.client.create_topic(f"{target}-small", 2, {"max.message.bytes": "100"})
     small = restore(files, real_kafka, f"{target}-small", tmp_path)
     assert small.document["error"] == "TargetClusterError"
-    assert "the record that was at offset 0 was not taken" in small.document["message"]
+    assert "the record of offset 0 was not accepted" in small.document["message"]
 
 
 def test_what_is_not_kept_is_told(

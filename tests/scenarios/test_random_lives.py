@@ -59,7 +59,7 @@ from tiered_storage.remote_log.storage.object_names import partition_folder
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
-_LAST_COPY = re.compile(r"a copy that never finished, .* nothing else holds offsets \d+ to (\d+): it stays")
+_LAST_COPY = re.compile(r"an unfinished copy, .* nothing else holds offsets \d+ to (\d+): it stays")
 _WRITTEN_ANEW = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)
 MOST = st.none() | st.integers(1, 3)
@@ -515,7 +515,7 @@ class PartitionLives(RuleBasedStateMachine):
         """
         report = remote_log.deletions.delete_marked("expire")
         for failure in report.failures:
-            if "may not be any more" in failure.message:
+            if "deletion is no longer allowed" in failure.message:
                 assert not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE)
                 continue
             found = _LAST_COPY.search(failure.message)

@@ -1,8 +1,8 @@
-"""The properties that a file or a connection may give the Kafka client of a restore: how to connect, and who it is.
+"""The properties that a file or a connection may set for the Kafka client of a restore: how to connect and log in.
 
-The list is closed. librdkafka also has properties that load a library into this process or run a command, and ours
-decide how records are sent. No error shows a value, nor a name that is not librdkafka's: a file that was named by
-mistake may hold secrets on either side of its `=`.
+The list is closed: librdkafka also has properties that load a library into this process or run a command, and how
+records are sent is our decision. No error shows a value, nor a name that is not librdkafka's: a file named by mistake
+may hold secrets on either side of its `=`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ ALLOWED = frozenset(
         "ssl.sigalgs.list",
     }
 )
-"""A property that is new is refused until somebody puts it here."""
+"""A new property is refused until somebody adds it here."""
 
 _RUN_OR_LOAD_CODE = frozenset(
     {
@@ -129,7 +129,7 @@ _KNOWN = frozenset(
         "transactional.id",
     }
 )
-"""Names of the client's that an error may show: they are no secrets."""
+"""Names of client properties that an error may show: they are not secrets."""
 
 _THROUGH_A_SHELL = re.compile(r"sasl\.kerberos\.(keytab|principal|service\.name)")
 """The client puts the values of these into a command line."""
@@ -137,17 +137,17 @@ _PLAIN = re.compile(r"[A-Za-z0-9@/._:-]*")
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
-    """Return the `name=value` lines of a file; blank ones and those that begin with # are left out.
+    """Return the `name=value` lines of a file, without blank lines and those that begin with #.
 
-    Raises ConfigurationError, with the line's number, for a line of another form and for a property that is refused.
+    Raises ConfigurationError, with the line's number, for another kind of line and for a refused property.
     """
     try:
         with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigurationError(f"{path}: the client's properties cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"{path}: cannot read the client's properties: {error.strerror}") from error
     if len(content) > MOST_BYTES:
-        raise ConfigurationError(f"{path}: more than {MOST_BYTES:,} bytes are no file of client properties")
+        raise ConfigurationError(f"{path}: more than {MOST_BYTES:,} bytes: this is not a file of client properties")
     properties: dict[str, str] = {}
     for number, raw in enumerate(content.splitlines(), 1):
         where = f"{path}: line {number}"
@@ -198,5 +198,5 @@ def _text(raw: bytes, where: str) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         pass
-    # Raised out here: the cause would hold the line.
+    # Raised out here: the cause would contain the line.
     raise ConfigurationError(f"{where} is not UTF-8 text")

@@ -1,9 +1,9 @@
-"""Restores committed records into a running cluster, by producing them: each once, also where it is run twice.
+"""Restore committed records into a running cluster, by producing them: each once, even if it is run twice.
 
-Key, value, headers, timestamp and the number of the partition are kept; offsets are new ones, told in a map. What is
-acknowledged goes into the map. A run that goes on after a crash finds in the target records that the map lacks: these
-are compared with what comes next in the store, and mapped instead of sent again. So nobody else may write into the
-topic until all is restored.
+Key, value, headers, timestamp and partition number are kept; offsets are new, and recorded in a map once acknowledged.
+A run that resumes after a crash may find records in the target that the map lacks: it compares them with the next
+records in the store, and maps them instead of sending them again. So nobody else may write into the topic until
+everything is restored.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def map_what_is_there(
     records: Iterator[Record],
     offset_map: OffsetMapWriter,
 ) -> int:
-    """Map the records that the target has up to `end` though the map lacks them; return how many.
+    """Map the records that the target has up to `end` but the map lacks; return how many.
 
-    `records` are those that come next in the store; if there are none, what the target has is none of ours. Raises
-    ConfigurationError where the target has less than the map, or other records.
+    `records` are the next ones in the store; if there are none, the target's records are not ours. Raises
+    ConfigurationError if the target has less than the map, or other records.
     """
     next_new = offset_map.progress[partition].next_new
     if end < next_new:
         raise ConfigurationError(
-            f"{topic.name}-{partition} ends at {end}, and {offset_map.path} tells of records up to {next_new - 1}: it "
-            "is another topic of the same name, or has lost records; begin anew with another map"
+            f"{topic.name}-{partition} ends at {end}, but {offset_map.path} has records up to {next_new - 1}: it "
+            "is another topic of the same name, or has lost records; start again with another map"
         )
     count = 0
     for there in cluster.records(topic.name, partition, next_new, end):
@@ -56,7 +56,7 @@ def map_what_is_there(
         if not _are_the_same(record, there, topic):
             raise ConfigurationError(
                 f"{topic.name}-{partition}: offset {there.offset} does not hold the record of offset {record.offset} "
-                "that was to come next: somebody else writes into it; begin anew in a topic of its own"
+                "that comes next: somebody else writes into it; start again with a topic of its own"
             )
         offset_map.add(partition, record.offset)
         count += 1
@@ -67,7 +67,7 @@ def map_what_is_there(
 def compare(
     cluster: TargetCluster, topic: TargetTopic, partition: int, first: int, end: int, records: Iterator[Record]
 ) -> None:
-    """Read offsets `first` to `end` (exclusive) of the target: they have to be `records`. Raises TargetClusterError."""
+    """Compare offsets `first` to `end` (exclusive) of the target with `records`. Raises TargetClusterError."""
     for there, record in zip_longest(cluster.records(topic.name, partition, first, end), records):
         if there is None or record is None or not _are_the_same(record, there, topic):
             lost = f"the record of offset {record.offset}" if record else "nothing of the store"
@@ -84,24 +84,24 @@ def _are_the_same(record: Record, there: Record, topic: TargetTopic) -> bool:
 
 
 SETTLE_SECONDS = 1.0
-"""A broker has written what a producer that died had sent, once the end stands still for so long."""
+"""How long the end must not move before everything of a producer that died counts as written."""
 SETTLE_SECONDS_OF_REPLICAS = 50.0
-"""The same with several replicas: the end that is told is the high watermark, which a follower that lags holds back.
+"""The same with several replicas: the reported end is the high watermark, which a lagging follower holds back.
 
-A leader looks every half replica.lag.time.max.ms (30 s by default) who has lagged for longer, and goes on without it.
+Every half replica.lag.time.max.ms (30 s by default) a leader drops followers that lagged for longer.
 """
 
 
 _MOST_OF_A_NAME = 180
-"""Of a topic's name in that of a map, which a file system has to take."""
+"""How much of a topic's name is in that of a map, which a file system must accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
-    """Where to restore to: a cluster, its topic (else of the same name), and the map of offsets.
+    """The target: a cluster, a topic (else of the same name), and the map of offsets.
 
-    `map_path` is the map's file, or a folder in which each restore has a file of its own. `properties` are librdkafka's
-    for rights and encryption; client_properties.py has the list. With `append` the topic may hold records already.
+    `map_path` is the map's file, or a folder with a file for each restore. `properties` are librdkafka's for login and
+    encryption; client_properties.py has the list. With `append` the topic may already hold records.
     """
 
     bootstrap_servers: str
@@ -115,9 +115,9 @@ class ClusterTarget:
 
 @dataclass(frozen=True, slots=True)
 class RestoredRecords:
-    """What came of one partition: from which to before which offset its records are now, and how many were sent.
+    """The result for one partition: the range of its records' new offsets, and how many were sent.
 
-    `found` were there already, of an earlier run, though its map lacked them.
+    `found` records were already there, from an earlier run whose map lacked them.
     """
 
     partition: str
@@ -129,7 +129,7 @@ class RestoredRecords:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What was restored, and the file of its offsets; `notices` tell what is not as it was in the store."""
+    """What was restored, and the file of its offsets; `notices` list differences from the store."""
 
     partitions: tuple[RestoredRecords, ...]
     notices: tuple[str, ...]
@@ -146,14 +146,14 @@ def restore_to_cluster(
     on_moved: OnMoved = untold,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterReport:
-    """Produce the committed records of `plan`, or go on with that where an earlier run ended.
+    """Produce the committed records of `plan`, or resume an earlier run.
 
     With Validation.RECORDS every byte in the store is checked before the first record is sent, and every record is read
     back at the end. Memory is bounded: a batch from the store, and 64 MiB that wait for acknowledgement.
 
-    Raises ConfigurationError if the topic does not exist, has too few partitions, holds records already (unless
-    `append`), or somebody else writes into it; TargetClusterError if it refuses or does not answer: run it again;
-    as RestorePlan.ensure_possible; and what reading the store raises.
+    Raises ConfigurationError if the topic does not exist, has too few partitions, already holds records (unless
+    `append`), or somebody else writes into it; TargetClusterError if it refuses or does not answer: run it again; as
+    RestorePlan.ensure_possible; and what reading the store raises.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)
     cluster = TargetCluster(target.bootstrap_servers, target.properties)
@@ -195,13 +195,13 @@ def restore_to_cluster(
 
 @dataclass(slots=True)
 class _MendedKeys:
-    """Records with a header key that is not UTF-8, for which the client can only send U+FFFD."""
+    """Counts records with a header key that is not UTF-8, for which the client can only send U+FFFD."""
 
     count: int = 0
     first: str = ""
 
     def noted(self, partition: object, records: Iterable[Record]) -> Iterator[Record]:
-        """Yield `records`, and count those."""
+        """Yield `records`, counting those."""
         for record in records:
             if any(isinstance(key, MendedText) for key, _ in record.headers):
                 self.first = self.first or f"{partition}, offset {record.offset}"
@@ -211,7 +211,7 @@ class _MendedKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Restore:
-    """A restore under way: what comes from where, and how far it came."""
+    """A restore under way: source, target and progress."""
 
     cluster: TargetCluster
     topic: TargetTopic
@@ -220,7 +220,7 @@ class _Restore:
     mended: _MendedKeys = field(default_factory=_MendedKeys)
 
     def map_what_is_there(self, sleep: Callable[[float], None]) -> dict[int, int]:
-        """Set the map right by what an earlier run had sent; return how many records that were, by partition."""
+        """Complete the map with what an earlier run had sent; return how many records that were, by partition."""
         ends = settled_ends(self.cluster, self.topic, self.sources, sleep)
         return {
             number: map_what_is_there(
@@ -230,7 +230,7 @@ class _Restore:
         }
 
     def send(self, compression: str, on_moved: OnMoved) -> tuple[dict[int, int], int]:
-        """Send what is to come; return how many records that were, by partition, and how many had no time."""
+        """Send the remaining records; return how many, by partition, and how many had no time."""
         sender = Sender(self.cluster.producer(compression), self.topic.name, self.offset_map)
         try:
             sent = {number: sender.send(number, self._to_come(number, on_moved)) for number in self.sources}
@@ -241,7 +241,7 @@ class _Restore:
         return sent, sender.without_time
 
     def read_back(self) -> None:
-        """Compare all that the map tells of."""
+        """Compare everything in the map with the target."""
         for number, source in self.sources.items():
             first, end = self.offset_map.starts[number], self.offset_map.progress[number].next_new
             compare(self.cluster, self.topic, number, first, end, source.after(None))
@@ -255,7 +255,7 @@ class _Restore:
 def settled_ends(
     cluster: TargetCluster, topic: TargetTopic, partitions: Iterable[int], sleep: Callable[[float], None]
 ) -> dict[int, tuple[int, int]]:
-    """Return start and end offset (exclusive) of each partition once nothing that was sent before can come to them."""
+    """Return start and end offset (exclusive) of each partition once nothing sent earlier can still arrive."""
     numbers = tuple(partitions)
     ends: dict[int, tuple[int, int]] = {}
     while (now := cluster.ends(topic.name, numbers)) != ends:
@@ -275,7 +275,7 @@ def _head(plan: RestorePlan, topic: TargetTopic, starts: Mapping[int, int]) -> M
 def _check_partitions(topic: TargetTopic, numbers: Iterable[int]) -> None:
     needed = max(numbers, default=-1) + 1
     if not needed:
-        raise ConfigurationError("the store has nothing of what is asked for")
+        raise ConfigurationError("the store has nothing that matches the request")
     if topic.partitions < needed:
         raise ConfigurationError(
             f"{topic.name} has {topic.partitions} partitions, and {needed} are needed, as each record keeps its "
@@ -284,7 +284,7 @@ def _check_partitions(topic: TargetTopic, numbers: Iterable[int]) -> None:
 
 
 def _map_name(topic: str, head: MapHead) -> str:
-    """Return the file name of a restore's map: the same for a run that goes on, another for any other restore."""
+    """Return the file name of a restore's map: the same for a run that resumes, another for any other restore."""
     told = json.dumps([head.source, head.target], sort_keys=True, default=str)
     return f"{topic[:_MOST_OF_A_NAME]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}-offset-map.jsonl"
 
@@ -293,8 +293,8 @@ def _check_empty(topic: TargetTopic, ends: Mapping[int, tuple[int, int]]) -> Non
     filled = [f"{topic.name}-{number}" for number, (start, end) in ends.items() if end > start]
     if filled:
         raise ConfigurationError(
-            f"{', '.join(filled)} hold records already: restore into an empty topic, or say --append; or go on with an "
-            "earlier restore by its own map"
+            f"{', '.join(filled)} hold records already: restore into an empty topic, or give --append; or resume an "
+            "earlier restore with its own map"
         )
 
 

@@ -1,17 +1,17 @@
-"""The records of a partition in the store that a reader of committed records is given, in order, each once.
+"""The records of a partition in the store that a reader of committed records gets, in order, each once.
 
-Aborted records are left out. Where a transaction is still open at the end of all that is in the store, nothing from
-its first record on is given: nobody knows yet. Nothing in the store decides these:
+Aborted records are left out. If a transaction is still open at the end of the store's segments, everything from its
+first record on is left out: its outcome is unknown. The store does not decide these:
 
-    open at the end    no segment of the store holds the marker: it was not copied yet, or never will be
-    lost in a gap      open before offsets that are missing, and no longer open after them; unless an index after them
-                       tells of its abort, the marker may be among what is missing
+    open at the end    no segment of the store has the marker: it was not copied yet, or never will be
+    lost in a gap      open before missing offsets, and no longer open after them; unless a later index has its abort,
+                       the marker may be among the missing offsets
 
-What is open at the end of a segment is told by the producer snapshot that travelled with it. Where there is none, or
-the segment is taken in part, it follows from the batches.
+The transactions open at the end of a segment come from its producer snapshot. Without one, or if only a part of the
+segment is taken, they come from the batches.
 
-An abort is told by the index of the segment that holds its marker, maybe a later one than the records: those behind are
-asked too, for as long as a transaction is open at their ends that may have records in the segment in question.
+An abort is in the index of the segment with its marker, which may be later than the records': later indexes are read
+too, as long as a transaction is open that may have records in the segment in question.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tiered_storage.remote_log.restore.request import RestoredPartition, Restore
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 MOST_ABORTS_KEPT = 500_000
-"""Beside the last index, about 200 bytes each; where threads count at once it may be somewhat more."""
+"""Besides the last index, about 200 bytes each; with several threads it may be somewhat more."""
 
 
 class StoredTransactions:
-    """The transactions of `segments`, which are in order; what was found out is kept: some numbers for each of them.
+    """The transactions of `segments`, which are in order; results are cached: some numbers for each of them.
 
-    Several threads may ask: they may find out the same twice.
+    Thread-safe; two threads may compute the same twice.
     """
 
     def __init__(self, segments: Sequence[RestoredSegment], storage: RemoteStorageManager) -> None:
-        """Look at nothing yet."""
+        """Read nothing yet."""
         self._segments = segments
         self._storage = storage
         self._known: dict[int, Mapping[int, int]] = {}
@@ -53,7 +53,7 @@ class StoredTransactions:
     def at_end_of(self, number: int) -> Mapping[int, int]:
         """Return the first offset, by producer id, of each transaction that is open at the end of that segment.
 
-        Raises what reading the store does, and CorruptRecordError for a batch that is broken.
+        Raises what reading the store raises, and CorruptRecordError for a corrupt batch.
         """
         first = number
         while first > 0 and not self._is_told(first) and not self._is_behind_gap(first):
@@ -80,7 +80,7 @@ class StoredTransactions:
         return collect_aborted(indexes(), segment.start_offset, segment.end_offset + 1).transactions
 
     def lost_in_gaps(self) -> Iterator[AbortedTransaction]:
-        """Yield the transactions that may have been aborted in a gap, as if they were, up to its end."""
+        """Yield the transactions that may have been aborted in a gap, as aborted, up to its end."""
         for number in range(1, len(self._segments)):
             if not self._is_behind_gap(number):
                 continue
@@ -94,7 +94,7 @@ class StoredTransactions:
                     yield AbortedTransaction(producer_id, first, last, last + 1)
 
     def _index(self, number: int) -> TransactionIndex:
-        """Return what the index of that segment says of the markers that are taken of it."""
+        """Return that segment's index, limited to the markers that are taken of it."""
         known = self._indexes.get(number)
         if known is None:
             known = _transaction_index(self._segments[number], self._storage)
@@ -108,7 +108,7 @@ class StoredTransactions:
         return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
 
     def _is_told(self, number: int) -> bool:
-        """Return whether it is known, or a snapshot of that segment's end tells it."""
+        """Return whether it is cached, or the snapshot of that segment has it."""
         if number in self._known:
             return True
         segment = self._segments[number]
@@ -122,7 +122,7 @@ class StoredTransactions:
         return True
 
     def _followed(self, number: int) -> Mapping[int, int]:
-        """Go on from the end of the segment before through the batches of this one."""
+        """Follow the batches of this segment from the state at the end of the previous one."""
         earlier = number > 0 and not self._is_behind_gap(number)
         opened = OpenTransactions(self._known[number - 1] if earlier else {})
         segment = self._segments[number]
@@ -151,7 +151,7 @@ def _transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) 
 
 
 def index_of(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageManager) -> bytes | None:
-    """Return what the store has of that kind with `segment`, None if it has none."""
+    """Return the segment's index of that kind in the store, None if it has none."""
     try:
         return storage.fetch_index(segment.metadata, kind)
     except RemoteObjectNotFoundError:
@@ -159,9 +159,9 @@ def index_of(segment: RestoredSegment, kind: IndexKind, storage: RemoteStorageMa
 
 
 def all_decided(partition: RestoredPartition, storage: RemoteStorageManager) -> RestoredPartition:
-    """Return `partition` up to where every transaction is ended before its end.
+    """Return `partition` up to the last point before its end at which no transaction is open.
 
-    To end before one may cut the marker off another that began earlier: then it ends before that one.
+    An earlier end may cut off the marker of another transaction that began before: then the end moves before that one.
     """
     while (first := StoredTransactions(partition.segments, storage).first_undecided()) is not None:
         partition = ended_before(partition, first)
@@ -169,7 +169,7 @@ def all_decided(partition: RestoredPartition, storage: RemoteStorageManager) -> 
 
 
 def ended_before(partition: RestoredPartition, end: int) -> RestoredPartition:
-    """Return what `partition` has below the offset `end`."""
+    """Return the part of `partition` below the offset `end`."""
     if end >= partition.log_end_offset:
         return partition
     segments = tuple(
@@ -186,16 +186,16 @@ def ended_before(partition: RestoredPartition, end: int) -> RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRecords:
-    """Reads `partition` as far as `request` wants it. Memory is that of one batch and of the aborts."""
+    """Reads the part of `partition` that `request` selects. Memory: one batch and the aborted transactions."""
 
     partition: RestoredPartition
     request: RestoreRequest
     storage: RemoteStorageManager
 
     def after(self, offset: int | None, on_moved: OnMoved = untold) -> Iterator[Record]:
-        """Yield the records after `offset` (all: None); `on_moved` is told what of the segments was gone through.
+        """Yield the records after `offset` (None: all); `on_moved` is called with the progress through the segments.
 
-        Raises CorruptRecordError for a batch whose checksum is wrong, and what the store raises.
+        Raises CorruptRecordError for a batch with a wrong checksum, and what the store raises.
         """
         first = max(self.partition.log_start_offset, self.request.from_offset or 0, 0 if offset is None else offset + 1)
         transactions = StoredTransactions(self._every_segment, self.storage)

@@ -1,4 +1,4 @@
-"""Restores partitions into a log directory that a broker starts from; target_directory.py says how they get there."""
+"""Restore partitions into a log directory for a broker; target_directory.py puts them in place."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 
 @dataclass(frozen=True, slots=True)
 class DirectoryTarget:
-    """Where to restore to: the log directory `root`, of a broker that is stopped.
+    """The target: the log directory `root`, of a stopped broker.
 
-    `topic` is the name to give, else that of the store. `topic_id` is the id of the topic in the cluster that `root`
-    belongs to; unless given it is that of the topic's partitions in `root`, else that of the store. `node_id` goes into
-    the meta.properties of a directory that no broker had yet. Raises ConfigurationError for an id that Kafka would not
-    take.
+    `topic` is the new name, else that of the store. `topic_id` is the topic's id in the cluster of `root`; by default
+    that of the topic's partitions in `root`, else that of the store. `node_id` goes into the meta.properties of a
+    directory that no broker has used yet. Raises ConfigurationError for an id that Kafka would refuse.
     """
 
     root: Path
@@ -47,7 +46,7 @@ class DirectoryTarget:
     node_id: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse wrong ids before anything is looked at."""
+        """Refuse invalid ids early."""
         if not 0 <= self.node_id <= INT32_MAX:
             raise ConfigurationError(f"node id {self.node_id}: take 0 to {INT32_MAX}")
         if self.topic_id is None:
@@ -60,9 +59,9 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True)
 class RestoredDirectory:
-    """One partition that is in place: its offsets (the end is exclusive), and how many records were decoded.
+    """One partition in place: its offsets (the end is exclusive), and how many records were decoded.
 
-    `was_there` tells of one that an earlier run had put in place before it ended.
+    `was_there`: an earlier run put it in place before it ended.
     """
 
     partition: str
@@ -84,20 +83,19 @@ def restore_to_directory(
     workers: int = 2,
     on_moved: OnMoved = untold,
 ) -> list[RestoredDirectory]:
-    """Put all that `plan` names in place, or nothing: whatever goes wrong before all is whole leaves no partition.
+    """Put all of `plan` in place, or nothing: an error before everything is complete leaves no partition.
 
-    The store's bytes are kept as they are where the topic keeps its id; see partition_files.py for one that was created
-    again, which ends before the first transaction that nothing in the store decides. After a crash a second call goes
-    on.
+    If the topic keeps its id, the store's bytes are kept unchanged; see partition_files.py for a new id, with which the
+    log ends before the first undecided transaction. After a crash a second call resumes.
 
     Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError if it has such a
-    partition already or is a folder of something else, ConfigurationError if there is nothing to restore, no room
-    for it, topic ids that do not agree, or a transaction that may have been aborted in a gap; as
-    RestorePlan.ensure_possible; and what reading the store and checking the result raise.
+    partition already or is a folder of something else, ConfigurationError if there is nothing to restore, no room for
+    it, contradictory topic ids, or a transaction that may have been aborted in a gap; as RestorePlan.ensure_possible;
+    and what reading the store and checking the result raise.
     """
     plan.ensure_possible(allow_gaps=allow_gaps)
     if not plan.partitions:
-        raise ConfigurationError(f"{plan.request.topic}: the store has nothing of what is asked for")
+        raise ConfigurationError(f"{plan.request.topic}: the store has nothing that matches the request")
     topic = plan.request.named_as(target.topic)
     named = {_log(topic, partition): partition for partition in plan.partitions}
     directory = TargetDirectory(target.root)
@@ -142,7 +140,7 @@ def restore_to_directory(
 
 @contextmanager
 def _written(root: Path) -> Iterator[None]:
-    """Make what the disk refuses one of our errors."""
+    """Turn errors of the disk into ours."""
     try:
         yield
     except OSError as error:
@@ -152,7 +150,7 @@ def _written(root: Path) -> Iterator[None]:
 def _put_in_place(
     directory: TargetDirectory, restore: UnfinishedRestore, logs: Mapping[RestoredLog, RestoredPartition]
 ) -> None:
-    """Give the partitions that are whole their names, so that a second run knows them."""
+    """Rename the complete partitions, so that a second run recognises them."""
     directory.begin(restore)
     numbers = {each.topic_id_partition.partition: each for each in logs.values()}
     directory.write_checkpoints(
@@ -172,7 +170,7 @@ def _log(topic: str, partition: RestoredPartition) -> RestoredLog:
 def _in_place(
     directory: TargetDirectory, unfinished: UnfinishedRestore, logs: Iterable[RestoredLog]
 ) -> dict[str, RestoredLog]:
-    """Return what the earlier run has put in place, as far as `logs` hold it still; it may begin and end earlier."""
+    """Return what the earlier run put in place, if `logs` still cover it; it may begin and end earlier."""
     asked = {log.directory: log for log in logs}
     return {
         log.directory: log
@@ -191,8 +189,8 @@ def _ended(
 ) -> tuple[RestoredLog, RestoredPartition]:
     """Return what is restored of `partition`, and its name.
 
-    What an earlier run has put in place ends where it did then: more may have been copied since. Another life of the
-    topic, which is told by its `storage`, knows no producer: what its transactions left open would pass for committed.
+    If an earlier run put it in place, its end then still holds: more may have been copied since. Another incarnation of
+    the topic (its `storage` is given) has no producers: open transactions would pass for committed.
     """
     if log.directory in there:
         return there[log.directory], ended_before(partition, there[log.directory].end_offset)
@@ -203,7 +201,7 @@ def _ended(
 
 
 def _check_transactions(plan: RestorePlan, storage: RemoteStorageManager) -> None:
-    """Refuse what readers would take for committed, as its abort may be in a gap."""
+    """Refuse transactions that readers would take for committed, since the abort may be in a gap."""
     for each in plan.partitions:
         for lost in StoredTransactions(each.segments, storage).lost_in_gaps():
             raise ConfigurationError(
@@ -221,8 +219,8 @@ def _unfinished(directory: TargetDirectory, topic: str, logs: Iterable[RestoredL
     left_out = {log.directory for log in unfinished.logs} - {log.directory for log in logs}
     if unfinished.topic != topic or left_out:
         raise InvalidLogDirectoryError(
-            f"{directory.root}: another restore did not come to its end here; {UNFINISHED} in it names what it was "
-            "restoring: finish it first, by the same command"
+            f"{directory.root}: another restore did not finish here; {UNFINISHED} in it names what it was "
+            "restoring: finish it first, with the same command"
         )
     return unfinished
 
@@ -234,28 +232,28 @@ def _topic_id(
     directory: TargetDirectory,
     unfinished: UnfinishedRestore | None,
 ) -> str:
-    """Return the id that the topic has in the cluster of the directory."""
+    """Return the topic's id in the cluster of the directory."""
     known = set(directory.topic_ids(topic)) | ({unfinished.topic_id} if unfinished else set())
     if target.topic_id is not None:
         known.add(target.topic_id)
     if len(known) > 1:
         raise ConfigurationError(
-            f"{directory.root}: {topic} would have several ids there: {', '.join(sorted(known))}; name the one that "
-            "its cluster gave it, and take partitions of others away"
+            f"{directory.root}: {topic} would have several ids there: {', '.join(sorted(known))}; give the one that "
+            "its cluster uses, and remove partitions with others"
         )
     if known:
         return known.pop()
     if topic != plan.request.topic:
         raise ConfigurationError(
-            f"{directory.root}: {plan.request.topic} is to come back as {topic}, which is another topic: name the id "
-            "that its cluster gave it by --as-topic-id, or create it there first"
+            f"{directory.root}: {plan.request.topic} is restored as {topic}, which is another topic: give the id "
+            "that its cluster uses by --as-topic-id, or create it there first"
         )
     meta = directory.root / META_PROPERTIES
     cluster_id = MetaProperties.read(meta).cluster_id if meta.is_file() else None
     if cluster_id not in {None, plan.partitions[0].topic_id_partition.cluster_id}:
         raise ConfigurationError(
-            f"{directory.root} is of cluster {cluster_id}, which does not know {topic} by the id that it had: create "
-            "it there first, or name its id by --as-topic-id"
+            f"{directory.root} is of cluster {cluster_id}, which does not know {topic} by its old id: create "
+            "it there first, or give its id by --as-topic-id"
         )
     return plan.topic_id
 
@@ -265,7 +263,7 @@ def _check_free(directory: TargetDirectory, logs: Iterable[RestoredLog], unfinis
     if taken:
         raise InvalidLogDirectoryError(
             f"{directory.root} has {', '.join(taken)} already, with records or other files, or they held records "
-            "before: restore into another directory, or take them away first; nothing was changed"
+            "before: restore into another directory, or remove them first; nothing was changed"
         )
 
 
@@ -279,10 +277,10 @@ def _check_cluster_id(plan: RestorePlan) -> None:
 
 
 def _found_directory(target: DirectoryTarget, plan: RestorePlan) -> None:
-    """Make a directory that no broker had yet one of the store's cluster, stopped in order."""
+    """Turn a new directory into one of the store's cluster, as after a clean shutdown."""
     mark = {"version": 0, "brokerEpoch": UNKNOWN_BROKER_EPOCH}
     replace_file(target.root / CLEAN_SHUTDOWN, json.dumps(mark, separators=(",", ":")).encode())
-    # Last: by this a second run knows that the directory is not new any more.
+    # Last: with this file the directory is no longer new to a second run.
     cluster_id = plan.partitions[0].topic_id_partition.cluster_id
     MetaProperties(1, cluster_id, target.node_id, random_uuid()).write(target.root / META_PROPERTIES)
 

@@ -1,13 +1,13 @@
-"""`offset-map.jsonl`: which offset each record got in the cluster that a topic was restored into.
+"""`offset-map.jsonl`: the new offset of each record in the cluster that a topic was restored into.
 
-The first line says what was restored where, each other one a run of records that got offsets one after the other:
+The first line identifies the restore, each other one a run of records with consecutive offsets:
 
     {"format_version": 1, "source": {…}, "target": {…}, "starts": {"0": 0}}
     {"partition": 0, "old": 120, "new": 0, "count": 57}
 
-`old` and `new` are the first offsets; `starts` are the ends that the target's partitions had before. Runs are written
-once their records are acknowledged, so a crash may lose the last ones, and leave the last line torn. Who goes on counts
-what the target has beyond the map.
+`old` and `new` are the first offsets; `starts` are the ends of the target's partitions before the restore. Runs are
+written once their records are acknowledged, so a crash may lose the last ones, and leave the last line torn. A run that
+resumes compares what the target has beyond the map.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_BYTES_IN_A_LINE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MapHead:
-    """What was restored where. Two restores are the same where `source` and `target` are."""
+    """The identity of a restore. Two restores are the same if `source` and `target` are."""
 
     source: dict[str, Any]
     target: dict[str, Any]
@@ -44,7 +44,7 @@ class MapHead:
 
 @dataclass(frozen=True, slots=True)
 class MappedRun:
-    """`count` records of a partition that have offsets from `old` on in the store, and from `new` on in the target."""
+    """`count` records of a partition, with offsets from `old` on in the store, and from `new` on in the target."""
 
     partition: int
     old: int
@@ -60,7 +60,7 @@ _RUN: TypeAdapter[MappedRun] = TypeAdapter(MappedRun)
 
 @dataclass(slots=True)
 class MapProgress:
-    """How far a partition came: the last old offset that is mapped (None: none), and the next new one.
+    """The progress of a partition: the last mapped old offset (None: none), and the next new one.
 
     `unwritten` is how many of the last records are not in the file yet; they are one run.
     """
@@ -89,13 +89,13 @@ class OffsetMapWriter:
 
     @classmethod
     def open(cls, path: Path, head: MapHead, ensure_new: Callable[[], None] = lambda: None) -> Self:
-        """Begin a map, or go on with the one that `path` has of the same restore; its `starts` hold then.
+        """Begin a map, or continue the one at `path` if it is of the same restore; then its `starts` hold.
 
         `ensure_new` is called before a map begins, and may raise: then nothing is created or changed. An existing file
-        is taken only if it is empty or begins with this head; no other byte of it is ever changed, and none is removed.
+        is used only if it is empty or begins with this head; its other bytes are never changed or removed.
 
-        Raises ConfigurationError if the file is none of ours, that of another restore, broken, or a link, or if
-        another process writes it.
+        Raises ConfigurationError if the file is not a map, of another restore, corrupt, or a link, or if another
+        process writes it.
         """
         file = _opened(path, ensure_new)
         try:
@@ -109,7 +109,7 @@ class OffsetMapWriter:
             writer = cls(path, file, found.starts, is_resumed=True)
             for run in reading.runs():
                 writer.progress[run.partition] = MapProgress(run.old + run.count - 1, run.new + run.count)
-            # The last line, torn by a crash: it is of this restore, as its head says.
+            # The last line, torn by a crash: the head proves that it is of this restore.
             file.truncate(reading.whole)
         except BaseException:
             file.close()
@@ -126,7 +126,7 @@ class OffsetMapWriter:
         progress.unwritten += 1
 
     def flush(self) -> None:
-        """Bring all that was added to the disk."""
+        """Write everything added to disk, durably."""
         for partition in self.progress:
             self._write(partition)
         _sync(self._file)
@@ -137,7 +137,7 @@ class OffsetMapWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Write what was acknowledged, whatever happened since."""
+        """Write what was acknowledged, even after an error."""
         try:
             self.flush()
         finally:
@@ -152,13 +152,13 @@ class OffsetMapWriter:
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """A map to look offsets up in, by partition: the runs by rising old offset."""
+    """A map for look-ups, by partition: the runs by rising old offset."""
 
     runs: Mapping[int, tuple[MappedRun, ...]]
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read `path`. Raises ConfigurationError if it is no map, or broken."""
+        """Read `path`. Raises ConfigurationError if it is not a map, or corrupt."""
         with open_regular(path) as file:
             reading = _Reading(path, file)
             head = reading.head()
@@ -170,9 +170,9 @@ class OffsetMap:
         return cls({number: tuple(of_it) for number, of_it in runs.items()})
 
     def new_offset(self, partition: int, old: int) -> int | None:
-        """Return the new offset of the record at `old`, or else of the next one after it; None past the last.
+        """Return the new offset of the record at `old`, or of the next one after it; None past the last.
 
-        That is where a consumer goes on that would have gone on at `old`.
+        A consumer that would have continued at `old` continues there.
         """
         runs = self.runs.get(partition, ())
         at = bisect_right(runs, old, key=lambda run: run.old) - 1
@@ -182,17 +182,17 @@ class OffsetMap:
 
 
 class _Reading:
-    """Reads the whole lines of a map; a last one that is torn is left out."""
+    """Reads the complete lines of a map; a torn last line is left out."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         """Read `file` from its beginning; errors name `path`."""
         self.whole = 0
-        """How many bytes the lines read so far have."""
+        """The size in bytes of the lines read so far."""
         self._path = path
         self._number = 0
         self._lines = self._whole_lines(file)
         self._last: dict[int, tuple[int, int]] = {}
-        """Of each partition the old and the new offset that come next at the earliest."""
+        """The lowest possible next old and new offset of each partition."""
 
     def head(self) -> MapHead | None:
         """Read the first line; None if there is not even that. Raises ConfigurationError."""
@@ -208,7 +208,7 @@ class _Reading:
         return None
 
     def runs(self) -> Iterator[MappedRun]:
-        """Yield the other lines. Raises ConfigurationError for one that does not go on from those before it."""
+        """Yield the other lines. Raises ConfigurationError for one that does not continue those before it."""
         for line in self._lines:
             run = _parsed(_RUN, line)
             if run is None:
@@ -226,7 +226,7 @@ class _Reading:
             self._number += 1
             if not line.endswith(b"\n"):
                 if len(line) == MOST_BYTES_IN_A_LINE:
-                    raise self._broken("a line of a MiB is no line of an offset map; nothing was changed")
+                    raise self._broken("a line of more than 1 MiB is not part of an offset map; nothing was changed")
                 return
             yield line
 
@@ -235,7 +235,7 @@ class _Reading:
 
 
 def _parsed(kind: TypeAdapter[Parsed], line: bytes) -> Parsed | None:
-    """Return what a line holds, None for any other line: the cause would show its content."""
+    """Return the parsed line, None if it is invalid: the exception would show its content."""
     try:
         return kind.validate_json(line)
     except ValidationError:
@@ -253,12 +253,12 @@ def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
         descriptor = regular_descriptor(path, flags, mode_in(path.parent) & 0o666)
     except OSError as error:
         reason = "it is a link: name the file itself" if path.is_symlink() else error.strerror
-        raise ConfigurationError(f"{path}: no offset map can be written there: {reason}") from error
+        raise ConfigurationError(f"{path}: cannot write an offset map there: {reason}") from error
     return os.fdopen(descriptor, "a+b")
 
 
 def _begin(file: BinaryIO, path: Path, head: MapHead, ensure_new: Callable[[], None]) -> None:
-    """Write the first line, or the rest of it where a crash tore it: the file holds nothing else."""
+    """Write the first line, or the rest of it if a crash tore it: the file holds nothing else."""
     line = _HEAD.dump_json(head) + b"\n"
     file.seek(0)
     there = file.read(len(line))

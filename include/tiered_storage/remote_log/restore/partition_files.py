@@ -1,16 +1,16 @@
-"""Writes what is restored of one partition as the files of a log that a broker takes over.
+"""Write a restored partition as the files of a log that a broker can take over.
 
-    {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; what is taken of a
-                                   segment in part has its indexes rebuilt
-    {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
-                                   log's end is the restored one even where compaction took the last records
+        {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; if only a part
+        of a
+                                       segment is taken, its indexes are rebuilt
+        {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
+                                       log's end is right even if compaction removed the last records
     leader-epoch-checkpoint, partition.metadata
 
-A topic that was created again (its id is another one) leads another incarnation: its cluster counts leaders and
-producers from 0 again. Followers take no batch of a later leader than the one they follow, and a new producer that is
-given the id of an old one must not be taken for it. So there every batch is put under leader epoch 0, which no checksum
-covers, and no producer is known. What is to be written there holds no transaction without its marker: it would pass for
-committed.
+A recreated topic (with another id) is another incarnation: its cluster counts leader epochs and producers from 0 again.
+Followers refuse a batch of a later leader than their own, and a new producer with an old one's id must not be taken for
+it. So there every batch gets leader epoch 0, which no checksum covers, and no producer is kept. The written log must
+hold no transaction without its marker: it would pass for committed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _INDEX_SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes partitions as of the topic `topic_id`, in another incarnation than the store's where `is_new_life`."""
+    """Writes partitions of the topic `topic_id`, as another incarnation than the store's if `is_new_life`."""
 
     storage: RemoteStorageManager
     topic_id: str
@@ -63,9 +63,9 @@ class PartitionWriter:
     on_moved: OnMoved
 
     def write(self, partition: RestoredPartition, directory: Path) -> None:
-        """Make `directory`, which must not exist, and write all of `partition` into it, durably.
+        """Create `directory`, which must not exist, and write all of `partition` into it, durably.
 
-        Raises RemoteStorageError and its children, and CorruptRecordError for a segment to be cut that is broken.
+        Raises RemoteStorageError and its subclasses, and CorruptRecordError if a segment that must be cut is corrupt.
         """
         directory.mkdir()
         for segment in partition.segments:
@@ -80,7 +80,7 @@ class PartitionWriter:
         epochs = partition.lineage
         if self.is_new_life:
             epochs = (EpochEntry(FIRST_EPOCH, partition.log_start_offset),) if partition.segments else ()
-            # Some were needed until here, to build the indexes of segments that were cut.
+            # Until here some were needed to build the indexes of cut segments.
             remove_snapshots(directory, partition.log_end_offset, partition.log_end_offset)
             write_producer_snapshot(producer_snapshot_path(directory, partition.log_end_offset))
         write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, epochs)
@@ -101,7 +101,7 @@ class PartitionWriter:
             rebuild_indexes(local).write(local)
 
     def _fetched(self, segment: RestoredSegment) -> Iterator[bytes]:
-        """Yield the segment's bytes; the store makes sure that they are those that were sent."""
+        """Yield the segment's bytes; the store verifies them."""
         size = 0
         for piece in self.storage.fetch_log_segment(segment.metadata):
             size += len(piece)
@@ -114,14 +114,14 @@ class PartitionWriter:
         self.on_moved(0, 1)
 
     def _write_indexes(self, segment: RestoredSegment, local: LogSegment) -> None:
-        """Write the indexes that travelled with a whole segment; those that did not are built from it."""
+        """Write the indexes that were copied with a whole segment; build the missing ones from it."""
         found = {kind: content for kind in _INDEX_SUFFIXES if (content := self._index(segment, kind)) is not None}
         for kind, content in found.items():
             write_durably(getattr(local, _INDEX_SUFFIXES[kind]), content)
         if snapshot := self._index(segment, IndexKind.PRODUCER_SNAPSHOT):
             write_durably(producer_snapshot_path(local.directory, segment.end_offset + 1), snapshot)
         elif not self.is_new_life:
-            # A broker that was stopped in order reads no batches where no snapshot is there: nothing was open then.
+            # After a clean shutdown, a broker without a snapshot reads no batches: no transaction was open then.
             with suppress(UnsupportedMagicError):
                 state = rebuild_indexes(local)
                 write_durably(producer_snapshot_path(local.directory, state.end_offset), state.producer_snapshot)
@@ -136,16 +136,16 @@ class PartitionWriter:
 
 
 def taken_batches(segment: RestoredSegment, pieces: Iterator[bytes], leader_epoch: int | None) -> Iterator[bytes]:
-    """Yield the batches that `taken_windows` does, under `leader_epoch` if one is given. Raises as that."""
+    """Yield the batches that `taken_windows` yields, under `leader_epoch` if given. Raises as that."""
     for taken, table in taken_windows(segment, pieces):
         yield taken if leader_epoch is None else _under_epoch(taken, table.position - table.position[0], leader_epoch)
 
 
 def taken_windows(segment: RestoredSegment, pieces: Iterator[bytes]) -> Iterator[tuple[bytes, BatchTable]]:
-    """Yield the batches that are taken of `segment`, whose bytes `pieces` are, and their headers.
+    """Yield the batches that are taken of `segment`, whose bytes are `pieces`, and their headers.
 
-    All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch of
-    which only a part belongs to the log, CorruptRecordError for one that is broken.
+    All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch that
+    belongs to the log only in part, CorruptRecordError for a corrupt one.
     """
     scanner = SegmentScanner(str(segment.metadata.segment_id), segment.metadata.start_offset, verify_crc=False)
     held = b""
@@ -170,8 +170,8 @@ def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]
     ):
         raise RemoteObjectCorruptError(
             f"{segment.metadata.segment_id}: a batch reaches beyond offsets {segment.start_offset} to "
-            f"{segment.end_offset}, all that the log takes of it: leaders only cut between batches. "
-            "'tiered-storage read' still gives its records"
+            f"{segment.end_offset}, which are all that belong to the log: leaders only cut between batches. "
+            "'tiered-storage read' still returns its records"
         )
     return rows
 
@@ -185,7 +185,7 @@ def _under_epoch(batches: bytes, begins: NDArray[np.int64], leader_epoch: int) -
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file of a directory that nobody reads yet, and bring it to the disk."""
+    """Write a file in a directory that nobody reads yet, durably."""
     with path.open("xb") as file:
         file.write(content)
         _sync(file)

@@ -1,15 +1,15 @@
-"""Plans a restore: which segments, along the lineage of leaders, hold what is asked for. Changes nothing.
+"""Plan a restore: find the segments, along the lineage of leaders, that hold the requested offsets. Changes nothing.
 
 Offsets come from the metadata alone. A few indexes are read as well, and batches if there is no producer snapshot:
 
     times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
-              `to_timestamp`, after that by the smallest one in its manifest: up to the first that begins so late
-    early end a range that ends inside of a transaction goes on to the end of the segment that decides it: who reads
+              `to_timestamp`, after that by the smallest one in its manifest: up to the first that begins that late
+    early end a range that ends inside a transaction is extended to the end of the segment that decides it: readers of
               committed records would wait there for ever
-    uncovered the store is listed: what it holds after the end that the metadata know is a gap, also of an unfinished
-              segment that begins before it, and so is a partition without a segment. A rebuild leaves them so if
-              objects of a segment are lost
-    the end   transactions that nothing in the store decides are told of, also those around a gap
+    uncovered the store is listed: what it holds after the end in the metadata is a gap, also of an unfinished segment
+              that begins before it, and so is a partition without a segment. A rebuild leaves them so if objects of a
+              segment are lost
+    the end   undecided transactions are reported, also those around a gap
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def plan_restore(
     for partition in wanted:
         state = metadata.partition_state(partition)
         if state.delete_state is not None:
-            refused.append(Finding(str(partition), "its deletion was asked for: what is left of it is on its way out"))
+            refused.append(Finding(str(partition), "its deletion was requested: what is left of it will be deleted"))
             continue
         segments = list(metadata.list_remote_log_segments(partition))
         every = _without_overlaps(Coverage.of(segments, state.lineage), state.log_start_offset or 0)
@@ -74,7 +74,7 @@ def plan_restore(
             gaps += _without_segments(partition, state.log_start_offset or 0, request)
         restored = _restored(partition, state, segments, every[begin:end], every[end:], request)
         if restored is None:
-            notices.append(Finding(str(partition), "the store has nothing of it in what is asked for"))
+            notices.append(Finding(str(partition), "the store has nothing of it in the requested range"))
             continue
         partitions.append(restored)
         gaps += _gaps(restored, state, request)
@@ -94,7 +94,7 @@ def _wanted_partitions(
     states: Mapping[TopicIdPartition, PartitionState],
     request: RestoreRequest,
 ) -> list[TopicIdPartition]:
-    """Return what is asked for: partitions `with_segments`, and those of which only the log start is known."""
+    """Return the requested partitions: those `with_segments`, and those of which only the log start is known."""
     begun = {
         each for each, state in states.items() if state.log_start_offset is not None and state.delete_state is None
     }
@@ -102,14 +102,14 @@ def _wanted_partitions(
     wanted = sorted((each for each in known if request.wants(each)), key=lambda each: each.partition)
     if not wanted:
         raise ConfigurationError(
-            f"nothing of topic {request.topic!r} as asked for was ever in the store: 'tiered-storage topics list' "
-            "shows what there is. Where the metadata are lost, make them again from the store first: 'tiered-storage "
+            f"nothing of topic {request.topic!r} as requested was ever in the store: 'tiered-storage topics list' "
+            "shows the known topics. If the metadata are lost, rebuild them from the store first: 'tiered-storage "
             "rebuild-metadata'"
         )
     lives = sorted({(each.cluster_id, each.topic_id) for each in wanted})
     if len(lives) > 1:
         told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
-        raise ConfigurationError(f"{request.topic} had several lives: name one by --topic-id: {told}")
+        raise ConfigurationError(f"{request.topic} had several incarnations: give one by --topic-id: {told}")
     return wanted
 
 
@@ -121,7 +121,7 @@ def _restored(
     behind: Sequence[RestoredSegment],
     request: RestoreRequest,
 ) -> RestoredPartition | None:
-    """Return what is brought back of a partition: the `chosen` of its `segments`; None if that is nothing."""
+    """Return what is restored of a partition: the `chosen` of its `segments`; None if that is nothing."""
     our_start = state.log_start_offset or 0
     if not chosen:
         if not request.is_whole or state.log_start_offset is None:
@@ -148,7 +148,7 @@ def _without_overlaps(coverage: Coverage, our_start: int) -> list[RestoredSegmen
 def _chosen(
     segments: Sequence[RestoredSegment], storage: RemoteStorageManager, request: RestoreRequest
 ) -> tuple[int, int]:
-    """Return from which to before which index `segments` are wanted."""
+    """Return the range of indexes in `segments` (end exclusive) that is requested."""
     begin, end = 0, len(segments)
     if request.from_offset is not None:
         begin = next((i for i, each in enumerate(segments) if each.end_offset >= request.from_offset), end)
@@ -181,25 +181,25 @@ def _end_by_time(
 
 
 def _first_timestamp(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
-    """Return the smallest timestamp (ms) that the segment's manifest tells, None if it tells none."""
+    """Return the smallest timestamp (ms) in the segment's manifest, None if it has none."""
     raw = index_of(segment, IndexKind.MANIFEST, storage)
     return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
 
 
 def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> Iterable[Finding]:
-    """Yield the transactions of which the store does not tell whether they were committed."""
+    """Yield the transactions whose outcome the store does not show."""
     transactions = StoredTransactions(restored.segments, storage)
     if (first := transactions.first_undecided()) is not None:
         told = (
-            f"the transaction from offset {first} on ends nowhere in the store: readers of committed records get "
-            "nothing from there on; where the topic is another one, or the target a running cluster, the restore ends "
+            f"the transaction from offset {first} on has no end in the store: readers of committed records get "
+            "nothing from there on; if the topic has a new id, or the target is a running cluster, the restore ends "
             "before it"
         )
         yield Finding(str(restored.topic_id_partition), told)
     for lost in transactions.lost_in_gaps():
         told = (
             f"whether the transaction of producer {lost.producer_id} from offset {lost.first_offset} on was committed "
-            f"was told in what is missing before offset {lost.last_offset + 1}: its records are left out of a running "
+            f"is in what is missing before offset {lost.last_offset + 1}: its records are left out of a running "
             "cluster, and it is not restored into a directory"
         )
         yield Finding(str(restored.topic_id_partition), told)
@@ -218,7 +218,7 @@ def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRe
 
 
 def _without_segments(partition: TopicIdPartition, log_start: int, request: RestoreRequest) -> Iterable[Finding]:
-    """Yield that no segment of `partition` is known: none was ever written that ends, or all are lost or expired."""
+    """Yield a finding if `partition` has no known segment: none was ever finished, or all are lost or expired."""
     if request.to_offset is not None and request.to_offset <= log_start:
         return
     message = "the metadata know no segment of it, and nothing of it ever ended: its segments are lost or unknown"
@@ -231,7 +231,7 @@ def _without_segments(partition: TopicIdPartition, log_start: int, request: Rest
 
 
 def _holes(numbers: Set[int], request: RestoreRequest) -> Iterable[Finding]:
-    """Yield the partitions that there must have been, or that were asked for, of which the store never had anything."""
+    """Yield the partitions that must have existed, or that were requested, of which the store never had anything."""
     expected = request.partitions or range(max(numbers))
     for number in sorted(set(expected) - numbers)[:NAMED_AT_MOST]:
         yield Finding(f"{request.topic}-{number}", "neither the store nor the metadata have anything of it")
@@ -239,10 +239,10 @@ def _holes(numbers: Set[int], request: RestoreRequest) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class KnownPartition:
-    """A partition as the metadata know it: its finished segments end before `end_offset`.
+    """A partition in the metadata: its finished segments end before `end_offset`.
 
-    `end_offset` is None if nothing after the finished segments is asked for. `unfinished` are the copies that never
-    finished, by id; `under_way` are the ids of those whose copy still runs.
+    `end_offset` is None if nothing after the finished segments is requested. `unfinished` are the unfinished copies, by
+    id; `under_way` are the ids of those whose copy still runs.
     """
 
     end_offset: int | None
@@ -256,7 +256,7 @@ class KnownPartition:
         segments: Iterable[RemoteLogSegmentMetadata],
         held: Set[tuple[TopicIdPartition, int]],
     ) -> KnownPartition:
-        """Return a partition that has these `segments`; `held` are the leases that run, with their fencing numbers."""
+        """Return a partition with these `segments`; `held` are the valid leases, with their fencing numbers."""
         unfinished: dict[str, RemoteLogSegmentMetadata] = {}
         under_way = set()
         for segment in segments:
@@ -271,7 +271,7 @@ class KnownPartition:
 
 @dataclass(slots=True)
 class Uncovered:
-    """What was found: `gaps` a restore leaves out, `notices` are of copies under way; `missing` are partitions."""
+    """The result: `gaps` that a restore leaves out, `notices` of copies under way; `missing` partitions."""
 
     gaps: list[Finding] = field(default_factory=list)
     notices: list[Finding] = field(default_factory=list)
@@ -287,7 +287,7 @@ def find_uncovered(
 ) -> Uncovered:
     """List what the store has of the topic of `topic`, and return what none of the `known` partitions covers.
 
-    Partitions whose deletion was asked for are left out. Raises what store and metadata raise.
+    Partitions whose deletion was requested are left out. Raises what store and metadata raise.
     """
     found = Uncovered()
     folder = partition_folder(topic).rpartition("/")[0]
@@ -318,18 +318,18 @@ def _look_after_the_end(
     offsets = dict(_after_the_end(known, listed, storage, request))
     strange = offsets.keys() - known.unfinished
     if strange:
-        # What was deleted, and what was begun since the metadata were read.
+        # Deleted segments, and those begun since the metadata were read.
         strange -= metadata.known_segment_ids(partition, strange)
     under_way = offsets.keys() & known.under_way
     left_out = (offsets.keys() & known.unfinished) - under_way | strange
     if left_out:
         message = (
-            f"{_segments(left_out, offsets)} in the store, but unfinished or unknown: 'tiered-storage repair' finishes "
-            "what is whole, and names the rest"
+            f"{_segments(left_out, offsets)} in the store, but unfinished or unknown: 'tiered-storage repair' commits "
+            "complete ones, and reports the rest"
         )
         found.gaps.append(Finding(str(partition), message))
     if under_way:
-        found.notices.append(Finding(str(partition), f"{_segments(under_way, offsets)} being copied: none comes back"))
+        found.notices.append(Finding(str(partition), f"{_segments(under_way, offsets)} being copied: not restored"))
 
 
 def _after_the_end(
@@ -351,18 +351,18 @@ def _after_the_end(
 
 
 def _reaches(unfinished: RemoteLogSegmentMetadata | None, end: int, storage: ListableStorage) -> bool:
-    """Return whether a segment that begins before `end`, and was never finished, has offsets from there on."""
+    """Return whether an unfinished segment that begins before `end` has offsets from there on."""
     if unfinished is None:
         return False
     if unfinished.size:
         return unfinished.end_offset >= end
-    # A rebuild knows no end of it.
+    # A rebuild does not know its end.
     copy = storage.find_copy(unfinished)
     return copy is not None and copy.finished.end_offset >= end
 
 
 def _is_whole(found: ListedObject) -> bool:
-    """Return whether it is a segment's object or a document, and none that a killed writer left half-written."""
+    """Return whether it is a complete object of a segment or a document, not the remainder of a killed writer."""
     name = found.segment or found.document
     return name is not None and not name.temporary
 
@@ -375,14 +375,14 @@ def _segments(ids: Iterable[str], offsets: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogRestores:
-    """Plans and carries out restores over an open `context`; what each does is said where it is implemented."""
+    """Plans and executes restores over an open `context`; each is documented where it is implemented."""
 
     context: RemoteLogContext
 
     def plan(self, request: RestoreRequest) -> RestorePlan:
-        """Return what a restore would bring back; see plan_restore.
+        """Return what a restore would restore; see plan_restore.
 
-        What Kafka itself tiers of a partition, as far as its local log is in sight, is a gap too.
+        Offsets of a partition that Kafka itself tiers are gaps too, as far as the source has its local log.
         """
         plan = plan_restore(self.context.segments, self.context.leases, self.context.storage, request)
         return replace(plan, gaps=(*plan.gaps, *self._tiered_by_kafka(plan)))
@@ -390,11 +390,11 @@ class RemoteLogRestores:
     def _tiered_by_kafka(self, plan: RestorePlan) -> Iterator[Finding]:
         for restored in plan.partitions:
             partition = restored.topic_id_partition
-            # Nobody needs the local log to restore.
+            # A restore does not need the local log.
             with suppress(TieredStorageError, OSError):
                 log = self.context.local_log(partition)
                 if log is not None and log.tiered_by_kafka is not None:
-                    message = f"{log.tiered_by_kafka}. What lies in Kafka's own remote tier does not come back"
+                    message = f"{log.tiered_by_kafka}. Records in Kafka's own remote tier are not restored"
                     yield Finding(str(partition), message)
 
     def to_directory(
@@ -407,7 +407,7 @@ class RemoteLogRestores:
         workers: int = 2,
         on_moved: OnMoved = untold,
     ) -> list[RestoredDirectory]:
-        """Bring back what `plan` names as files of a broker; see restore_to_directory.
+        """Restore `plan` as files of a broker; see restore_to_directory.
 
         Raises ConfigurationError for a directory inside the store or another place of ours, or around one.
         """
@@ -432,7 +432,7 @@ class RemoteLogRestores:
         allow_gaps: bool = False,
         on_moved: OnMoved = untold,
     ) -> ClusterReport:
-        """Bring back what `plan` names as records in a running cluster; see restore_to_cluster."""
+        """Restore `plan` as records in a running cluster; see restore_to_cluster."""
         from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client
 
         return restore_to_cluster(

@@ -1,4 +1,4 @@
-"""What a person wants back of a topic, and the plan that answers it."""
+"""The request for a restore, and its plan."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class RestoreRequest:
     to_timestamp: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant before anything is looked at."""
+        """Refuse invalid ranges early."""
         for what, first, end in (
             ("offsets", self.from_offset, self.to_offset),
             ("times", self.from_timestamp, self.to_timestamp),
         ):
             if first is not None and end is not None and first >= end:
                 raise ConfigurationError(
-                    f"{self.topic}: the {what} to restore go from {first} to before {end}, which is nothing: name a "
-                    "later end"
+                    f"{self.topic}: the {what} to restore go from {first} to before {end}, which is an empty range: "
+                    "give a later end"
                 )
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that the store has of each partition is wanted."""
+        """Whether everything that the store has of each partition is requested."""
         return {self.from_offset, self.to_offset, self.from_timestamp, self.to_timestamp} == {None}
 
     def named_as(self, name: str | None) -> str:
         """Return the topic's name at the target, `name` or else its own.
 
-        Raises ConfigurationError for no topic's name, and for another name that begins as those of Kafka's own topics:
-        a broker that finds its offsets or its cluster's metadata replaced loses them.
+        Raises ConfigurationError for an invalid topic name, and for another name with the prefix of Kafka's own topics:
+        a broker would lose its offsets or its cluster's metadata if they were replaced.
         """
         try:
             chosen = topic_name(name or self.topic)
@@ -67,7 +67,7 @@ class RestoreRequest:
         return chosen
 
     def wants(self, partition: TopicIdPartition) -> bool:
-        """Return whether `partition` is one of those that are asked for."""
+        """Return whether `partition` is requested."""
         if partition.topic != self.topic or self.topic_id not in {None, partition.topic_id}:
             return False
         return self.partitions is None or partition.partition in self.partitions
@@ -75,9 +75,9 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSegment:
-    """What is taken of one remote segment: its batches from `start_offset` to `end_offset`, both inclusive.
+    """The part of one remote segment that is taken: its batches from `start_offset` to `end_offset`, both inclusive.
 
-    That is less than all of it where an earlier one reaches into it, or a later leader cut it off.
+    That is less than all of it if an earlier one reaches into it, or a later leader truncated it.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -92,10 +92,10 @@ class RestoredSegment:
 
 @dataclass(frozen=True, slots=True)
 class RestoredPartition:
-    """What is brought back of one partition: offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
+    """What is restored of one partition: offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive).
 
-    `segments` are in order; the first may begin below the log start. `lineage` are the leader epochs within.
-    `behind` are the segments that follow in the store: they tell which transactions were aborted later.
+    `segments` are in order; the first may begin below the log start. `lineage` are the leader epochs within. `behind`
+    are the segments that follow in the store: their indexes have later aborts.
     """
 
     topic_id_partition: TopicIdPartition
@@ -118,9 +118,9 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What a restore brings back. It is the dry run: carrying it out looks nothing up again.
+    """The plan of a restore. It is the dry run: the restore itself looks nothing up again.
 
-    `gaps` are offsets that the store should have and has not; `refused` are partitions that nothing is taken of.
+    `gaps` are offsets that the store should have but lacks; `refused` are partitions of which nothing is restored.
     """
 
     request: RestoreRequest
@@ -152,13 +152,13 @@ class RestorePlan:
         if self.gaps and not allow_gaps:
             told = "; ".join(f"{each.partition}: {each.message}" for each in self.gaps)
             raise RemoteObjectNotFoundError(
-                f"not all is in the store: {told}. 'tiered-storage audit' tells more; with --allow-gaps the rest is "
+                f"the store lacks offsets: {told}. 'tiered-storage audit' shows more; with --allow-gaps the rest is "
                 "restored"
             )
 
 
 def parse_time(name: str, text: str | None) -> int | None:
-    """Return a time in ms, UTC unless it says otherwise. Raises ConfigurationError, naming `name`, for what is none."""
+    """Return a time in ms; UTC unless it has an offset. Raises ConfigurationError, naming `name`, if it is invalid."""
     if not text:
         return None
     if text.isascii() and text.isdecimal():
@@ -167,6 +167,6 @@ def parse_time(name: str, text: str | None) -> int | None:
         time = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"{name}: {in_short(text)} is no time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
+            f"{name}: {in_short(text)} is not a time: write 2026-11-21T20:00:00+00:00, or milliseconds since 1970"
         ) from error
     return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)

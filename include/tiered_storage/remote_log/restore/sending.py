@@ -1,4 +1,4 @@
-"""Sends records one after the other to an idempotent producer, and maps each one's offset when it is acknowledged."""
+"""Send records in order with an idempotent producer, and map each one's offset when it is acknowledged."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _WRITE_EVERY = 10_000
 
 
 class Sender:
-    """Sends to `topic` by a `producer` of confluent-kafka. Not for two threads at once."""
+    """Sends to `topic` with a `producer` of confluent-kafka. Not thread-safe."""
 
     def __init__(self, producer: Any, topic: str, offset_map: OffsetMapWriter) -> None:
         self.without_time = 0
-        """How many records had no timestamp, or 0: librdkafka takes that for the present time."""
+        """How many records had no timestamp, or 0, which librdkafka replaces by the present time."""
         self._producer = producer
         self._topic = topic
         self._map = offset_map
         self._waiting: dict[int, deque[int]] = {number: deque() for number in offset_map.progress}
-        """Of each partition the old offsets of what is not acknowledged; answers come in their order."""
+        """The old offsets of unacknowledged records by partition; acknowledgements come in their order."""
         self._failure: TieredStorageError | None = None
         self._acknowledged = 0
 
     def send(self, partition: int, records: Iterable[Record]) -> int:
-        """Send `records` to `partition` and return how many they were; they are acknowledged after `finish`.
+        """Send `records` to `partition` and return their number; they are acknowledged after `finish`.
 
-        Raises TargetClusterError if the cluster refuses one, or does not answer in time; ConfigurationError if
-        somebody else writes into the partition too.
+        Raises TargetClusterError if the cluster refuses one, or does not answer in time; ConfigurationError if somebody
+        else writes into the partition too.
         """
         count = 0
         delivered = partial(self._delivered, partition)
@@ -48,13 +48,13 @@ class Sender:
         return count
 
     def finish(self) -> None:
-        """Wait until all is acknowledged and in the map. Raises as `send`."""
+        """Wait until everything is acknowledged and in the map. Raises as `send`."""
         while any(self._waiting.values()):
             self._poll(_POLL_SECONDS)
         self._map.flush()
 
     def abandon(self) -> None:
-        """Let go of what is not sent yet, as after an error."""
+        """Drop everything that is not sent yet, as after an error."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def _send(self, partition: int, record: Record, delivered: Any) -> None:
@@ -89,18 +89,18 @@ class Sender:
             self._map.flush()
 
     def _delivered(self, partition: int, error: Any, message: Any) -> None:
-        """Map one record, or keep the first error: all that comes after it is none of ours any more."""
+        """Map one record, or keep the first error: everything after it is ignored."""
         if self._failure is not None:
             return
         old = self._waiting[partition].popleft()
         expected = self._map.progress[partition].next_new
         if error is not None:
             self._failure = self._refused(partition, old, error.str())
-        # Of one that it had already a broker may not know the offset any more.
+        # For a duplicate, a broker may no longer know the offset.
         elif message.offset() >= 0 and message.offset() != expected:
             self._failure = ConfigurationError(
-                f"{self._topic}-{partition}: a record got offset {message.offset()}, and {expected} was next: somebody "
-                "else writes into it; begin anew in a topic of its own"
+                f"{self._topic}-{partition}: a record got offset {message.offset()}, but {expected} was next: somebody "
+                "else writes into it; start again with a topic of its own"
             )
         else:
             self._map.add(partition, old)
@@ -108,6 +108,6 @@ class Sender:
 
     def _refused(self, partition: int, offset: int, reason: str) -> TargetClusterError:
         return TargetClusterError(
-            f"{self._topic}-{partition}: the record that was at offset {offset} was not taken: {reason}; what was "
-            f"taken is in {self._map.path}, and another run goes on behind it"
+            f"{self._topic}-{partition}: the record of offset {offset} was not accepted: {reason}; accepted records "
+            f"are in {self._map.path}, and another run resumes after them"
         )

@@ -1,6 +1,6 @@
-"""The running cluster that a topic is restored into, as confluent-kafka reaches it.
+"""The running cluster that a topic is restored into, through confluent-kafka.
 
-Its import takes a tenth of a second and a C library: import this module only where a cluster is meant.
+Its import takes a tenth of a second and a C library: import this module only for a restore into a cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OnDelivery = Callable[[Any, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A topic of the cluster, and its settings by Kafka's names; `replicas` is the most that a partition has."""
+    """A topic of the cluster, and its settings by Kafka's names; `replicas` is the maximum over its partitions."""
 
     cluster_id: str
     topic_id: str
@@ -43,7 +43,7 @@ class TargetTopic:
 
     @property
     def stamps_records(self) -> bool:
-        """Whether the broker puts its own time in the place of the producers'."""
+        """Whether the broker replaces the producers' timestamps by its own."""
         return self.settings.get("message.timestamp.type") == "LogAppendTime"
 
 
@@ -51,9 +51,9 @@ class TargetTopic:
 class TargetCluster:
     """The cluster at `bootstrap_servers`; `properties` are librdkafka's, for connecting and security only.
 
-    Methods raise TargetClusterError. Of what the client says by itself, ten lines a second if nobody answers, the
-    last reason is kept for that error; `log_level` among the properties lets it write all to standard error again.
-    Raises ConfigurationError for a property that client_properties.py does not allow.
+    Methods raise TargetClusterError. The client logs ten lines a second if nobody answers; only the last reason is
+    kept, for that error. `log_level` among the properties sends all of them to standard error again. Raises
+    ConfigurationError for a property that client_properties.py does not allow.
     """
 
     bootstrap_servers: str
@@ -61,7 +61,7 @@ class TargetCluster:
     _said: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what may load or run code, or changes how records are sent, wherever it came from."""
+        """Refuse properties that may load or run code, or change how records are sent, wherever they came from."""
         checked_properties(self.properties, self.bootstrap_servers)
 
     def topic(self, name: str) -> TargetTopic:
@@ -77,7 +77,7 @@ class TargetCluster:
                     raise
                 raise ConfigurationError(
                     f"{self.bootstrap_servers} has no topic {name}: create it first, with as many partitions as the "
-                    "topic had and the settings that it is to have"
+                    "topic had and the settings that it should have"
                 ) from error
             resource = ConfigResource(ConfigResource.Type.TOPIC, name)
             entries = admin.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result(
@@ -98,7 +98,7 @@ class TargetCluster:
             }
 
     def producer(self, compression: str) -> Any:
-        """Open an idempotent producer: what it sends is there once, and in its order, or it says that it failed."""
+        """Open an idempotent producer: a record is written once, and in order, or sending it fails."""
         settings: dict[str, str | int | bool] = {
             "enable.idempotence": True,
             "acks": "all",
@@ -119,7 +119,7 @@ class TargetCluster:
             consumer.assign([TopicPartition(topic, partition, first)])
             silent_from = time.monotonic()
             while time.monotonic() < silent_from + ANSWER_SECONDS:
-                # It waits for so many messages, and as long as it may: more than a moment would be lost at the end.
+                # It waits for this many messages, up to its limit: more than a moment would be lost at the end.
                 messages = consumer.consume(RECORDS_AT_ONCE, _MOMENT_SECONDS)
                 for message in messages:
                     if message.error() is not None and message.error().code() != KafkaError._PARTITION_EOF:
@@ -138,7 +138,7 @@ class TargetCluster:
         try:
             yield admin
         except KafkaException:
-            # Only now the client hands over why it could not connect.
+            # Only now the client reports why it could not connect.
             admin.poll(0)
             raise
 
@@ -171,7 +171,7 @@ class TargetCluster:
 
     @contextmanager
     def _asked(self, what: str) -> Iterator[None]:
-        """Make what the client raises one of our errors, with the reason that it told by the way."""
+        """Turn the client's errors into ours, with the reason that it logged."""
         what = f"{self.bootstrap_servers}: {what}"
         try:
             yield
@@ -188,7 +188,7 @@ class TargetCluster:
             raise self._refused(what, str(error)) from None
 
     def _refused(self, what: str, told: str) -> ConfigurationError:
-        """Return the error for a property that the client does not take; what it `told` holds the value."""
+        """Return the error for a property that the client refuses; its own message in `told` contains the value."""
         names = [name for name in sorted(self.properties, key=len, reverse=True) if name in told]
         shown = f"the value of {names[0]}" if names else "one of its properties"
-        return ConfigurationError(f"{what}: the client refuses {shown} (values are not shown); set it right")
+        return ConfigurationError(f"{what}: the client refuses {shown} (values are not shown); correct it")

@@ -1,13 +1,13 @@
-"""The log directory that partitions are restored into: what is there already, and how partitions come into it.
+"""The log directory that partitions are restored into: its content, and how partitions are put in place.
 
-A partition is written aside, as `{topic}-{partition}.restoring-delete`, and renamed when it is whole and on the disk. A
-broker that is started after a crash takes what is left over so for a partition on its way out, and removes it. As soon
-as all partitions of a restore are whole, and before the first is renamed, a file says which they are:
+A partition is written aside, as `{topic}-{partition}.restoring-delete`, and renamed when it is complete and on disk. A
+broker that is started after a crash takes the remainder for a partition under deletion, and deletes it. Once all
+partitions of a restore are complete, and before the first is renamed, a file lists them:
 
     .remote-log-restore    a JSON object with the topic, its id, and of each partition its first and its end offset
 
-A second run finds by it which are in place already; the last step of a restore removes it. Checkpoints are written
-before a partition gets its name, so that a broker never sees it without its log start.
+From it a second run knows which are in place already; the last step of a restore deletes it. Checkpoints are written
+before a partition is renamed, so that a broker never sees it without its log start.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RestoredLog:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedRestore:
-    """What a restore puts in place, once all of it is whole."""
+    """What a restore puts in place, once all of it is complete."""
 
     topic: str
     topic_id: str
@@ -93,13 +93,13 @@ class TargetDirectory:
     root: Path
 
     def ensure_log_directory(self) -> None:
-        """Raise InvalidLogDirectoryError for a folder that holds something, and nothing of a Kafka log directory."""
+        """Raise InvalidLogDirectoryError for a folder that is not empty and not a Kafka log directory."""
         found = sorted(entry.name for entry in self.root.iterdir()) if self.root.is_dir() else []
         strange = [name for name in found if name not in _IN_ANY_FOLDER and not name.endswith(STAGING_SUFFIX)]
         if strange and not any(map(self._is_kafkas, strange)):
             raise InvalidLogDirectoryError(
-                f"{self.root} is not empty and no Kafka log directory: it holds {len(strange)} other files or folders; "
-                "name a log directory, or a folder that is new or empty; nothing was changed"
+                f"{self.root} is not empty and not a Kafka log directory: it holds {len(strange)} other files or "
+                "folders; name a log directory, or a folder that is new or empty; nothing was changed"
             )
 
     def _is_kafkas(self, name: str) -> bool:
@@ -109,7 +109,7 @@ class TargetDirectory:
         return parse_partition_directory(name) is not None and path.is_dir() and bool(list_segments(path))
 
     def _is_kafkas_file(self, name: str) -> bool:
-        """Return whether a file is one of Kafka's or ours by its content: anything may have the name."""
+        """Return whether a file is Kafka's or ours by its content: anything may have the name."""
         path = self.root / name
         try:
             if name == META_PROPERTIES:
@@ -130,7 +130,7 @@ class TargetDirectory:
         return not strange and not (self.root / META_PROPERTIES).is_file()
 
     def unfinished(self) -> UnfinishedRestore | None:
-        """Return what an earlier run was about to put in place when it ended. Raises InvalidLogDirectoryError."""
+        """Return what an earlier run was about to put in place when it died. Raises InvalidLogDirectoryError."""
         path = self.root / UNFINISHED
         if not path.is_file():
             return None
@@ -138,16 +138,16 @@ class TargetDirectory:
             restore: UnfinishedRestore = _ADAPTER.validate_json(read_small_file(path, MAX_UNFINISHED_BYTES))
         except ValidationError:
             raise InvalidLogDirectoryError(
-                f"{path} is no word of an unfinished restore: remove it, and the partitions that were being restored"
+                f"{path} is invalid: remove it, and the partitions that were being restored"
             ) from None
         return restore
 
     def begin(self, restore: UnfinishedRestore) -> None:
-        """Write down what is put in place now."""
+        """Record what is put in place now."""
         replace_file(self.root / UNFINISHED, _ADAPTER.dump_json(restore))
 
     def finish(self) -> None:
-        """Say that all of it is in place."""
+        """Record that everything is in place."""
         (self.root / UNFINISHED).unlink()
         sync_directory(self.root)
 
@@ -162,9 +162,9 @@ class TargetDirectory:
         """Return whether a partition of that `name` can be put in place: there is none, or one that never held a
         record.
 
-        A broker makes such an empty one when the topic is created. A log that begins after offset 0, or that a
-        checkpoint knows to, held records before. So did a folder with any other file in it, for all we know. The
-        checkpoints of a partition that `unfinished` names were written by that restore. Raises CorruptIndexError.
+        A broker creates such an empty one with the topic. A log that begins after offset 0, now or by a checkpoint,
+        held records before. So may a folder with any other file in it. The checkpoints of a partition that `unfinished`
+        lists were written by that restore. Raises CorruptIndexError.
         """
         directory = self.root / name
         if not directory.exists():
@@ -193,7 +193,7 @@ class TargetDirectory:
         return self.root / (name[: MOST_BYTES_IN_A_NAME - len(STAGING_SUFFIX)] + STAGING_SUFFIX)
 
     def discard_staged(self, names: Iterable[str]) -> None:
-        """Remove what was written aside, also by an earlier run."""
+        """Delete what was written aside, also by an earlier run."""
         for name in names:
             shutil.rmtree(self.staging(name), ignore_errors=True)
 
@@ -209,23 +209,23 @@ class TargetDirectory:
             write_offset_checkpoint(path, {**known, **{(topic, number): offset for number, offset in offsets.items()}})
 
     def put_in_place(self, name: str) -> None:
-        """Give the partition that was written aside its name, in the place of an empty one."""
+        """Rename the partition that was written aside, replacing an empty one."""
         directory = self.root / name
         if directory.is_dir():
             if not _is_new_log(directory):
-                raise InvalidLogDirectoryError(f"{directory} was empty, and is not any more: nothing is put there")
-            # Its id goes last: by that a second run knows which topic this is.
+                raise InvalidLogDirectoryError(f"{directory} was empty, but is no longer: nothing is put there")
+            # Its id is deleted last: it shows a second run which topic this is.
             for path in sorted(directory.iterdir(), key=lambda path: path.name == PARTITION_METADATA):
                 path.unlink()
         self.staging(name).rename(directory)
         sync_directory(self.root)
 
     def ensure_room(self, size: int) -> None:
-        """Raise ConfigurationError where the file system has less than `size` bytes left."""
+        """Raise ConfigurationError if the file system has less than `size` bytes left."""
         found = os.statvfs(self.root)
         free = found.f_bavail * found.f_frsize
         if free < size:
             raise ConfigurationError(
-                f"{self.root}: {size:,} bytes are to be restored, and {free:,} are free: make room, or restore fewer "
-                "partitions or a shorter range at once"
+                f"{self.root}: {size:,} bytes are to be restored, but {free:,} are free: free some space, or restore "
+                "fewer partitions or a shorter range at once"
             )

@@ -1,9 +1,9 @@
-"""How much of a restore is checked, beside the checksum of every byte that is fetched.
+"""How much of a restore is checked, besides the checksum of every fetched byte.
 
-manifest   before: each segment's manifest is that of its metadata
+manifest   before: each segment's manifest matches its metadata
 sizes      and its objects have the sizes that were sent; after: the files have theirs
 records    and after: every record is decoded from what was written, in order and as many as were copied, and
-           every index is held against its log
+           every index is checked against its log
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 
 class Validation(StrEnum):
-    """How much is checked; each level holds the ones before it."""
+    """How much is checked; each level includes the ones before it."""
 
     MANIFEST = "manifest"
     SIZES = "sizes"
@@ -41,10 +41,10 @@ class Validation(StrEnum):
 
 
 def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManager, validation: Validation) -> None:
-    """Look at what the store has of `segments` before any byte of them is fetched.
+    """Check what the store has of `segments` before any byte of them is fetched.
 
-    Raises RemoteObjectNotFoundError, RemoteObjectCorruptError, and LaterVersionError for what a later release wrote.
-    The sizes of objects in a store that cannot be listed are only known once they are fetched.
+    Raises RemoteObjectNotFoundError, RemoteObjectCorruptError, and LaterVersionError for an object of a later release.
+    The sizes of objects in a store that cannot be listed are known only after they are fetched.
     """
     for segment in segments:
         manifest_of(segment, storage)
@@ -60,7 +60,7 @@ def check_bytes(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
 
 
 def manifest_of(segment: RestoredSegment, storage: RemoteStorageManager) -> Manifest:
-    """Return the segment's manifest, held against its metadata. Raises as `check_store`."""
+    """Return the segment's manifest, checked against its metadata. Raises as `check_store`."""
     source = str(segment.metadata.segment_id)
     manifest = Manifest.parse(storage.fetch_index(segment.metadata, IndexKind.MANIFEST), f"{source}: manifest")
     manifest.check_against(segment.metadata, source)
@@ -72,18 +72,18 @@ def _check_objects(segment: RestoredSegment, storage: ListableStorage) -> None:
         found = storage.object_size(name)
         if found != size:
             raise RemoteObjectCorruptError(
-                f"{name}: has {found} bytes, {size} were sent: 'tiered-storage audit' tells what else is wrong, "
-                "'tiered-storage repair' copies it again where the local segment still is"
+                f"{name}: has {found} bytes, {size} were sent: 'tiered-storage audit' shows what else is wrong, "
+                "'tiered-storage repair' copies it again if the local segment still exists"
             )
 
 
 def check_written(
     partition: RestoredPartition, directory: Path, storage: RemoteStorageManager, validation: Validation
 ) -> int | None:
-    """Look at what was written of `partition`; return how many records it has where they were all decoded.
+    """Check what was written of `partition`; return the number of its records if they were all decoded.
 
     Raises RemoteObjectCorruptError if there are other bytes or records than were sent, CorruptRecordError and
-    CorruptIndexError for what cannot be read.
+    CorruptIndexError for unreadable ones.
     """
     records = 0
     for segment in partition.segments:
@@ -98,7 +98,7 @@ def check_written(
 
 
 def _check_records(segment: RestoredSegment, local: LogSegment, storage: RemoteStorageManager) -> int:
-    """Decode all records of a segment that was written, and return how many there are but for markers."""
+    """Decode all records of a written segment, and return their number without markers."""
     offset_index = OffsetIndexCheck(
         local.offset_index_path, OffsetIndex.read(local.offset_index_path, local.base_offset)
     )
@@ -110,7 +110,7 @@ def _check_records(segment: RestoredSegment, local: LogSegment, storage: RemoteS
         offset_index.feed(batches)
         time_index.feed(batches)
         if batches.last_offset[-1] > segment.end_offset:
-            raise RemoteObjectCorruptError(f"{local.log_path}: has records behind offset {segment.end_offset}")
+            raise RemoteObjectCorruptError(f"{local.log_path}: has records after offset {segment.end_offset}")
         decoded = sum(rows.num_rows for rows in decoder.decode(window, batches))
         every += decoded
         records += decoded - int(batches.record_count[batches.attributes & CONTROL_BIT != 0].sum())

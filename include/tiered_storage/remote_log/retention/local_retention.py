@@ -1,10 +1,10 @@
-"""Local retention: closed local segments that are past their limit and safe in the remote tier go.
+"""Local retention: delete closed local segments that are past their limit and safe in the remote tier.
 
-KIP-405: local.retention.ms and local.retention.bytes. A segment goes only, oldest first, when finished remote segments
-on the lineage hold every offset of it and the store still shows their objects. What lies below our log start may be the
-last copy. It goes without a remote one if remote deletion is allowed too, and if its bytes are those of remote segments
-that were deleted, or total retention ends it by the local log alone (expired_segments.py). Nothing goes unless local
-deletion was allowed for the topic.
+KIP-405: local.retention.ms and local.retention.bytes. A segment is deleted, oldest first, only if finished remote
+segments on the lineage hold every offset of it and the store still has their objects. Segments below our log start may
+be the last copy. They are deleted without a remote copy if remote deletion is allowed too, and if their bytes are those
+of deleted remote segments, or total retention expires them by the local log alone (expired_segments.py). Nothing is
+deleted unless local deletion was allowed for the topic.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ from tiered_storage.settings.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionPlan:
-    """The local segments of one partition that may go, oldest first, and the remote ones that hold them.
+    """The local segments of one partition that may be deleted, oldest first, and the remote ones that hold them.
 
-    `held_back` says why a segment stays that is past its limit; where it `waits`, a later run removes it, and nobody
-    needs to act. `lineage` is all we know of its leaders: it must be kept before the local log forgets. `now` (ms) is
-    the time that it was planned for, `total` what total retention ended by then.
+    `held_back` is why a segment past its limit stays; if it `waits`, a later run deletes it without any action.
+    `lineage` is the full lineage: it must be recorded before the local log forgets it. `now` (ms) is the time of the
+    plan, `total` what total retention had expired by then.
     """
 
     topic_id_partition: TopicIdPartition
@@ -79,29 +79,29 @@ class LocalRetentionPlan:
 
     @property
     def size(self) -> int:
-        """The bytes that go."""
+        """The size of the segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
     @property
     def is_held_whole(self) -> bool:
-        """Whether the remote segments hold all that goes, also what lies below our log start."""
+        """Whether the remote segments hold all of it, including what lies below our log start."""
         return all(segment.base_offset >= self.held_from for segment in self.segments)
 
     @property
     def held_from(self) -> int:
-        """The offset from which on the remote segments hold all that goes."""
+        """The offset from which on the remote segments hold all of it."""
         return min((segment.start_offset for segment in self.held_by), default=self.new_local_start)
 
     @property
     def looked_at(self) -> Amount:
-        """What is looked at before anything goes: all that must hold it, and all that goes."""
+        """What is checked before a deletion: all remote and local segments concerned."""
         return Amount.of(self.held_by) + Amount(len(self.segments), self.size)
 
     def start_in(self, current: LocalRetentionPlan) -> int:
-        """Return where the log may begin that a `current` plan would trim too: what only one of them names stays.
+        """Return the new log start if a `current` plan also applies: what only one of them lists stays.
 
-        `held_by` of this plan was looked at; what only other remote segments hold by now stays too, and so does what
-        lies below them where total retention ends less by now.
+        `held_by` of this plan was checked; what only other remote segments hold now stays too, and so do segments below
+        it if total retention expires less now.
         """
         looked_at = {segment.segment_id for segment in self.held_by}
         start = self.segments[0].base_offset if self.segments else self.new_local_start
@@ -117,34 +117,34 @@ class LocalRetentionPlan:
         return start
 
     def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
-        """Yield the plan in parts, each of which may be carried out once the one before it was; see trim_steps."""
+        """Yield the plan in steps, each to be executed after the one before it; see trim_steps."""
         for going, held_by in trim_steps(self.segments, self.held_by, step_bytes, self.held_from):
             end = going[-1].end_offset
             start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
             yield replace(self, segments=going, held_by=held_by, new_local_start=start)
 
     def up_to(self, new_local_start: int) -> LocalRetentionPlan:
-        """Return the part of the plan that lets the log begin at `new_local_start`."""
+        """Return the part of the plan up to a log start of `new_local_start`."""
         going = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
         return replace(self, segments=going, new_local_start=new_local_start)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionRun:
-    """What one run of local retention has to do, and the partitions that it could not look at."""
+    """The work of one run of local retention, and the partitions that it could not examine."""
 
     plans: tuple[LocalRetentionPlan, ...]
     left_alone: tuple[Finding, ...] = ()
 
 
 def amount_to_look_at(plans: Iterable[LocalRetentionPlan]) -> Amount:
-    """Return what is looked at before anything of `plans` goes."""
+    """Return what is checked before anything of `plans` is deleted."""
     return sum((plan.looked_at for plan in plans if plan.segments), Amount())
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionReport:
-    """What went, by partition, and what could not. `stopped` says why the run ended before its end."""
+    """What was deleted, by partition, and the failures. `stopped` is why the run ended early."""
 
     trimmed: tuple[LocalRetentionPlan, ...]
     failures: tuple[Finding, ...]
@@ -160,14 +160,14 @@ def plan_local_retention(
     settled_before: int | None = None,
     grace: GraceTime = NO_GRACE,
 ) -> LocalRetentionPlan:
-    """Return which closed segments of `log` are past local retention at `now` (ms) and safe to remove.
+    """Return the closed segments of `log` that are past local retention at `now` (ms) and safe to delete.
 
-    They are the `max_segments` oldest of them, where that is given.
+    `max_segments` limits them to the oldest ones.
 
-    `held_back` says why a segment stays that is past its limit in bytes or below our log start. How old one is that is
-    not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever) a person may still
-    undelete what fell below it until its `grace` time is over, and it counts as if it had not. Nothing goes where all
-    that is remote of the partition is to go. Raises LineageContradictedError.
+    `held_back` is why a segment past its limit in bytes, or below our log start, stays. The age of a segment that is
+    not remote is unknown. Where our log start moved later than `settled_before` (ms; None: ever), a person may still
+    undelete what fell below it until its `grace` time is over: it counts as if it had not moved. Nothing is deleted if
+    all remote data of the partition are being deleted. Raises LineageContradictedError.
     """
     partition = log.topic_id_partition
     state = metadata.partition_state(partition)
@@ -178,13 +178,13 @@ def plan_local_retention(
             (),
             log.log_start_offset,
             (),
-            "everything remote of this life of the topic is deleted, or will be: what is local stays",
+            "everything remote of this incarnation of the topic is deleted, or will be: what is local stays",
             lineage,
             now,
         )
     coverage = Coverage.of(metadata.list_remote_log_segments(partition), lineage)
     log_start = state.log_start_offset or 0
-    # What expired may be nowhere else any more: only the right to delete remotely is the word that it may end.
+    # Expired segments may be the last copy: they need the right to delete remotely.
     settled = log_start if settled_before is None else state.log_start_before(settled_before + 1)
     needed_from = settled if settings.remote_deletion_allowed else 0
     held_from = min([needed_from, *(each.start_offset for each in islice(coverage.ranges_from(needed_from), 1))])
@@ -214,8 +214,8 @@ def plan_local_retention(
         if log.topic_id_is_derived and not any(of_same_offsets(holder, segment) for holder in holders):
             place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
             held_back = (
-                f"offsets {segment.base_offset} to {end_offset} {place}, and without partition.metadata nobody knows "
-                "that they are of the same topic"
+                f"offsets {segment.base_offset} to {end_offset} {place}, but without partition.metadata it is unknown "
+                "whether they are of the same topic"
             )
             break
         held_back = expired.why_kept(segment, end_offset)
@@ -253,14 +253,14 @@ class LocalRetentionEnforcement:
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
     on_moved: OnMoved = untold
-    """Is told of each segment that was looked at: a remote one that holds what goes, and a local one that goes."""
+    """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
 
     def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Remove what `plans` name, as far as it is still due.
+        """Delete what `plans` list, as far as it is still due.
 
-        One partition's failure stops no other, unless its metadata turn out older than the store; the report names it.
-        Running it twice changes nothing. Raises DeletionRefusedError if a person stopped all deletions before the
-        first; later that ends the run, as told.
+        A failure in one partition affects no other, unless its metadata are older than the store; the report lists it.
+        Repeated runs change nothing. Raises DeletionRefusedError if a person stopped all deletions before the first; a
+        later stop ends the run, and the report says so.
         """
         self.gate.ensure_running()
         trimmed: list[LocalRetentionPlan] = []
@@ -278,7 +278,7 @@ class LocalRetentionEnforcement:
                     if reached < part.new_local_start:
                         break
             except OutdatedMetadataError as error:
-                # They are an old backup: nobody knows what else was copied or decided since.
+                # They are an old backup: other copies and decisions since then are unknown.
                 done = plan.up_to(reached)
                 trimmed += [done] if done.segments else []
                 return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
@@ -290,7 +290,7 @@ class LocalRetentionEnforcement:
         return LocalRetentionReport(tuple(trimmed), tuple(failures))
 
     def _trim(self, plan: LocalRetentionPlan) -> int:
-        """Remove what `plan`, one step, names; return where the log begins then."""
+        """Delete the segments of `plan`, one step; return the new log start."""
         partition = plan.topic_id_partition
         self.gate.ensure(partition, DeletionKind.LOCAL)
         self._ensure_held(plan)
@@ -322,7 +322,7 @@ class LocalRetentionEnforcement:
             self.on_moved(local.size, 1)
 
     def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
-        """Ensure that what nothing remote holds any more of what goes may go without; see expired_segments.py."""
+        """Ensure that what nothing remote holds may be deleted without it; see expired_segments.py."""
         going = [
             one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
         ]
@@ -347,10 +347,10 @@ def _ensure_listed(segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], 
 
 
 def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless the store shows data and indexes of `segment`.
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless data and indexes of `segment` exist.
 
-    Asks for the manifest (its checksum is checked) and for the very last byte; `verify` reads everything. Raises
-    LaterVersionError for what a later release wrote.
+    Reads the manifest (checked) and the last byte of the data; `verify` reads everything. Raises LaterVersionError for
+    an object that a later release wrote.
     """
     ensure_known_versions([segment], storage)
     storage.fetch_index(segment, IndexKind.MANIFEST)
@@ -364,9 +364,9 @@ def ensure_whole(
     storage: RemoteStorageManager,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` comes back right.
+    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` is intact.
 
-    Raises LaterVersionError for what a later release wrote. `on_bytes` is called with the size of each piece of data.
+    Raises LaterVersionError for an object that a later release wrote. `on_bytes` is called with the size of each piece.
     """
     if isinstance(storage, ListableStorage):
         storage.verify(segment, on_bytes)
@@ -376,7 +376,7 @@ def ensure_whole(
 
 
 def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
-    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece only comes after all was right."""
+    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece comes only after all checks."""
     if isinstance(storage, ListableStorage):
         yield from storage.verified(segment)
         return
@@ -394,11 +394,11 @@ def _is_missing(coverage: Coverage, start_offset: int, end_offset: int) -> bool:
 
 
 def _excess(log: PartitionLog, limit: int) -> int:
-    """Return how many bytes the local log has beyond `limit`; a negative limit is none."""
+    """Return how many bytes the local log has beyond `limit`; negative: no limit."""
     return sum(segment.size for segment in log.segments) - limit if limit >= 0 else 0
 
 
 def _past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
-    """Return whether the largest record timestamp is over `limit_ms` old; without timestamps nothing is old."""
+    """Return whether the largest record timestamp is over `limit_ms` old; False without timestamps."""
     largest = max(holder.max_timestamp for holder in holders)
     return limit_ms >= 0 and largest >= 0 and largest + limit_ms < now

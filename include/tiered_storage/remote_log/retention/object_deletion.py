@@ -1,8 +1,8 @@
-"""The deletion of what was marked: objects go in batches, and then DELETE_SEGMENT_FINISHED is written.
+"""Delete marked segments: objects are deleted in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches it is asked again whether anything may be deleted, and leases are prolonged. Partitions of which
-there is little to delete, and nothing to find out, share a batch. A deletion that fails stays in
-DELETE_SEGMENT_STARTED, stands on the list of failed deletions, and is tried again by the next run.
+Between two batches the gate is checked again, and leases are renewed. Partitions with little to delete, and nothing to
+find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is listed as a failed deletion,
+and is retried by the next run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tiered_storage.remote_log.storage.listable_storage import ListableStorage, 
 from tiered_storage.remote_log.storage.object_names import partition_folder
 
 GROUP_PARTITIONS = 50
-"""So many partitions share a batch at most: their leases are held together."""
+"""How many partitions at most share a batch: their leases are held together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ObjectDeletion:
     going: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to go as a whole."""
     on_moved: OnMoved = untold
-    """Is told of each segment whose objects are gone."""
+    """Is called for each segment whose objects were deleted."""
 
     @property
     def _lease_duration(self) -> int:
@@ -77,11 +77,11 @@ class ObjectDeletion:
         return self.context.settings.deletion_batch_segments
 
     def delete_marked(self, partitions: Iterable[TopicIdPartition]) -> DeletionReport:
-        """Delete what is marked in `partitions`, also what earlier runs could not.
+        """Delete what is marked in `partitions`, including what earlier runs could not.
 
-        Of those that are to go as a whole, all goes that is allowed to.
-        Raises DeletionRefusedError if a person stopped all deletions before the first of them. Where that happens
-        later, the report tells what was done until then; the leases are given back.
+        If a partition is being deleted, delete every object that the topic's rights allow.
+        Raises DeletionRefusedError if a person stopped all deletions before the first of them. After a later stop, the
+        report has what was done until then; the leases are released.
         """
         found = Found()
         self.gate.ensure_running()
@@ -95,17 +95,17 @@ class ObjectDeletion:
                 for waiting in group:
                     found.fail(waiting.partition, error)
             except RemoteStorageError as error:
-                # The store did not say whose it is: what was done until then is told all the same.
+                # The store did not confirm its identity: report what was done until then all the same.
                 for waiting in group:
                     found.fail(waiting.partition, error)
         return found.report()
 
     def has_work(self, partition: TopicIdPartition) -> bool:
-        """Return whether anything of `partition` is to go, is marked, or was begun and may have to be."""
+        """Return whether anything of `partition` is being deleted, is marked, or is an unfinished copy."""
         return partition in self.going or self._waiting(partition, Found()) is not None
 
     def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
-        """Yield what there is to do: partitions that can share a batch together, each of the others alone."""
+        """Yield groups of work: partitions that can share a batch together, each of the others alone."""
         group: list[_Waiting] = []
         segments = 0
         for partition in partitions:
@@ -175,7 +175,7 @@ class ObjectDeletion:
         held: dict[TopicIdPartition, Lease],
         found: Found,
     ) -> None:
-        """Delete what is `due` of the partitions whose leases are `held`; those that are lost or refused leave it.
+        """Delete what is `due` of the partitions with leases in `held`; lost or refused partitions are removed from it.
 
         Raises DeletionRefusedError as soon as a person stopped all deletions.
         """
@@ -256,7 +256,7 @@ class ObjectDeletion:
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.
 
-        Of a partition that stays, of which the store has `listed`, no last copy goes by mistake.
+        In a partition that stays, of which the store has `listed`, no last copy is deleted by mistake.
         """
         partition = lease.topic_id_partition
         held = {partition: lease}
@@ -291,7 +291,7 @@ class ObjectDeletion:
     def _due(
         self, partition: TopicIdPartition
     ) -> tuple[list[RemoteLogSegmentMetadata], list[RemoteLogSegmentMetadata]]:
-        """Return what is due of copies that never finished, and of those that readers could see once."""
+        """Return what is due of unfinished copies, and of once-visible segments."""
         unfinished, finished = [], []
         for segment in self.context.segments.list_remote_log_segments(partition):
             if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
@@ -303,12 +303,12 @@ class ObjectDeletion:
         return unfinished, finished
 
     def _is_over(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return whether the grace time of a marked segment is over; also where it was marked later than now."""
+        """Return whether the grace time of a marked segment is over; True for a mark in the future."""
         now, marked_at = self.clocks.clock(), segment.event_timestamp
         return self.grace.over_at(marked_at) <= now or marked_at > now + self.clocks.max_skew_ms
 
     def _due_and_believed(self, partition: TopicIdPartition, found: Found) -> list[RemoteLogSegmentMetadata]:
-        """Return what is due of those that readers could see once; nothing if one was marked later than now."""
+        """Return what is due of once-visible segments; nothing if one has a mark in the future."""
         finished = self._due(partition)[1]
         try:
             self.clocks.ensure_not_ahead(partition, finished)
@@ -320,10 +320,10 @@ class ObjectDeletion:
     def _without_only_copies(
         self, partition: TopicIdPartition, due: list[RemoteLogSegmentMetadata], found: Found
     ) -> list[RemoteLogSegmentMetadata]:
-        """Leave out of `due` the second copies whose offsets no finished segment holds any more that the store lists.
+        """Remove from `due` the second copies whose offsets no finished segment in the store's listing holds any more.
 
-        They were marked because others held their offsets, a grace time ago. Of a topic that is not tiered any more all
-        goes that is remote, whatever holds it.
+        They were marked a grace time ago because others held their offsets. Of a topic that is no longer tiered, all
+        remote data are deleted, whatever holds them.
         """
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
@@ -343,9 +343,9 @@ class ObjectDeletion:
 
 def _forbidden(partition: TopicIdPartition, segments: int) -> str:
     return (
-        f"{segments} segments of it are to be deleted by an earlier word, and may not be any more: what is marked "
-        "stays in the store, and no reader is given it; 'tiered-storage topics allow-deletion "
-        f"{partition.topic} --only remote' lets it go"
+        f"{segments} segments of it are marked, but deletion is no longer allowed: they stay in the store, and "
+        "no reader gets them; 'tiered-storage topics allow-deletion "
+        f"{partition.topic} --only remote' allows it"
     )
 
 
@@ -353,15 +353,15 @@ def _only_copy(segment: RemoteLogSegmentMetadata) -> str:
     return (
         f"it was marked because other segments hold offsets {segment.start_offset} to {segment.end_offset}, but the "
         "store no longer has all of these: it stays, as it may be the only copy. 'tiered-storage audit' names what is "
-        "missing: put that back from a backup, or let 'tiered-storage repair' mend it; then the next run deletes this"
+        "missing: restore that from a backup, or run 'tiered-storage repair'; then the next run deletes this segment"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A partition with something to delete: `segments` that readers could see once, or what has to be found out.
+    """A partition with something to delete: `segments` that were visible, or something to find out.
 
-    One that goes as a whole, or where copies never finished, is worked on alone.
+    A partition that is deleted as a whole, or has unfinished copies, is handled alone.
     """
 
     partition: TopicIdPartition

@@ -1,10 +1,10 @@
-"""Whether what the metadata call a copy that never finished may be the last copy of its offsets.
+"""Check whether an unfinished copy, by the metadata, may be the last copy of its offsets.
 
-Metadata from a backup that was made while a copy ran know it as begun, though it was committed since, and what is
-local was trimmed. Metadata rebuilt know a segment that lost its commit marker as never finished. So what the store
-has whole is deleted only where its very batches are somewhere else, or ended their life; a repair finishes it
-(repair/uncommitted_segments.py). What holds its offsets may be a fork, with other records. If the metadata did not see
-it begin, a `.log` that lost its indexes stays in the same way, for a person to repair.
+Metadata from a backup made during a copy have it as started, although it was committed since, and the local segment was
+trimmed. Rebuilt metadata have a segment without commit marker as unfinished. So a copy that is complete in the store is
+deleted only if its very batches are somewhere else, or have expired; otherwise a repair commits it
+(repair/uncommitted_segments.py). Another holder of its offsets may be a fork, with other records. A `.log` without
+indexes whose start the metadata did not record stays too, for a person to repair.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HIGHEST_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class OrphanCheck:
-    """Asks the store, the metadata and `local`, which returns the local log of a partition (None: not in sight)."""
+    """Checks store, metadata and `local`, which returns the local log of a partition (None: the source has none)."""
 
     metadata: RemoteLogMetadataManager
     storage: ListableStorage
@@ -49,10 +49,10 @@ class OrphanCheck:
         *,
         to_finish: bool = False,
     ) -> dict[str, str]:
-        """Return, by segment id, why some of `leftovers` have to stay; `listed` is all of the partition's folder.
+        """Return, by segment id, why some of `leftovers` must stay; `listed` is the content of the partition's folder.
 
-        With `to_finish` whole ones are left out whose offsets readers have of other remote segments, whatever is in
-        those: readers would be given two logs in turn. Raises what the store raises.
+        With `to_finish`, complete ones are left out if readers get their offsets from other remote segments, whatever
+        is in those: readers would get two logs in turn. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
         kept = self._of_later_versions(leftovers, sizes)
@@ -86,7 +86,7 @@ class OrphanCheck:
         local: PartitionLog | None,
         lineage: Sequence[EpochEntry],
     ) -> str | None:
-        """Return why `held_by` and `local` may not have the batches of `whole`; None: they have them all."""
+        """Return why `held_by` and `local` may lack batches of `whole`; None: they have them all."""
         try:
             copy = whole.copy or whole.leftover
             if is_held_elsewhere(copy, whole.data_crc32c, start_offset, held_by, local, lineage, self.storage):
@@ -98,7 +98,7 @@ class OrphanCheck:
     def _of_later_versions(
         self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
     ) -> dict[str, str]:
-        """Return, by segment id, what a later release wrote: whether that is whole is not for us to say."""
+        """Return, by segment id, those that a later release wrote: they may or may not be complete."""
         kept: dict[str, str] = {}
         for leftover in leftovers:
             names = segment_object_names(leftover.segment_id, leftover.start_offset)
@@ -109,23 +109,23 @@ class OrphanCheck:
         return kept
 
     def _look_for(self, leftover: RemoteLogSegmentMetadata, sizes: dict[str, int]) -> _Whole | None:
-        """Return what the store has of a copy that it has whole, or once had; None of any other."""
+        """Return the copy if it is complete in the store, or once was; None otherwise."""
         names = segment_object_names(leftover.segment_id, leftover.start_offset)
         if names.commit_marker not in sizes and names.data not in sizes:
             return None
         stored = self.storage.find_copy(leftover)
         if stored is not None:
-            # Not the indexes: those of a thousand copies are too much to hold.
+            # Without the indexes: those of a thousand copies need too much memory.
             manifest = Manifest.parse(stored.contents[IndexKind.MANIFEST], str(leftover.segment_id))
             end_offset = max(stored.finished.end_offset, leftover.end_offset)
             return _Whole(leftover, end_offset, stored.finished, manifest.data_crc32c)
         if names.commit_marker in sizes:
             return _Whole(leftover, leftover.end_offset)
-        # What a copy run began here and left without indexes was never committed: its local log stayed.
+        # A copy that began here and left no indexes was never committed: its local log stayed.
         return None if leftover.leader_epochs else self._data_of(leftover, sizes[names.data])
 
     def _data_of(self, leftover: RemoteLogSegmentMetadata, size: int) -> _Whole | None:
-        """Return what the `size` bytes of a `.log` hold by themselves; None if not one batch of it is sound."""
+        """Return what the `size` bytes of a `.log` hold on their own; None if no batch of it is sound."""
         end_offset = last_sound_offset(replace(leftover, size=size, end_offset=_HIGHEST_OFFSET), self.storage)
         if end_offset is None:
             return None
@@ -135,9 +135,9 @@ class OrphanCheck:
     def _look(
         self, partition: TopicIdPartition, known: tuple[EpochEntry, ...]
     ) -> tuple[PartitionLog | None, tuple[EpochEntry, ...]]:
-        """Return the local log, and the leaders that it and the metadata tell.
+        """Return the local log, and the leaders from it and the metadata.
 
-        None if it may be another incarnation's or an older replica's, or cannot be read: it proves nothing then.
+        None if it may be of another incarnation or an outdated replica, or is unreadable: then it proves nothing.
         """
         try:
             log = self.local(partition)
@@ -151,7 +151,7 @@ class OrphanCheck:
 def listed_coverage(
     partition: TopicIdPartition, metadata: RemoteLogMetadataManager, storage: ListableStorage, sizes: Mapping[str, int]
 ) -> Coverage:
-    """Return what finished segments hold whose objects the store lists, each with its size."""
+    """Return the coverage of finished segments whose objects the store lists with the right sizes."""
     there = [
         segment
         for segment in finished(metadata.list_remote_log_segments(partition))
@@ -162,9 +162,9 @@ def listed_coverage(
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A copy that the store has whole, to `end_offset` (inclusive), or of which it has the commit marker alone.
+    """A copy that is complete in the store, to `end_offset` (inclusive), or of which only the commit marker exists.
 
-    Or the data alone: then `copy` ends with the last sound batch of them.
+    Or only the data: then `copy` ends with their last sound batch.
     """
 
     leftover: RemoteLogSegmentMetadata
@@ -175,7 +175,7 @@ class _Whole:
 
     @property
     def is_whole(self) -> bool:
-        """Whether data and indexes are there, so that a repair can finish it."""
+        """Whether data and indexes exist, so that a repair can commit it."""
         return self.copy is not None and not self.is_data_alone
 
     @property
@@ -187,12 +187,12 @@ class _Whole:
 
     @property
     def how_to_finish(self) -> str:
-        """What a person does to let readers have it."""
-        repair = "'tiered-storage repair' finishes it"
+        """How a person makes it visible."""
+        repair = "'tiered-storage repair' commits it"
         if self.is_whole:
             return repair
         names = segment_object_names(self.leftover.segment_id, self.leftover.start_offset)
-        return f"put what is missing or broken of {names.stem}.* back from a backup, then {repair}"
+        return f"restore what is missing or corrupt of {names.stem}.* from a backup, then {repair}"
 
 
 def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
@@ -205,16 +205,16 @@ def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
 
 def _message(whole: _Whole, start_offset: int) -> str:
     return (
-        f"the metadata know it as a copy that never finished, but the store has {whole.seen} and nothing else holds "
+        f"the metadata have it as an unfinished copy, but the store has {whole.seen} and nothing else holds "
         f"offsets {start_offset} to {whole.end_offset}: it stays; {whole.how_to_finish}, if every byte proves to be "
-        "what was sent; if it is to go, move its objects out of the store"
+        "what was sent; to delete it, move its objects out of the store"
     )
 
 
 def _message_of_fork(whole: _Whole, start_offset: int, why: str) -> str:
     return (
-        f"the metadata know it as a copy that never finished, but the store has {whole.seen}, and no other copy of "
-        f"offsets {start_offset} to {whole.end_offset} was found to have the same batches: {why}; it stays. "
-        f"'tiered-storage audit --deep' and 'repair' look for damage. If the local log is the fork, "
-        f"{whole.how_to_finish}; if it is to go, move its objects out of the store"
+        f"the metadata have it as an unfinished copy, but the store has {whole.seen}, and no other copy of "
+        f"offsets {start_offset} to {whole.end_offset} was found with the same batches: {why}; it stays. "
+        f"'tiered-storage audit --deep' and 'repair' check for damage. If the local log is the fork, "
+        f"{whole.how_to_finish}; to delete it, move its objects out of the store"
     )

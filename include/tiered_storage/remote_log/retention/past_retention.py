@@ -1,6 +1,6 @@
-"""How much of a topic is past its limits now, for whoever is about to allow that it is deleted.
+"""How much of a topic is past its limits now, shown before its deletion is allowed.
 
-An estimate: the time index of a local segment tells its age, since reading all of it takes long. What deletes reads it.
+An estimate: the age of a local segment comes from its time index, since reading it takes long. A deletion reads it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetenti
 class PastRetention:
     """What of one incarnation of a topic is past its limits, and whether it may be deleted.
 
-    `local` are closed local segments past local retention, remote or not; `local_waiting` of them stay for now, as the
-    grace time of what was marked before them is not over. `remote` and `never_copied` are past total retention.
+    `local` are closed local segments past local retention, remote or not; `local_waiting` of them stay for now, until
+    the grace time of earlier marks is over. `remote` and `never_copied` are past total retention.
     """
 
     topic: Topic
@@ -42,16 +42,16 @@ class PastRetention:
 
     @property
     def is_anything(self) -> bool:
-        """Whether there is any of it."""
+        """Whether there is anything."""
         return any(amount.segments for amount in (self.local, self.remote, self.never_copied))
 
 
 def past_retention(
     partitions: Iterable[TopicIdPartition], context: RemoteLogContext, now: int, planned: PlanLocal
 ) -> list[PastRetention]:
-    """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as they can be read.
+    """Return what is past retention at `now` (ms) of the topics of `partitions`, as far as readable.
 
-    `planned` tells which local segments wait. Rights to delete, stops and verdicts are not asked. Changes nothing.
+    `planned` returns which local segments wait. Rights, stops and verdicts are ignored. Changes nothing.
     """
     found: dict[tuple[str, str], PastRetention] = {}
     wanted = sorted(set(partitions))
@@ -66,7 +66,7 @@ def past_retention(
         try:
             found[life] = _with(known, partition, local.get(partition), context, now, planned)
         except (TieredStorageError, OSError):
-            # Plans and audits name what cannot be read.
+            # Plans and audits report what is unreadable.
             continue
     return list(found.values())
 

@@ -1,7 +1,6 @@
-"""What a run that deletes would find marked already: it deletes that beside what it ends itself.
+"""Segments that earlier runs marked, and that a deletion run would find.
 
-Marked it was by earlier runs: what expired and could not be deleted, what copies left that never finished, and topics
-that are to go as a whole.
+They expired and could not be deleted, are orphans of unfinished copies, or belong to topics that are being deleted.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, Dele
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletion:
-    """What is due of one partition: segments that readers could see once, what copies left, and the bytes of both.
+    """What is due of one partition: once-visible segments, orphans of copies, and the bytes of both.
 
-    What copies left may yet turn out to be the last copy of its offsets: then it stays (orphan_check.py). `waiting`
-    segments of `waiting_size` bytes are marked, or are about to be, and not due before their grace time is over: the
-    last of them at `all_due_at` (ms).
+    An orphan may turn out to be the last copy of its offsets: then it stays (orphan_check.py). `waiting` segments of
+    `waiting_size` bytes are marked, or are about to be, and wait for their grace time: the last of them until
+    `all_due_at` (ms).
     """
 
     topic_id_partition: TopicIdPartition
@@ -42,9 +41,9 @@ def pending_deletions(
     grace: GraceTime,
     orphan_grace_ms: int,
 ) -> list[PendingDeletion]:
-    """Return what is due at `now` (ms) in each of `partitions` as far as it is allowed, those in `going` as a whole.
+    """Return what is due at `now` (ms) in each of `partitions` as far as allowed, those in `going` as a whole.
 
-    What readers could see once is due when its `grace` is over, and what copies left `orphan_grace_ms` after its mark.
+    Once-visible segments are due when their `grace` is over, orphans of copies `orphan_grace_ms` after their mark.
     Changes nothing.
     """
     found = []

@@ -1,7 +1,7 @@
-"""One batch of a deletion: the objects of marked segments go, and then DELETE_SEGMENT_FINISHED is written.
+"""One batch of a deletion: delete the objects of marked segments, and then write DELETE_SEGMENT_FINISHED.
 
-The segments of a batch may be of several partitions, each under its own lease. What the store could not delete stays in
-DELETE_SEGMENT_STARTED, and stands on the list of failed deletions.
+The segments of a batch may be of several partitions, each under its own lease. A segment that the store could not
+delete stays in DELETE_SEGMENT_STARTED, and is listed as a failed deletion.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
 
 @dataclass(frozen=True, slots=True)
 class DeletionReport:
-    """The remote segments whose objects are gone, what failed, and the partitions that somebody else works on.
+    """The deleted remote segments, the failures, and the partitions held by somebody else.
 
-    `stopped` says why the run ended before its end: a person stopped all deletions meanwhile.
+    `stopped` is why the run ended early: a person stopped all deletions meanwhile.
     """
 
     deleted: tuple[RemoteLogSegmentMetadata, ...]
@@ -47,24 +47,24 @@ class DeletionReport:
 
 @dataclass(slots=True)
 class Found:
-    """What a run has come to until now."""
+    """The results of a run so far."""
 
     deleted: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     failures: list[Finding] = field(default_factory=list)
     left: list[Finding] = field(default_factory=list)
 
     def fail(self, partition: TopicIdPartition, error: object) -> None:
-        """Note that something about `partition` went wrong."""
+        """Record a failure in `partition`."""
         self.failures.append(Finding(str(partition), str(error)))
 
     def report(self, stopped: str | None = None) -> DeletionReport:
-        """Return all of it."""
+        """Return the report."""
         return DeletionReport(tuple(self.deleted), tuple(self.failures), tuple(self.left), stopped)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDeleter:
-    """Deletes what it is told to; whether it may go is asked before."""
+    """Deletes the given segments; the caller checks whether that is allowed."""
 
     metadata: RemoteLogMetadataManager
     leases: Leases
@@ -72,10 +72,10 @@ class SegmentDeleter:
     storage: RemoteStorageManager
     clock: Clock
     on_moved: OnMoved = untold
-    """Is told of each segment that is gone."""
+    """Is called for each deleted segment."""
 
     def delete(self, batch: Sequence[Going], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:
-        """Delete a batch, and return the partitions whose metadata refused to be told so, and why."""
+        """Delete a batch, and return the partitions whose metadata could not be updated, and why."""
         segments = [segment for segment, _ in batch]
         failed = self._delete_objects(segments)
         now, ended = self.clock(), SegmentState.DELETE_SEGMENT_FINISHED
@@ -93,15 +93,15 @@ class SegmentDeleter:
         return refused
 
     def note(self, stuck: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object], found: Found) -> None:
-        """Put `stuck` on the list of failed deletions, with the reason of each by its segment id."""
+        """List `stuck` as failed deletions, with the reason of each by its segment id."""
         self.safety.note_failures({one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.clock())
         for segment in stuck:
             found.fail(segment.topic_id_partition, f"{segment.segment_id}: {reasons[segment.segment_id.id]}")
 
     def forget_marks(self, leases: Sequence[Lease], gone: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Let the store's documents of those partitions no longer name what is `gone`: it need not be known any more.
+        """Remove the `gone` segments from the partition documents in the store.
 
-        Where that fails nothing is wrong: whoever writes the document next forgets it.
+        If that fails nothing is wrong: the next write of the document removes them.
         """
         ended: defaultdict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
         for segment in gone:

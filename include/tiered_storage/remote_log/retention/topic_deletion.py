@@ -1,10 +1,10 @@
 """The deletion of everything remote of one incarnation of a topic, by its topic id.
 
-A person marks it: from then on no copy of its partitions begins. What runs in the background (delete_marked) then takes
-each partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once nothing but the
-partition's document is left in its folder in the store; that stays, so that nothing that may still show up there is
-ever taken for a topic that lives. Another life of the same name is another topic id, and is not touched. A topic that
-cannot be seen is not a deleted topic: nothing here begins by itself.
+A person marks it: from then on no copy of its partitions begins. The background (delete_marked) then takes each
+partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once its folder in the store
+holds only the partition document. That stays, so that objects that appear later never pass for a live topic. Another
+incarnation of the name has another topic id, and is not touched. A topic that cannot be seen is not a deleted topic:
+nothing here begins on its own.
 
 KIP-405, RemotePartitionDeleteState.
 """
@@ -39,7 +39,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionPlan:
-    """The partitions of one incarnation of a topic whose remote data go, and what there is of them."""
+    """The partitions of one incarnation of a topic whose remote data are deleted, and their size."""
 
     topic: str
     topic_id: str
@@ -48,7 +48,7 @@ class TopicDeletionPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartitionDeletion:
-    """One partition: its remote segments, their bytes, and how far its deletion is (None: it begins)."""
+    """One partition: its remote segments, their bytes, and the state of its deletion (None: not begun)."""
 
     topic_id_partition: TopicIdPartition
     segments: int
@@ -59,7 +59,7 @@ class PlannedPartitionDeletion:
 def plan_topic_deletion(
     topic: str, topic_id: str | None, context: RemoteLogContext, gate: DeletionGate
 ) -> TopicDeletionPlan:
-    """Return what the deletion of `topic` takes, its exact name; `topic_id` says which of several incarnations.
+    """Return the plan to delete `topic`, by its exact name; `topic_id` selects one of several incarnations.
 
     Raises ConfigurationError for a name or an id that is not known, if several incarnations have the name, or one is in
     several clusters, and for an incarnation that is tiered and still in log.dirs; DeletionRefusedError if remote
@@ -75,9 +75,9 @@ def plan_topic_deletion(
     is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, context)
     if context.decided_topic(chosen).remote_storage_enable and is_in_sight:
         raise ConfigurationError(
-            f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it anew; first "
-            f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' for what is remote "
-            "of it alone"
+            f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it again; first "
+            f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' to delete only its "
+            "remote data"
         )
     gate.ensure_allowed(chosen, DeletionKind.REMOTE)
     planned = []
@@ -99,9 +99,9 @@ def mark_topic_deleted(
     lease_duration_ms: int,
     clock: Clock,
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
-    """Mark the partitions of `plan`; return those marked by now, and those that could not be, with the reason.
+    """Mark the partitions of `plan`; return those that are marked now, and the failures with their reasons.
 
-    One that is marked already stays as it is. Raises DeletionRefusedError if a person stopped all deletions.
+    A marked partition stays as it is. Raises DeletionRefusedError if a person stopped all deletions.
     """
     gate.ensure_running()
     marked: list[TopicIdPartition] = []
@@ -122,7 +122,7 @@ def mark_topic_deleted(
 
 @dataclass(frozen=True, slots=True)
 class PartitionDeletion:
-    """The background's part: what is done before and after the segments of a marked partition are deleted."""
+    """The background part: the steps before and after the segments of a marked partition are deleted."""
 
     metadata: RemoteLogMetadataManager
     leases: Leases
@@ -131,7 +131,7 @@ class PartitionDeletion:
     grace_ms: int
 
     def start(self, lease: Lease) -> None:
-        """Take the partition to STARTED, and mark every segment that readers could see until now.
+        """Take the partition to STARTED, and mark every segment that was visible.
 
         Raises OutdatedMetadataError, LeaseLostError.
         """
@@ -149,9 +149,10 @@ class PartitionDeletion:
                 raise outcome
 
     def finish(self, lease: Lease) -> str | None:
-        """Take the partition to FINISHED if nothing of it is left; return what a person has to look at.
+        """Take the partition to FINISHED if nothing of it is left; return what a person must look at.
 
-        What a zombie wrote after a deletion goes once it is older than the grace time. Raises OutdatedMetadataError.
+        Objects that a zombie wrote after a deletion are deleted once older than the grace time. Raises
+        OutdatedMetadataError.
         """
         partition = lease.topic_id_partition
         if any(True for _ in self.metadata.list_remote_log_segments(partition)):
@@ -164,8 +165,8 @@ class PartitionDeletion:
         foreign = [one.name for one in listed if one.segment is None and one.document is None]
         if foreign:
             return (
-                f"the partition's folder still has {len(foreign)} objects whose names are none of ours, such as "
-                f"{foreign[0]}: move them elsewhere, and the next run ends the deletion"
+                f"the partition's folder still has {len(foreign)} objects that are not ours, such as "
+                f"{foreign[0]}: move them elsewhere, and the next run completes the deletion"
             )
         if len(old) == sum(one.document is None for one in listed):
             _take_step(lease, PartitionDeleteState.FINISHED, self.metadata, self.leases, self.storage, self.clock())
@@ -197,7 +198,7 @@ def _take_step(
     storage: RemoteStorageManager,
     now: int,
 ) -> None:
-    """Take a step in the metadata, after the store knows of it: it leads. One that is behind us was taken already."""
+    """Change the state in the metadata, after the store; skip a step that was taken already."""
     partition = lease.topic_id_partition
     state = metadata.partition_state(partition)
     if state.delete_state is not None and state.delete_state > step:
@@ -214,7 +215,7 @@ def _local_logs(context: RemoteLogContext) -> Iterable[PartitionLog]:
 
 
 def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
-    """Return whether a partition of that name is in log.dirs of which nobody can say which incarnation it is."""
+    """Return whether log.dirs has a partition of that name whose incarnation is unknown."""
     logs = context.source.partitions() if context.settings.log_dirs else ()
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 
@@ -229,7 +230,7 @@ def _chosen_life(
     ids = sorted({life.topic_id for life in lives.values()})
     if topic_id is None and len(ids) > 1:
         raise ConfigurationError(
-            f"topic {topic} had several lives, with the ids {', '.join(ids)}: say by --topic-id which of them is to go"
+            f"topic {topic} had several incarnations, with the ids {', '.join(ids)}: give one of them by --topic-id"
         )
     wanted = ids[0] if topic_id is None else topic_id
     if wanted not in ids:
@@ -239,7 +240,7 @@ def _chosen_life(
     if len(chosen) > 1:
         clusters = ", ".join(sorted(life.cluster_id for life in chosen))
         raise ConfigurationError(
-            f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, for "
-            "nobody can say which of them is to go; keep the metadata of each cluster in a store of its own"
+            f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, since "
+            "it is unclear which one is meant; keep the metadata of each cluster in a store of its own"
         )
     return chosen[0]

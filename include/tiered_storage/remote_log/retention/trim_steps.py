@@ -1,6 +1,6 @@
-"""Cuts the trim of a large partition into steps, so that a run whose time ends has got further, and the disk has room.
+"""Split the trim of a large partition into steps, so that a run that is cut short has freed some space.
 
-What must hold a step's local segments is read back right before they go; nothing of the next step is read until then.
+The remote copies of a step's local segments are read back right before the step, and nothing of the next step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 STEP_BYTES = 4 << 30
-"""So much is read back before a step, or what one local segment needs: a minute or two of most stores."""
+"""How much is read back before a step, or what one local segment needs: a minute or two with most stores."""
 
 
 def trim_steps(
@@ -22,8 +22,8 @@ def trim_steps(
 ) -> Iterator[tuple[tuple[LocalSegment, ...], tuple[RemoteLogSegmentMetadata, ...]]]:
     """Yield the local segments of each step, in order, and those of `held_by` that hold any offset of them.
 
-    A step takes as many as remote segments of `step_bytes` together hold, and never less than one. All that
-    begin below the offset `together_below` are in the first step.
+    A step has as many as remote segments of `step_bytes` together hold, and at least one. All that begin below the
+    offset `together_below` are in the first step.
     """
     ordered = sorted(held_by, key=lambda each: each.start_offset)
     step: list[LocalSegment] = []

@@ -1,9 +1,9 @@
-"""Takes deletions back that were marked, while their objects are still there: for `remote.log.deletion.grace.ms`.
+"""Undo marked deletions while their objects still exist: for `remote.log.deletion.grace.ms`.
 
-Segments return to readers, our log start returns to where it was before them, and a partition that was to be deleted as
-a whole is not any more. A segment stays marked if other finished segments hold its offsets and every batch of it that
-can be read: it was a second copy, or a damaged one. So does one of which the store lacks anything; our log start then
-returns only to the segments after it.
+Segments become visible again, our log start returns to where it was before, and the deletion of a whole partition is
+cancelled. A segment stays marked if other finished segments hold its offsets and every readable batch of it: it was a
+second or a damaged copy. So does one of which the store lacks an object; our log start then returns only to the
+segments after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tiered_storage.remote_log.storage.listable_storage import ListableStorage, 
 
 @dataclass(frozen=True, slots=True)
 class Undeletion:
-    """What of one partition is taken back: its segments, and our log start (inclusive) as it is then.
+    """What is undone of one partition: its segments, and our new log start (inclusive).
 
     `second_copies` segments stay marked, since others hold their offsets; `lost` ones since the store lacks them.
     """
@@ -47,11 +47,11 @@ class Undeletion:
 
     @property
     def size(self) -> int:
-        """The bytes that readers are given again."""
+        """The size in bytes of what becomes visible again."""
         return sum(segment.size for segment in self.segments)
 
     def changes(self, state: PartitionState) -> bool:
-        """Return whether anything is to be taken back of a partition in `state`."""
+        """Return whether there is anything to undo in a partition with `state`."""
         is_moved = self.log_start_offset < (state.log_start_offset or 0)
         return bool(self.segments) or is_moved or state.delete_state is not None
 
@@ -65,17 +65,16 @@ def undelete(
     topic_id: str | None = None,
     dry_run: bool = False,
 ) -> tuple[list[Undeletion], list[Finding]]:
-    """Take back what is marked of a topic, by its exact name, in `partitions` (None: all), of all its incarnations or
-    of one.
+    """Undo the deletion of a topic, by its exact name, in `partitions` (None: all), of all its incarnations or of one.
 
-    Returns what was taken back, and what could not be, with the reason; one partition's failure stops no other. A dry
-    run only looks. Raises ConfigurationError if nothing of the topic is marked, StoreMismatchError and
+    Returns what was undone, and the failures with their reasons; a failure in one partition affects no other. A dry run
+    changes nothing. Raises ConfigurationError if nothing of the topic is marked, StoreMismatchError and
     OutdatedMetadataError.
     """
     if dry_run:
         context.guard.ensure_same()
     else:
-        # expire deletes on a full disk, so what takes it back must work there too.
+        # expire deletes on a full disk, so undelete must work there too.
         context.spend_reserves()
         context.guard.renew("an undelete")
     taken_back: list[Undeletion] = []
@@ -95,8 +94,8 @@ def undelete(
         left += found.lost
     if not taken_back and not left:
         raise ConfigurationError(
-            f"topic {topic}: nothing of it that is marked for deletion is still there, so nothing was brought back; "
-            "'tiered-storage topics list' shows the topics, 'tiered-storage segments TOPIC' what there is of one"
+            f"topic {topic}: no marked segment of it still exists, so nothing was brought back; 'tiered-storage topics "
+            "list' shows the topics, 'tiered-storage segments TOPIC' the segments of one"
         )
     return taken_back, left
 
@@ -127,7 +126,7 @@ def _undelete(partition: TopicIdPartition, context: RemoteLogContext, owner: str
 
 
 def _write(found: Undeletion, lease: Lease, context: RemoteLogContext) -> None:
-    """Write it all: the store first, so that metadata that are rebuilt from it agree."""
+    """Write everything: the store first, so that rebuilt metadata agree."""
     partition, now = found.topic_id_partition, context.clock()
     state = context.segments.partition_state(partition)
     returned = {segment.segment_id for segment in found.segments}
@@ -139,7 +138,7 @@ def _write(found: Undeletion, lease: Lease, context: RemoteLogContext) -> None:
 
 
 def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
-    """Return what can be taken back of `partition` now.
+    """Return what can be undone in `partition` now.
 
     Raises OutdatedMetadataError, LineageContradictedError, and what the store raises.
     """
@@ -152,7 +151,7 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
     lost: list[Finding] = []
     chosen: list[RemoteLogSegmentMetadata] = []
     second_copies, now, marked_from = 0, context.clock(), _grace_began(context)
-    # What was marked last was sound then: of a segment and the one that was kept in its place, that is the latter.
+    # The segment marked last was sound then: of a segment and its replacement, that is the replacement.
     for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
         held_by = Coverage.of([*read, *chosen], lineage)
         is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None
@@ -178,18 +177,18 @@ def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, 
         for name, size in context.storage.expected_objects(segment).items():
             if sizes.get(name) != size:
                 raise RemoteObjectNotFoundError(
-                    f"{context.storage.place_of(name)}: the store has no such object of {size} bytes any more, so "
+                    f"{context.storage.place_of(name)}: the store no longer has such an object of {size} bytes, so "
                     f"offsets {segment.start_offset} to {segment.end_offset} cannot be brought back"
                 )
     ensure_present(segment, context.storage)
 
 
 def _first_readable(wanted: int, state: PartitionState, coverage: Coverage, local: PartitionLog | None) -> int:
-    """Return the lowest offset, not below `wanted`, from which on everything up to our log start can be read."""
+    """Return the lowest offset, at least `wanted`, from which on everything up to our log start is readable."""
     log_start = reached = state.log_start_offset or 0
     held = [(covered.start_offset, covered.end_offset) for covered in coverage.ranges]
     if local is None:
-        # What follows the remote segments is in a local log that is out of sight.
+        # What follows the remote segments may be in a local log that is out of reach.
         held.append((max((end for _, end in held), default=wanted - 1) + 1, log_start))
     else:
         ends = [log_start if segment.end_offset is None else segment.end_offset for segment in local.segments]

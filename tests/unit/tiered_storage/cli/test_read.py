@@ -144,7 +144,7 @@ def test_later_than_everything_there_is_nothing_and_two_beginnings_are_refused(t
     assert (later.exit_code, later.out) == (0, "")
     assert (both.exit_code, no_time.exit_code) == (1, 1)
     assert "--offset and --time " in both.err
-    assert "--time: 'yesterday' is no time" in no_time.err
+    assert "--time: 'yesterday' is not a time" in no_time.err
     for option in ("--time", "--max-records", "--offset"):
         assert run_on(files, "read", "orders", 0, option, "9" * 5000).exit_code in (1, 2)
 

@@ -159,7 +159,7 @@ REFUSED: list[tuple[dict[str, Any], int | None, str]] = [
     ({"topic": "payments"}, 1, "nothing of topic 'payments' was ever copied"),
     ({"partitions": "0,7"}, 1, "nothing was ever copied of its partitions 7"),
     ({"from_time": "2026-01-01"}, 1, "give both, or neither"),
-    ({"from_time": "yesterday", "to_time": "today"}, 1, "is no time"),
+    ({"from_time": "yesterday", "to_time": "today"}, 1, "is not a time"),
     ({}, None, "fill in from_time and to_time"),
     ({}, 3, "fill in from_time and to_time"),
     ({"isolation": "serializable"}, 1, "read_committed or read_uncommitted"),

@@ -98,7 +98,7 @@ def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with
         files.clock.now += LATER
         with files.open() as remote_log:
             told = [each.message for each in remote_log.deletions.delete_marked("expire").failures]
-        assert ["'tiered-storage repair' finishes it" in message for message in told] == [True] * 3
+        assert ["'tiered-storage repair' commits it" in message for message in told] == [True] * 3
     with files.open() as remote_log:
         before = {segment.segment_id for segment in segments_of(remote_log)}
         assert ranges(planned(remote_log).unfinished) == [(0, 9), (10, 19), (20, 29)]

@@ -199,6 +199,6 @@ def test_without_a_snapshot_the_batches_tell_what_is_open(
         plan = remote_log.restores.plan(RestoreRequest("orders", to_offset=6))
         assert [each.end_offset for each in plan.segments()] == ([5, 6] if is_copied else [5])
         told = [each.message for each in plan.notices]
-        assert [text.startswith("the transaction from offset 5 on ends nowhere") for text in told] == (
+        assert [text.startswith("the transaction from offset 5 on has no end") for text in told] == (
             [] if is_copied else [True]
         )

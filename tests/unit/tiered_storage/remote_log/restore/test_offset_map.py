@@ -111,7 +111,7 @@ def test_a_map_with_a_tail_that_is_no_torn_line_is_never_cut(tmp_path: Path) -> 
     OffsetMapWriter.open(path, head(p0=0)).__exit__(None, None, None)
     before = path.read_bytes() + b"k" * (2 << 20)
     path.write_bytes(before)
-    with pytest.raises(ConfigurationError, match=r"line 2, at byte .*no line of an offset map"):
+    with pytest.raises(ConfigurationError, match=r"line 2, at byte .*not part of an offset map"):
         OffsetMapWriter.open(path, head(p0=0))
     assert path.read_bytes() == before
 
@@ -136,7 +136,7 @@ def test_a_file_that_appears_just_before_ours_is_made_is_left_alone(tmp_path: Pa
     def appears() -> None:
         path.write_bytes(content)
 
-    with pytest.raises(ConfigurationError, match="no offset map can be written there: File exists"):
+    with pytest.raises(ConfigurationError, match="cannot write an offset map there: File exists"):
         OffsetMapWriter.open(path, head(p0=0), appears)
     assert path.read_bytes() == content
 

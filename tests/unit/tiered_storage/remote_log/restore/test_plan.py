@@ -131,7 +131,7 @@ def test_a_range_goes_on_to_the_end_of_the_transaction_that_it_ends_in(tmp_path:
 
 
 def test_what_ends_before_it_begins_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="from 5 to before 5, which is nothing"):
+    with pytest.raises(ConfigurationError, match="from 5 to before 5"):
         RestoreRequest("orders", from_offset=5, to_offset=5)
     with pytest.raises(ConfigurationError, match="the times to restore"):
         RestoreRequest("orders", from_timestamp=6, to_timestamp=5)
@@ -167,7 +167,7 @@ def test_a_partition_that_is_being_deleted_is_refused(files: RemoteLogFiles) -> 
         remote_log.segments.put_remote_partition_delete_metadata(marked, held_by(remote_log, "test"))
     plan = plan_of(files)
     assert not plan.partitions
-    with pytest.raises(ConfigurationError, match="orders-0: its deletion was asked for"):
+    with pytest.raises(ConfigurationError, match="orders-0: its deletion was requested"):
         plan.ensure_possible(allow_gaps=True)
 
 

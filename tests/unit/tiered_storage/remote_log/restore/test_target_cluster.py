@@ -94,7 +94,7 @@ def test_a_file_of_anything_else_is_refused_by_its_line_and_nothing_of_it_is_sho
         read_client_properties(path)
     shown = "".join(traceback.format_exception(error.value)).replace(str(path), "")
     assert "s3cr3t" not in shown
-    with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read .*: No such file"):
         read_client_properties(tmp_path / "absent")
 
 

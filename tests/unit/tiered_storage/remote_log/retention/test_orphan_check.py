@@ -84,7 +84,7 @@ def test_what_was_committed_after_the_backup_stays_and_is_told(restored: RemoteL
     report = expire_twice(restored)
 
     assert report.deleted == ()
-    assert ["'tiered-storage repair' finishes it" in each.message for each in report.failures] == [True] * 3
+    assert ["'tiered-storage repair' commits it" in each.message for each in report.failures] == [True] * 3
     assert "nothing else holds offsets 0 to 9" in report.failures[0].message
     assert len(restored.objects()) == 9
     with restored.open() as remote_log:
@@ -204,7 +204,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tm
 
     assert report.deleted == ()
     assert "the store has all of it" in report.failures[0].message
-    assert "'tiered-storage repair' finishes it" in report.failures[0].message
+    assert "'tiered-storage repair' commits it" in report.failures[0].message
     assert "nothing else holds offsets 0 to 9" in report.failures[0].message
     marker.write_bytes(content)
     remove_metadata(files)
@@ -247,8 +247,8 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_m
     assert report.deleted == ()
     [failure] = report.failures
     assert "the store has its .log and nothing else holds offsets 10 to " in failure.message
-    assert "put what is missing or broken of " in failure.message
-    assert f"{data.stem}.* back from a backup" in failure.message
+    assert "restore what is missing or corrupt of " in failure.message
+    assert f"{data.stem}.* from a backup" in failure.message
     for options in (("--dry-run",), ()):
         told = run_on(files, "repair", "--json", *options)
         assert told.exit_code == 1
