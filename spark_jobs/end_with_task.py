@@ -1,8 +1,8 @@
 """Become spark-submit, and end with the task that started it: end_with_task.py PARENT_ID spark-submit ARGUMENTS...
 
-Nothing tells a program that its parent was killed (SIGKILL): Spark would go on, and write objects that nobody commits.
-Linux sends a signal to a program that asked for it. What asks for it stays so when it becomes another program. SIGTERM
-lets Spark end its workers and remove its temporary files.
+A program is not notified when its parent is killed (SIGKILL): Spark would go on, and write objects that nobody commits.
+Linux sends a signal to a program that requested it, and the request survives exec. SIGTERM lets Spark end its workers
+and remove its temporary files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask for the signal, and become the program."""
+    """Request the signal, and become the program."""
     parent, program, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,11 +1,11 @@
-"""What every job of groups does in Spark: its driver hands the groups out, its workers take the library from a zip.
+"""What every job of groups does in Spark: its driver hands out the groups, its workers take the library from a zip.
 
     spark-submit --py-files tiered_storage-{hash}.zip,job_stub.py JOB.py --work-url URL --job PATH --store JSON
 
-Workers take the library from the zip that came with the job, whatever else may be installed where they run. They read
-their tasks from the work area, write results there, and never touch the metadata store. Which store it is the argument
-says. The job's secrets, which log in there and sign tasks and results, are in a variable of the driver's environment.
-Workers get all of it with each group.
+Workers take the library from the zip that came with the job, whatever else is installed on their machine. They read
+their tasks from the work area, write results there, and never touch the metadata store. An argument names the store.
+The job's secrets, which log in there and sign tasks and results, are in a variable of the driver's environment. Workers
+get all of it with each group.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ def use_library(archives: list[str]) -> None:
 
 
 def _cache(archive: Path) -> Path:
-    """Return a folder that only this user can write to: whoever else could, would run code in this process.
+    """Return a folder that only this user can write to: anybody else with access could run code in this process.
 
-    Anybody may make the machine's one first. Then it is one beside the archive, which is removed with that.
+    Somebody else may have created the machine's one first. Then it is one beside the archive, which is removed with
+    that.
     """
     shared = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
     for cache in (shared, archive.parent / "remote-log"):
@@ -67,7 +68,7 @@ def _cache(archive: Path) -> Path:
 
 
 def _mend(folder: Path, archive: Path) -> None:
-    """Put back what a cleaner of temporary files took away: it takes single files, not the folder."""
+    """Restore what a cleaner of temporary files deleted: it deletes single files, not the folder."""
     with zipfile.ZipFile(archive) as packed:
         for entry in packed.infolist():
             path = folder / entry.filename
@@ -78,7 +79,7 @@ def _mend(folder: Path, archive: Path) -> None:
 def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[int, int]:
     """Run every group of the job that this process's arguments name; return the number of pieces done and of groups.
 
-    `about` is the text of --help. `run_group` takes the way to the job and a group's number; it imports the library
+    `about` is the text of --help. `run_group` takes the access to the job and a group's number; it imports the library
     when it is called, and returns how many pieces it did.
     """
     parser = argparse.ArgumentParser(description=about)

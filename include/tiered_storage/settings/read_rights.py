@@ -1,6 +1,6 @@
 """The file that read.service.rights.file names: who may describe or read which topics.
 
-        roles:                              by the names that Airflow's auth manager gives
+    roles:                              by the names that Airflow's auth manager gives
       VIEWER:
         describe: [orders, "payments.*"]
         read: [orders]

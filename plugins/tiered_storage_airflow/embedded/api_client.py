@@ -1,4 +1,4 @@
-"""A small client of Airflow's public REST API, version 2: what the demo and `make up` ask of a running Airflow."""
+"""A small client of Airflow's public REST API, version 2, for the demo and `make up`."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class DagRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will happen in this run by itself."""
+        """Whether the run has finished."""
         return self.state in FINISHED_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """A task in a run; `map_index` is -1 where it is not mapped, `state` is None before it was scheduled."""
+    """A task in a run; `map_index` is -1 if it is not mapped, `state` is None before it was scheduled."""
 
     dag_id: str
     run_id: str
@@ -68,12 +68,12 @@ class TaskInstance:
 
     @property
     def name(self) -> str:
-        """The task's id, with its map index where it has one."""
+        """The task's id, with its map index if it has one."""
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
 
 class AirflowApi:
-    """Airflow at `url`, asked as `username`. Every method raises EmbeddedAirflowError if Airflow refuses or is gone.
+    """Airflow at `url`, used as `username`. Every method raises EmbeddedAirflowError if Airflow refuses or is gone.
 
     Use it in a `with` statement; it holds connections.
     """
@@ -100,7 +100,7 @@ class AirflowApi:
         self._http.close()
 
     def content(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
-        """Return the bytes that a plugin answers with at `path`."""
+        """Return the bytes of a plugin's response at `path`."""
         try:
             response = self._http.get(path, params=query)
         except httpx.TransportError as error:
@@ -111,7 +111,7 @@ class AirflowApi:
         return response.content
 
     def dags(self) -> list[Dag]:
-        """Return the DAGs that Airflow knows and whose files are still there."""
+        """Return the DAGs that Airflow knows and whose files still exist."""
         return [
             Dag(row["dag_id"], row["relative_fileloc"] or "", row["is_paused"], _moment(row["last_parsed_time"]))
             for row in self._rows("/api/v2/dags", "dags")
@@ -125,7 +125,7 @@ class AirflowApi:
         ]
 
     def unpause(self, dag_id: str) -> None:
-        """Let the schedule of a DAG begin, and its runs start."""
+        """Unpause a DAG, so that its schedule begins and its runs start."""
         self._send("PATCH", f"/api/v2/dags/{dag_id}", params={"update_mask": "is_paused"}, json={"is_paused": False})
 
     def trigger(

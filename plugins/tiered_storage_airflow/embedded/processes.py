@@ -1,9 +1,8 @@
-"""The processes of the embedded Airflow: started each in a session of its own, found again later, and ended whole.
+"""The processes of the embedded Airflow: each started in its own session, found again later, and ended completely.
 
-A process is known by its id and by the moment it started, so that an id which the machine gave to somebody else is
-never signalled. What a service starts stays in the service's session (Airflow gives its tasks process groups of their
-own, Spark's JVM stays in its task's group); what leaves the session carries the mark that each process inherits by
-its environment.
+A process is identified by its id and its start time, so that an id reused by the machine is never signalled. What a
+service starts stays in the service's session (Airflow gives its tasks their own process groups, Spark's JVM stays in
+its task's group); a process that leaves the session carries the mark that each process inherits in its environment.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def wait_until(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Ask `condition` every `interval` seconds until it holds or `seconds` have passed; return whether it held."""
+    """Check `condition` every `interval` seconds until it holds or `seconds` have passed; return whether it held."""
     end = monotonic() + seconds
     while not condition():
         if monotonic() >= end:
@@ -50,14 +49,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ServiceProcess:
-    """A service that was started: its name, its process id (its session's id too) and when it started."""
+    """A started service: its name, its process id (its session's id too) and its start time."""
 
     name: str
     pid: int
     started: str
 
     def holds_its_id(self) -> bool:
-        """Return whether the process of this id is this very one; it may have ended, and wait to be waited for."""
+        """Return whether the id is still this process's; the process may have ended, and wait to be waited for."""
         try:
             return start_of(self.pid) == self.started
         except psutil.NoSuchProcess:

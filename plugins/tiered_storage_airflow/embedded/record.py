@@ -1,4 +1,4 @@
-"""What is running: a file that `up` writes and that `status` and `down` read, and the lock under which they do so."""
+"""The record of what is running: a file that `up` writes and that `status` and `down` read, and the lock for it."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class RunningAirflow:
 
 
 def record_path(home: Path) -> Path:
-    """Where the record lies."""
+    """Return the path of the record."""
     return home / "services.json"
 
 
 def write_record(running: RunningAirflow) -> None:
-    """Write the record again, whole or not at all."""
+    """Write the record again, atomically."""
     path = record_path(running.home)
     unfinished = path.with_suffix(".tmp")
     with open_private(unfinished) as file:
@@ -100,14 +100,14 @@ def read_record(home: Path) -> RunningAirflow | None:
 
 
 def remove_record(running: RunningAirflow) -> None:
-    """Forget what was started."""
+    """Delete the record."""
     record_path(running.home).unlink(missing_ok=True)
 
 
 @contextmanager
 def locked(home: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock under which services are started and stopped; where another holds it, say so and wait."""
-    # Logs, connections and the generated secrets are nobody else's business.
+    # Logs, connections and the generated secrets are private.
     make_private_folder(home)
     home.chmod(PRIVATE_FOLDER)
     narrow(home.parent)

@@ -1,7 +1,7 @@
-"""The page in Airflow's menu: what of each topic lies where.
+"""The page in Airflow's menu: where the data of each topic are.
 
-`app` has its routes; each other module makes the content of one page or part. Pages are made on the server, under the
-rights of the read service, and load nothing from elsewhere.
+`app` has its routes; each other module builds one page or part. Pages are rendered on the server, with the rights of
+the read service, and load nothing from elsewhere.
 """
 
 __all__ = ["app", "run_report"]

@@ -1,4 +1,4 @@
-"""What all pages have in common: headers, the words for places and states, addresses, and the trail to a page."""
+"""What all pages share: headers, names of places and states, addresses, and the trail to a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADERS = {
     ),
     "Referrer-Policy": "same-origin",
 }
-"""Nothing is loaded from elsewhere, and nothing that stands in a page is run."""
+"""Nothing is loaded from elsewhere, and no inline script runs."""
 
 LEGEND = {
     Place.REMOTE: "remote only",
@@ -68,6 +68,6 @@ def trail_to(partition: TopicIdPartition) -> Sequence[tuple[str, str]]:
 
 
 def records_form(root: str, partition: TopicIdPartition, offset: int) -> dict[str, object]:
-    """Return what the form that asks for records is made of."""
+    """Return the values for the form that requests records."""
     action = of_partition(root, partition, "/records").partition("?")[0]
     return {"action": action, "topic_id": partition.topic_id, "offset": offset}

@@ -1,4 +1,4 @@
-"""What the page of a partition tells, looked up. What cannot be had of it leaves the rest to be shown."""
+"""The content of a partition's page; what cannot be read leaves the rest intact."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContent:
-    """All that the page tells of a partition at `now` (ms); its segments from offset `start` on."""
+    """The content of a partition's page at `now` (ms); its segments from offset `start` on."""
 
     answer: PartitionAnswer
     view: PartitionView
@@ -84,7 +84,7 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
 
 
 async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec | int) -> int | None:
-    """Return a record's time (ms); None if there is none, or where what is lost or damaged hides it."""
+    """Return a record's time (ms); None if there is none, or if data are lost or damaged."""
     try:
         found = await tiers.offset(partition, spec, Isolation.READ_UNCOMMITTED, of_what_is_seen=True)
     except TieredStorageError:
@@ -102,7 +102,7 @@ def _active_since(view: PartitionView) -> int | None:
 
 
 def _list(log: RemoteLogManager, partition: TopicIdPartition, start: int) -> Listed:
-    """Look through all segments and keep what is shown of them."""
+    """Read all segments and keep those that are shown."""
     under_way: list[RemoteLogSegmentMetadata] = []
     due: list[RemoteLogSegmentMetadata] = []
     for segment in log.segments.list_remote_log_segments(partition):

@@ -1,4 +1,4 @@
-"""The page of one partition: what lies where, how far copying is behind, what is stuck, and its remote segments."""
+"""The page of one partition: where its data are, how far copying lags, what is stuck, and its remote segments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIME_BUCKETS = 40
 
 
 def offsets_strip(root: str, view: PartitionView) -> Strip:
-    """Return what lies where by offset; each part leads to the segments that begin with it."""
+    """Return the places by offset; each part links to the segments that begin with it."""
     parts = [
         Part(
             region.place.value,
@@ -107,13 +107,13 @@ def _alarms(content: PartitionContent) -> list[str]:
 
 
 def _times_strip(root: str, content: PartitionContent) -> Strip:
-    """Return what lies where by time: of remote segments by their largest timestamps, and what is local after them."""
+    """Return the places by time: remote segments by their largest timestamps, and local ones after them."""
     view, times = content.view, content.times
     parts: list[Part] = []
     reached = times.first
 
     def add(place: Place, end: int | None, offset: int) -> None:
-        """Let `place` reach up to `end`, or not at all where another one has reached that far."""
+        """Extend `place` to `end`, unless another place reaches that far already."""
         nonlocal reached
         if end is None or end < 0 or (reached is not None and (end < reached or (end == reached and parts))):
             return

@@ -1,7 +1,7 @@
 """Strips and bars of SVG: where a partition's records are, by offset or by time, and bytes over time.
 
-A picture has no more parts than can be told apart, whatever number of segments it shows. Each part says in words what
-it is; colours come from style.css, by the part's class. parts.html draws them.
+A picture has a limited number of parts, however many segments it shows. Each part has a title in words; colours come
+from style.css, by the part's class. parts.html draws them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DrawnPart:
-    """A part where it stands in a strip, in units of the picture."""
+    """A part at its position in a strip, in units of the picture."""
 
     kind: str
     x: float
@@ -39,7 +39,7 @@ class DrawnPart:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Parts side by side; `label` says what they show, `ends` what the two ends are called."""
+    """Parts side by side; `label` is the strip's title, `ends` are the labels of its two ends."""
 
     label: str
     parts: Sequence[DrawnPart]
@@ -58,7 +58,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class DrawnBar:
-    """A bar where it stands, in units of the picture."""
+    """A bar at its position, in units of the picture."""
 
     x: float
     y: float

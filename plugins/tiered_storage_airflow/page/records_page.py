@@ -1,4 +1,4 @@
-"""A peek at records: some of them as text, as far as they are text."""
+"""A preview of records, as text where they are text."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tiered_storage_airflow.read_service.tiers import ReadableRange
 
 RECORDS = 20
 MOST_BYTES = 16 << 20
-"""So many bytes of batches are looked through for them, at most."""
+"""How many bytes of batches at most are read for it."""
 MOST_HEADERS = 10
 MOST_SHOWN = 300
-"""So many characters of a key, a value or a header are shown."""
+"""How many characters of a key, a value or a header are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The beginning of a key or value as text; `left` is the size of all of it (bytes) where that is more, else 0."""
+    """The beginning of a key or value as text; `left` is its full size (bytes) if it is longer, else 0."""
 
     text: str
     left: int = 0
@@ -30,7 +30,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
-    """A record as the page has it; `timestamp` in ms."""
+    """A record on the page; `timestamp` in ms."""
 
     offset: int
     timestamp: int
@@ -40,7 +40,7 @@ class ShownRecord:
 
 
 def shown_records(batch: pa.RecordBatch) -> list[ShownRecord]:
-    """Return the records of a batch, with as much of them as is shown."""
+    """Return the shown parts of a batch's records."""
     names = ("offset", "timestamp", "key", "value", "headers")
     offsets, times, keys, values, headers = (batch.column(batch.schema.get_field_index(name)) for name in names)
     return [

@@ -1,4 +1,4 @@
-"""Where the offsets of a partition lie, as runs of offsets that lie alike."""
+"""The places of a partition's offsets, as runs of offsets in the same place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Place(StrEnum):
     ACTIVE = "active"
     """In the local segment that is still written to."""
     MISSING = "missing"
-    """Nowhere, though they lie between the log start and the end."""
+    """Nowhere, although they lie between the log start and the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The offsets `start` (inclusive) to `end` (exclusive), which all lie in one place."""
+    """The offsets `start` (inclusive) to `end` (exclusive), all in one place."""
 
     place: Place
     start: int

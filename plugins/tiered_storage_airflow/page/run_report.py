@@ -1,4 +1,4 @@
-"""The page of one run: its figures, and the files that its tasks left for one another."""
+"""The page of one run: its figures, and the files of its tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 MOST_BYTES_SHOWN = 5_000_000
-"""A file is shown so far; all of it is in the work area."""
+"""How many bytes of a file are shown; all of it is in the work area."""
 
 
 def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:

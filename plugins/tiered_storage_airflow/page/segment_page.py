@@ -1,4 +1,4 @@
-"""The page of one remote segment: what it holds, its objects, its indexes, and the run that copied it."""
+"""The page of one remote segment: its content, its objects, its indexes, and the run that copied it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tiered_storage_airflow.rendering import moment, number, size
 
 @dataclass(frozen=True, slots=True)
 class CopyingRun:
-    """A run that copied a segment: its DAG's id and its own, and where its report is."""
+    """A run that copied a segment: the ids of its DAG and of itself, and the path of its report."""
 
     dag_id: str
     run_id: str
@@ -71,7 +71,7 @@ MOST_FILE_BYTES = 8 << 20
 
 
 async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
-    """Return the run, if the work area still tells of it and that is found within SECONDS."""
+    """Return the run if the work area still has it and the search takes less than SECONDS."""
     try:
         async with asyncio.timeout(SECONDS):
             return await service.searching.run(lambda: _search(service.log, segment_id))
@@ -82,7 +82,7 @@ async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
 def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
     wanted = segment_id.encode()
     names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
-    # Exports lie deeper, in folders of their tasks: however many there are, copies come before them.
+    # Exports lie deeper, in folders of their tasks: copies come first, however many exports there are.
     latest_first = sorted(sorted(names, reverse=True), key=lambda name: name.count("/"))
     for name in islice(latest_first, MOST_FILES):
         for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
@@ -93,7 +93,7 @@ def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
 
 
 def _told_by(line: bytes) -> CopyingRun | None:
-    """Return what a line says of the run that holds its lease: the owner's name is both ids."""
+    """Return the run in a line with its lease: the owner's name is both ids."""
     try:
         owner = str(json.loads(line)["lease"]["owner"])
     except (ValueError, KeyError, TypeError):

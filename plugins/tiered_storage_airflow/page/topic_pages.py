@@ -1,4 +1,4 @@
-"""The pages above the partitions: all topics that somebody may see, and the partitions of one."""
+"""The pages above the partitions: all topics that the user may see, and the partitions of one."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tiered_storage_airflow.rendering import number, size
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Where rights come from, and whether `user`, who has `roles`, has any: what to tell who sees no topic.
+    """Where rights come from, and whether `user`, who has `roles`, has any, to explain an empty list of topics.
 
-    `file` is None if the settings name none; it `is_broken` if nobody has a right because it cannot be read.
+    `file` is None if the settings name none; if it `is_broken`, nobody has a right.
     """
 
     file: Path | None
@@ -31,7 +31,7 @@ class Rights:
 
 
 def topics_page(root: str, topics: Sequence[TopicAnswer], rights: Rights) -> str:
-    """Return the page of all topics that somebody may see; if there is none, of why, and of what to do."""
+    """Return the page of all topics that the user may see; if there are none, explain why, and what to do."""
     rows = [
         (link(of_topic(root, each.topic), each.topic), number(len(each.partitions)), _allowed(each), each.topic_id)
         for each in topics
@@ -60,7 +60,7 @@ def _why_none(rights: Rights) -> str:
 
 
 def _grants(rights: Rights) -> list[str]:
-    """Return lines for the file of rights, each of which would let the user see all topics."""
+    """Return lines for the file of rights, each of which would show the user all topics."""
     if rights.has_any:
         return []
     sees_all = {Right.DESCRIBE.value: ["*"]}

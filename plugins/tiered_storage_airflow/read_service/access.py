@@ -1,4 +1,4 @@
-"""One structured line of the log and one set of metrics for each request, written when its answer has ended."""
+"""One structured log line and one set of metrics for each request, written when its response has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger("remote_log.access")
 
 @dataclass(slots=True)
 class Access:
-    """What is known of a request by and by. Offsets are inclusive; `bytes` were sent as the answer's body."""
+    """The data of a request's log line, as they become known. Offsets are inclusive; `bytes`: of the response body."""
 
     user: str | None = None
     topic: str | None = None
@@ -36,7 +36,7 @@ class Access:
     """Whether the topic was one that the user may see."""
 
     def took(self, first_offset: int, last_offset: int, records: int | None) -> None:
-        """Add what was just given away of a partition."""
+        """Add what was just sent of a partition."""
         self.first_offset = first_offset if self.first_offset is None else self.first_offset
         self.last_offset = last_offset
         if records is not None:
@@ -44,22 +44,22 @@ class Access:
 
 
 def access_of(request: Request) -> Access:
-    """Return what is known of `request`."""
+    """Return the log data of `request`."""
     found: Access = request.scope["state"].setdefault(_KEY, Access())
     return found
 
 
 class AccessLog:
-    """The ASGI layer that writes the lines, counts them, and lets nobody keep an answer or guess what it is."""
+    """The ASGI layer that logs and counts requests, and forbids clients to cache responses or guess their type."""
 
     def __init__(self, app: ASGIApp, figures: Metrics, below: str = "") -> None:
-        """Count the routes of `app` as those `below` a path."""
+        """Count the routes of `app` under the path `below`."""
         self._app = app
         self._figures = figures
         self._below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass one request on."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -99,12 +99,12 @@ def _shown(access: Access) -> dict[str, Any]:
 
 
 def plain_text(text: str) -> str:
-    """Return `text` for a line of the log: what a terminal would not show as text is escaped."""
+    """Return `text` for a log line, with everything escaped that a terminal would not show as text."""
     return (text if text.isprintable() else ascii(text)[1:-1])[:MOST_CHARACTERS]
 
 
 class Metrics:
-    """Counts of one process in Prometheus' text form. No label has a topic's name: all who may log in see them."""
+    """Counts of one process in Prometheus' text form. No label has a topic's name: every logged-in user sees them."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -126,11 +126,11 @@ class Metrics:
         )
 
     def answered(self, route: str, status: int, size: int, seconds: float) -> None:
-        """Count an answer; `status` 0 is none."""
+        """Count a response; `status` 0: there was none."""
         self._requests.labels(route, str(status)).inc()
         self._bytes.labels(route).inc(size)
         self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """Return all of them."""
+        """Return all metrics as text."""
         return generate_latest(self._registry)

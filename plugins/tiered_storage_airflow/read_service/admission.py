@@ -1,4 +1,4 @@
-"""Where those come in who want bytes or records: one by one, since to judge a login takes time of the event loop."""
+"""Admit requests for bytes or records one by one, since checking a login takes time of the event loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SECONDS_BETWEEN = 0.05
 
 
 class Admission:
-    """Whose credentials were good before does not wait after those that nobody knows yet. For one event loop."""
+    """Requests with credentials that were valid before do not queue behind unknown ones. For one event loop."""
 
     def __init__(self, short: ShortCalls) -> None:
-        """Let them in with pauses while there are `short` calls."""
+        """Admit requests with pauses while there are `short` calls."""
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._friends = FairQueue(1, short, SECONDS_BETWEEN)
         self._strangers = FairQueue(1, short, SECONDS_BETWEEN)
 
     async def wait(self, request: Request) -> None:
-        """Return when it is the turn of `request`. Raises ProblemError (429) if too many strangers wait already."""
+        """Return when it is the turn of `request`. Raises ProblemError (429) if too many unknown ones wait already."""
         credentials = _credentials(request)
         if credentials is None:
             return  # refused by whoever judges logins, at no cost
@@ -41,7 +41,7 @@ class Admission:
         await self._strangers.take()
 
     def know(self, request: Request) -> None:
-        """Remember that the credentials of `request` were good; that is no login, they are judged each time."""
+        """Remember that the credentials of `request` were valid; this is not a login, they are checked each time."""
         credentials = _credentials(request)
         if credentials is not None:
             self._known[credentials] = None
@@ -55,10 +55,10 @@ def _credentials(request: Request) -> bytes | None:
 
 
 class ShortCalls:
-    """Counts the calls under way that are soon done, and tells when there are none. For one event loop.
+    """Counts the short calls under way, and reports when there are none. For one event loop.
 
-    A call that takes longer than `seconds`, as one that waits for a slow store, is none of them any more. Else it
-    counts for some `seconds_after` its end: where one came, the next comes soon.
+    A call that takes longer than `seconds`, such as one that waits for a slow store, no longer counts. Otherwise it
+    counts until `seconds_after` its end: the next call often comes soon.
     """
 
     def __init__(self, seconds: float = 0.05, seconds_after: float = 0.003) -> None:
@@ -69,7 +69,7 @@ class ShortCalls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Be one of them."""
+        """Count as one during the `with` block."""
         call = object()
         self._under_way.add(call)
         loop = asyncio.get_running_loop()
@@ -90,15 +90,15 @@ class ShortCalls:
         return bool(self._under_way)
 
     def when_none(self, told: Callable[[], None]) -> None:
-        """From now on call `told` whenever there are none any more."""
+        """From now on, call `told` whenever no calls are left."""
         self._told.append(told)
 
 
 class FairQueue:
-    """Lets `most` go on in one turn of the event loop, in the order in which they came. For one event loop.
+    """Admits `most` waiters per turn of the event loop, first come, first served. For one event loop.
 
-    While there are `short` calls a turn begins only `patience` seconds after the one before: those come first, and
-    however many they are, nobody waits for ever.
+    While there are `short` calls, a turn begins only `patience` seconds after the one before: short calls have
+    priority, but nobody waits for ever.
     """
 
     def __init__(self, most: int, short: ShortCalls, patience: float) -> None:
@@ -114,11 +114,11 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their turn."""
+        """How many waiters there are."""
         return len(self._waiting)
 
     async def take(self) -> None:
-        """Return when it is one's turn."""
+        """Return when it is the caller's turn."""
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._plan_next(loop)

@@ -1,8 +1,8 @@
-"""Who asks: what Airflow's auth manager says of the token or the cookie of a request.
+"""Identify the user of a request: Airflow's auth manager checks its token or cookie.
 
-Auth managers have users of their own. All give a name; of roles the simple one gives `role`, Flask AppBuilder's (FAB)
-`roles`, objects with a name, and Amazon's `groups`. Where an auth manager gives none of these, as Keycloak's, rights
-can only be given to users.
+Auth managers have their own user classes. All give a name; for roles the simple one gives `role`, Flask AppBuilder's
+(FAB) `roles`, objects with a name, and Amazon's `groups`. If an auth manager gives none of these, such as Keycloak's,
+rights can only be given to users.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody who is logged in, and the token that proves it (None: Airflow asked for none)."""
+    """A logged-in user, and the token that proves it (None: Airflow required none)."""
 
     name: str
     roles: frozenset[str]
@@ -34,14 +34,14 @@ class Visitor:
 async def visitor_of(
     request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
 ) -> Visitor:
-    """Return who asks. Raises ProblemError (401) if nobody is logged in, or the token is expired or none of ours."""
+    """Return the user. Raises ProblemError (401) if there is no login, or the token is expired or not Airflow's."""
     visitor = await _judged(get_user(request, None, bearer), _token(request, bearer))
     access_of(request).user = visitor.name
     return visitor
 
 
 async def judged_again(visitor: Visitor) -> Visitor:
-    """Return who `visitor` is by now, with today's roles.
+    """Return `visitor` with the present roles.
 
     Raises ProblemError (401) if the token has expired or was revoked since, or the user was removed or deactivated.
     """
@@ -69,7 +69,7 @@ def _not_logged_in(why: str) -> ProblemError:
 
 
 def _token(request: Request, bearer: HTTPAuthorizationCredentials | None) -> str | None:
-    """Return the token by which Airflow's get_user judges a request: a bearer's comes before the cookie's."""
+    """Return the token that Airflow's get_user checks: a bearer's comes before the cookie's."""
     if bearer is not None and bearer.scheme.lower() == "bearer":
         return bearer.credentials
     return request.cookies.get(COOKIE_NAME_JWT_TOKEN)

@@ -1,4 +1,4 @@
-"""From the names in a request to a partition that its sender may see."""
+"""Resolve the names in a request to a partition that the user may see."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TopicIdQuery = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A partition that was asked for by somebody who may: who, and by which right."""
+    """A requested partition that the user has a right on: the user, and the right."""
 
     service: OpenService
     partition: TopicIdPartition
@@ -50,7 +50,7 @@ class Asked:
 
 
 async def ensure_right(service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:
-    """Raise ProblemError: 404 where the visitor may not know of the topic, 403 where they may only describe it."""
+    """Raise ProblemError: 404 if the user may not see the topic, 403 if they may only describe it."""
     rights = await service.rights_now()
     if not rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic):
         raise no_topic(topic)
@@ -59,12 +59,12 @@ async def ensure_right(service: OpenService, visitor: Visitor, right: Right, top
 
 
 def no_topic(topic: str) -> ProblemError:
-    """Return what is said of a topic that is not there, and in the same words of one that is nobody's business."""
+    """Return the same error for a missing topic and for one that the user may not see."""
     return not_found(f"there is no topic {topic!r} that you may see")
 
 
 def asked(right: Right) -> Callable[..., object]:
-    """Return the dependency that finds the partition of a route, for those who have `right` on its topic."""
+    """Return the dependency that finds the partition of a route, for users with `right` on its topic."""
 
     async def find(
         request: Request,
@@ -91,12 +91,12 @@ ReadDep = Annotated[Asked, Depends(asked(Right.READ))]
 
 
 async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
-    """Return all partitions, remote and local, as they were a moment ago."""
+    """Return all partitions, remote and local, as of a moment ago."""
     return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
 
 
 def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
-    """Return all partitions, remote and local; a local tier that cannot be read adds none."""
+    """Return all partitions, remote and local; an unreadable local tier adds none."""
     found = set(log.segments.list_partitions())
     if log.settings.log_dirs:
         with suppress(TieredStorageError, OSError):
@@ -150,7 +150,7 @@ async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadat
 
 
 async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
-    """Return a segment that readers may see. Raises ProblemError: 404, 409 before its copy has ended, 410 deleted."""
+    """Return a visible segment. Raises ProblemError: 404, 409 before its copy has ended, 410 deleted."""
     segment = await find_segment(asked, segment_id)
     state = await asked.service.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
     if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):

@@ -1,9 +1,9 @@
-"""The one form in which the service says what went wrong, and which status each error of the library becomes.
+"""The form of the service's errors, and the HTTP status of each error of the library.
 
     {"title": "OffsetOutOfRange", "status": 416, "detail": "orders-0: offset 90 is …", "retriable": false, …}
 
-as application/problem+json (RFC 9457). 416 is for an offset outside of what a partition has, and for nothing else but
-byte ranges: a client that begins again because of it must not do so because an object is lost.
+as application/problem+json (RFC 9457). 416 is only for an offset outside of a partition's range, and for byte ranges: a
+client may start over after it, and must not do so because an object is lost.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _STATUS: tuple[tuple[type[errors.TieredStorageError], int], ...] = (
     (errors.DivergingEpochError, 409),
     (errors.DeletionRefusedError, 403),
 )
-"""By class; all others are 503 where they are retriable, and else 502."""
+"""By class; all others are 503 if retriable, and else 502."""
 
 
 @dataclass(eq=False)
 class ProblemError(Exception):
-    """Ends a request with this answer."""
+    """Ends a request with this response."""
 
     status: int
     title: str
@@ -44,7 +44,7 @@ class ProblemError(Exception):
     more: Mapping[str, object] = field(default_factory=dict)
 
     def response(self) -> JSONResponse:
-        """Return it as an answer."""
+        """Return it as a response."""
         content = {
             "title": self.title,
             "status": self.status,
@@ -56,10 +56,10 @@ class ProblemError(Exception):
 
 
 def problem_of(error: errors.TieredStorageError) -> ProblemError:
-    """Return what `error` is to a client."""
+    """Return the client's view of `error`."""
     title = title_of(error)
     if isinstance(error, errors.ConfigurationError) and not isinstance(error, errors.UnsupportedTopicError):
-        # Its message may name other topics, files and hosts: it is for those who run the service.
+        # Its message may name other topics, files and hosts: it is only for the service's operators.
         return ProblemError(502, "Misconfigured", "the service cannot work as it is set up; its log says why")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503 if error.retriable else 502)
     more: dict[str, object] = {}
@@ -74,17 +74,17 @@ def problem_of(error: errors.TieredStorageError) -> ProblemError:
 
 
 def title_of(error: errors.TieredStorageError) -> str:
-    """Return what `error` is called in answers."""
+    """Return the name of `error` in responses."""
     return type(error).__name__.removesuffix("Error")
 
 
 def busy(what: str) -> ProblemError:
-    """Return that there is no room for the request now."""
+    """Return the error for a lack of room."""
     return ProblemError(429, "Busy", f"{what}; come again", True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def too_late(seconds: float) -> ProblemError:
-    """Return that nothing came of a request within `seconds`."""
+    """Return the error for a request without a response within `seconds`."""
     detail = (
         f"no answer came within {seconds:g} s: the store, the metadata or a disk hangs or is slow; 'tiered-storage "
         "doctor' looks at each; come again"
@@ -93,12 +93,12 @@ def too_late(seconds: float) -> ProblemError:
 
 
 def not_found(detail: str) -> ProblemError:
-    """Return that there is no such thing, or that it is nobody's business here whether there is."""
+    """Return the error for something that does not exist, or that the user may not know of."""
     return ProblemError(404, "NotFound", detail)
 
 
 def plain(status: int, detail: str, headers: Mapping[str, str] | None = None) -> ProblemError:
-    """Return a problem that is called by the name of its status."""
+    """Return a problem named after its status."""
     try:
         title = HTTPStatus(status).phrase.replace(" ", "")
     except ValueError:

@@ -20,9 +20,9 @@ from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.remote_log.read.read_values import FetchedBatches, aborted_rows
 
 USUAL_BYTES = 4 << 20
-"""A batch that becomes no more than this is decoded as it comes."""
+"""A batch that decompresses to at most this is decoded at once."""
 MOST_BYTES = 64 << 20
-"""One that becomes more waits for one of few places, and one that becomes more than this is refused."""
+"""A larger one waits for one of few places; one that decompresses to more than this is refused."""
 MOST_ROWS = 4096
 PIECE_BYTES = 256 << 10
 
@@ -32,7 +32,7 @@ _ARROW_COLUMNS = (*_JSON_COLUMNS, "producer_id", "producer_epoch", "sequence", "
 
 
 class Form(StrEnum):
-    """How records are given."""
+    """The formats of records."""
 
     JSON = "json"
     ARROW = "arrow"
@@ -40,7 +40,7 @@ class Form(StrEnum):
 
     @property
     def media_type(self) -> str:
-        """What an answer of this form says that it is."""
+        """The media type of a response in this form."""
         return _MEDIA_TYPES[self]
 
 
@@ -52,10 +52,10 @@ _MEDIA_TYPES = {
 
 
 def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompressed: int) -> Iterator[pa.RecordBatch]:
-    """Yield the records of `fetched` that count, from `first_offset` on, about PIECE_BYTES at a time.
+    """Yield the valid records of `fetched`, from `first_offset` on, about PIECE_BYTES at a time.
 
-    Kafka's own markers and aborted records are left out. Raises CorruptRecordError, also for a batch that would become
-    more than `most_decompressed` bytes.
+    Kafka's own markers and aborted records are left out. Raises CorruptRecordError, also for a batch that would
+    decompress to more than `most_decompressed` bytes.
     """
     within = RecordRange(max(first_offset, fetched.start_offset), fetched.end_offset, with_control=False)
     columns = _JSON_COLUMNS if form is Form.JSON else _ARROW_COLUMNS
@@ -75,7 +75,7 @@ def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompr
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes:
-    """Return the rows of `batch`, a line each."""
+    """Return the rows of `batch`, one per line."""
     columns = [
         (column.cast(pa.int64()) if name == "timestamp" else column).to_pylist()
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -102,20 +102,20 @@ def arrow_message(batch: pa.RecordBatch) -> bytes:
 
 
 def arrow_begin() -> bytes:
-    """Return what an Arrow stream begins with: its schema."""
+    """Return the beginning of an Arrow stream: its schema."""
     return bytes(ColumnDecoder("no segment", _ARROW_COLUMNS).schema.serialize())
 
 
 def arrow_end() -> bytes:
-    """Return what an Arrow stream ends with."""
+    """Return the end of an Arrow stream."""
     return _END_OF_STREAM
 
 
 def fitting(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> tuple[FetchedBatches, int]:
-    """Return the batches of `fetched` that fit into `most_bytes`, and how many bytes that is.
+    """Return the batches of `fetched` that fit into `most_bytes`, and their size in bytes.
 
-    Only those with records that count do: no markers, nothing aborted. Where `at_least_one` is wanted, the first of
-    them is there in any case (KIP-74).
+    Only those with valid records: no markers, nothing aborted. With `at_least_one`, the first of them is always
+    included (KIP-74).
     """
     table = fetched.table
     counts = ~aborted_rows(table, fetched.aborted) & (table.attributes & CONTROL_BIT == 0)

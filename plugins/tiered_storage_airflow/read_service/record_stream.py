@@ -1,4 +1,4 @@
-"""The records of a partition from an offset on, in one of their forms, piece by piece."""
+"""The records of a partition from an offset on, in one of the forms, piece by piece."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Piece = TypeVar("Piece")
 class RecordStream:
     """At most `most_records` records, from about `most_bytes` of `batches`.
 
-    Batches are given whole, so that their number of records does not count.
+    Raw batches are returned whole; their number of records does not count.
     """
 
     batches: AsyncGenerator[FetchedBatches, None]
@@ -34,7 +34,7 @@ class RecordStream:
     access: Access
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Return the pieces of an answer."""
+        """Return the pieces of a response."""
         return self._batches() if self.form is Form.BATCHES else self._records()
 
     async def _batches(self) -> AsyncGenerator[bytes, None]:
@@ -45,7 +45,7 @@ class RecordStream:
 
     async def _records(self) -> AsyncGenerator[bytes, None]:
         is_arrow = self.form is Form.ARROW
-        # It goes out with the first records, so that what is wrong with them can still be answered.
+        # It is sent with the first records, so that an error in them can still become a response.
         begin = await self.service.moving.run(record_forms.arrow_begin) if is_arrow else b""
         encode = record_forms.arrow_message if is_arrow else record_forms.json_lines
         async with aclosing(self.encoded(encode)) as pieces:
@@ -56,7 +56,7 @@ class RecordStream:
             yield begin + record_forms.arrow_end()
 
     async def encoded(self, encode: Callable[[pa.RecordBatch], Piece]) -> AsyncGenerator[Piece, None]:
-        """Yield the records as `encode` makes them, which a thread calls, some at a time."""
+        """Yield the records encoded by `encode`, some at a time, on a thread."""
         left = self.most_records
         async with aclosing(self._parts()) as parts:
             async for part in parts:
@@ -90,7 +90,7 @@ class RecordStream:
                 reached, most = last + 1, most - count
                 yield piece, count
         except CorruptRecordError:
-            # Too large for that, or really broken: decoding it again, where there is room for it, tells.
+            # Too large for that, or really corrupt: decoding it again, with enough room, shows which.
             async with self.service.room_for_a_large_batch():
                 large = record_forms.decoded(self.form, fetched, reached, record_forms.MOST_BYTES)
                 async for piece, _, count in self._decoded(large, most, encode):

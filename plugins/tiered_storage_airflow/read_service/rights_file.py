@@ -1,4 +1,4 @@
-"""The rights that hold now: those of the file that the settings name, read again when it changes."""
+"""The present rights: those in the file that the settings name, read again when it changes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _Stamp = tuple[int, ...]
 
 
 class RightsFile:
-    """One file of rights; of a broken one, or of none, nobody has any."""
+    """One file of rights; a missing or invalid one grants nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        """The file; None: the settings name none."""
+        """The file; None if the settings name none."""
         self._stamp: _Stamp | None = None
         self._rights = NO_RIGHTS
         self.problem: str | None = None
-        """Why nobody has any rights, for those who run the service; None: that is not so."""
+        """Why nobody has any rights, for the service's operators; None if the file is valid."""
         if path is None:
             self._deny("read.service.rights.file names no file")
 
     def current(self) -> ReadRights:
-        """Return what is allowed now."""
+        """Return the present rights."""
         if self.path is None:
             return NO_RIGHTS
         try:
@@ -41,7 +41,7 @@ class RightsFile:
         return self._rights
 
     def _read(self, path: Path) -> bool:
-        """Read the file; return whether that was all there is to be known of it as it stands."""
+        """Read the file; return whether it needs no further reading until it changes."""
         try:
             self._rights = load_read_rights(path)
         except ConfigurationError as error:

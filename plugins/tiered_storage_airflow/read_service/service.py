@@ -1,4 +1,4 @@
-"""What the routes work with: the remote log, opened once a process, its threads, its places and the rights."""
+"""What the routes use: the remote log, opened once per process, its threads, its places and the rights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
 
 SECONDS_TO_ANSWER = 60.0
-"""How long an answer may take to begin, and each of its pieces to come."""
+"""How long, in seconds, a response may take to begin, and each of its pieces to come."""
 MOST_WAITING_CALLS = 1000
 MOST_SEARCHES = 8
 REPORT_THREADS = 2
@@ -37,25 +37,25 @@ MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
-"""How long rights hold that were looked at: a look in a thread may wait long while others make records into JSON."""
+"""How long, in seconds, checked rights are valid: a check in a thread may wait long for others that encode JSON."""
 SECONDS_BETWEEN_SENDS = 0.002
 SECONDS_BETWEEN_LOOKS = 10.0
-"""How often metadata and store are compared: metadata that other ones replaced are read no longer than that."""
+"""How often, in seconds, metadata and store are compared: replaced metadata are read no longer than that."""
 
 _T = TypeVar("_T")
 
 
 class SingleFlight(Generic[_T]):
-    """Looks at most once at a time, and again only after `seconds`; what fails is not kept. For one event loop."""
+    """Makes one call at a time, and the next only after `seconds`; failures are not cached. For one event loop."""
 
     def __init__(self, seconds: float) -> None:
-        """Keep what is seen for so long."""
+        """Cache results for that long."""
         self._seconds = seconds
         self._begun = 0.0
         self._look: asyncio.Future[_T] | None = None
 
     async def get(self, look: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `look` returns, or returned. Raises what it raises."""
+        """Return the cached result of `look`, or a new one. Raises what it raises."""
         now = asyncio.get_running_loop().time()
         if self._look is None or self._is_over(self._look, now):
             self._begun = now
@@ -70,7 +70,7 @@ class SingleFlight(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One thing that the service needs, and whether it has it."""
+    """One requirement of the service, and whether it is met."""
 
     name: str
     ok: bool
@@ -79,48 +79,48 @@ class HealthCheck:
 
 @dataclass(slots=True)
 class OpenService:
-    """A remote log that is open, and what bounds the work on it."""
+    """An open remote log, and the limits on the work with it."""
 
     log: RemoteLogManager
     rights: RightsFile
     reading_rights: BoundedThreads
-    """One thread: what hangs holds up nothing else."""
+    """One thread: a call that hangs delays nothing else."""
     moving: BoundedThreads
-    """For records that become JSON or Arrow."""
+    """For encoding records as JSON or Arrow."""
     asking: BoundedThreads
-    """For metadata, so that they never wait behind bytes."""
+    """For metadata, so that they never wait for bytes."""
     most_streams: int
     stalled_after_seconds: float
     seconds_to_answer: float
-    """How long each piece of an answer may take to come."""
+    """How long, in seconds, each piece of a response may take to come."""
     figures: Metrics
     tiers: Tiers
     large: asyncio.Semaphore
-    """For records that take much memory once they are decompressed; who holds it may have one such batch."""
+    """For records that take much memory decompressed; the holder may have one such batch."""
     looking: Mapping[str, BoundedThreads]
-    """A thread for each thing that is looked at while requests go on: what hangs holds up nothing else."""
+    """A thread for each kind of background check: one that hangs delays nothing else."""
     searching: BoundedThreads
-    """For what may take long, as finding the run that copied a segment."""
+    """For slow searches, such as for the run that copied a segment."""
     sending: FairQueue
-    """For each piece that goes out."""
+    """For each piece that is sent."""
     streams: int = 0
     seen_rights: SingleFlight[ReadRights] = field(default_factory=lambda: SingleFlight(SECONDS_OF_RIGHTS))
     seen_health: SingleFlight[list[HealthCheck]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     seen_remote: SingleFlight[Sequence[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    """Those that are or were remote."""
+    """The partitions that are or were remote."""
     seen_partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    """All that there are: where local logs are read too, looking at them takes its time."""
+    """All partitions, including local ones, which takes longer."""
     unreadable: RemoteMetadataError | None = None
-    """Why the metadata are not read any more."""
+    """Why the metadata are no longer read."""
     look: asyncio.Task[None] | None = None
     looked_at: float = field(default_factory=time.monotonic)
-    """When metadata and store were compared last, for the first time by opening them."""
+    """When metadata and store were last compared; opening them was the first time."""
 
     @classmethod
     def of(
         cls, settings: Settings, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float
     ) -> Self:
-        """Make the threads that `settings` allow."""
+        """Create the threads that `settings` allow."""
         threads = settings.read_service_threads
         moving = BoundedThreads("moving", threads, settings.read_service_max_streams)
         asking = BoundedThreads("asking", threads, MOST_WAITING_CALLS)
@@ -142,9 +142,9 @@ class OpenService:
         )
 
     def ensure_readable(self) -> None:
-        """Raise what the last look found wrong with metadata and store, and begin the next one if it is due.
+        """Raise what the last comparison of metadata and store found, and begin the next one if it is due.
 
-        No request waits for a look: the store may hang. Raises OutdatedMetadataError and StoreMismatchError.
+        No request waits for it, since the store may hang. Raises OutdatedMetadataError and StoreMismatchError.
         """
         is_due = time.monotonic() > self.looked_at + SECONDS_BETWEEN_LOOKS
         if is_due and (self.look is None or self.look.done()):
@@ -160,15 +160,15 @@ class OpenService:
         except (OutdatedMetadataError, StoreMismatchError) as error:
             self.unreadable = error
         except (TieredStorageError, ProblemError):
-            # Metadata that cannot be asked now: whoever reads is told.
+            # The metadata are out of reach now: readers get the error.
             return
 
     async def rights_now(self) -> ReadRights:
-        """Return what is allowed, or was a second ago."""
+        """Return the rights, at most a second old."""
         return await self.seen_rights.get(lambda: self.reading_rights.run(self.rights.current))
 
     def take_place(self) -> None:
-        """Take a place for an answer with bytes or records. Raises ProblemError (429) if none is free."""
+        """Take a place for a response with bytes or records. Raises ProblemError (429) if none is free."""
         if self.streams >= self.most_streams:
             self.figures.refused.labels("stream").inc()
             raise busy(f"{self.most_streams} answers with bytes or records are going on, as many as are allowed")
@@ -176,7 +176,7 @@ class OpenService:
         self.figures.streams.set(self.streams)
 
     def free_place(self) -> None:
-        """Give the place back."""
+        """Release the place."""
         self.streams -= 1
         self.figures.streams.set(self.streams)
 
@@ -195,7 +195,7 @@ class OpenService:
             self.large.release()
 
     def close(self) -> None:
-        """Let all threads end, then close the remote log."""
+        """End all threads, then close the remote log."""
         self.tiers.close()
         for threads in (self.reading_rights, self.moving, self.asking, self.searching, *self.looking.values()):
             threads.close()
@@ -208,9 +208,9 @@ class ReadService:
     def __init__(
         self, open_log: Callable[[], RemoteLogManager] | None = None, seconds_to_answer: float = SECONDS_TO_ANSWER
     ) -> None:
-        """Open it by `open_log`, or else as the settings and Airflow's connection say.
+        """Open it with `open_log`, or else by the settings and Airflow's connection.
 
-        Each answer has `seconds_to_answer` to begin; where remote.fetch.max.wait.ms allows more, twice that.
+        Each response has `seconds_to_answer` to begin; if remote.fetch.max.wait.ms is longer, twice that.
         """
         self._open_log = open_log or _open_by_hook
         self.seconds_to_answer = seconds_to_answer
@@ -225,9 +225,9 @@ class ReadService:
         self.admission = Admission(self.short_calls)
 
     async def opened(self) -> OpenService:
-        """Return what is open. Raises what opening raises, to all who wait for it; the next request tries again.
+        """Return the open service. Raises what opening raises, to all who wait for it; the next request tries again.
 
-        Raises OutdatedMetadataError and StoreMismatchError once other metadata have taken the place of what is open.
+        Raises OutdatedMetadataError and StoreMismatchError once other metadata have replaced the open ones.
         """
         if self._opened is not None:
             self._opened.ensure_readable()
@@ -240,7 +240,7 @@ class ReadService:
         log = self._open_log()
         seconds = max(self.seconds_to_answer, 2 * log.settings.remote_fetch_max_wait_ms / 1000)
         opened = OpenService.of(log.settings, log, self.figures, self.short_calls, seconds)
-        # Opening may hang: only what takes no time holds the lock that closing waits for.
+        # Opening may hang: the lock that closing waits for is held only briefly.
         with self._lock:
             self.seconds_to_answer = seconds
             self._opened = opened

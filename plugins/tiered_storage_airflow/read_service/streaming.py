@@ -1,7 +1,7 @@
-"""Answers that go out piece by piece: each holds a place, has its first piece before its status, and stands not still.
+"""Responses in pieces: each holds a place, has its first piece before its status is sent, and must not stall.
 
-What goes wrong before the first piece is an answer of its own. After it the connection is broken off, so that nobody
-takes a part for the whole: also if a piece does not come in time, and if the login or the right to read has ended.
+An error before the first piece becomes a response of its own. After it the connection is aborted, so that nobody takes
+a part for the whole: also if a piece does not come in time, and if the login or the right to read has ended.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tiered_storage_airflow.read_service.service import OpenService
 _log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 5.0
-"""How often a long answer looks whether its reader is still logged in and still has the right."""
+"""How often, in seconds, a long response checks that its reader is still logged in and has the right."""
 SEND_BYTES = 64 << 10
-"""So much is handed on at once: who takes this much in its time does not stand still."""
+"""The size of one write: a client that takes this much in time is not stalled."""
 
 
 class BrokenOffError(BaseException):
-    """An answer that cannot be ended as it was begun; the client finds its connection closed.
+    """A response that cannot be completed; the client finds its connection closed.
 
-    No Exception: the layers around (starlette's BaseHTTPMiddleware) keep those of an answer that has begun to
-    themselves, and end it as if it were whole.
+    Not an Exception: the outer layers (starlette's BaseHTTPMiddleware) swallow those of a started response, and end it
+    as if it were complete.
     """
 
 
 class _Unsendable:
-    """A body that nobody can send: it makes the outermost layer, which holds the connection, fail and close it."""
+    """A body that cannot be sent: it makes the outermost layer, which holds the connection, fail and close it."""
 
 
 class PiecesResponse(Response):
-    """An answer made of pieces, in a place of the service that it takes when it begins."""
+    """A response made of pieces, in a place of the service that it takes when it begins."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class PiecesResponse(Response):
         self.status_code = status_code
         self.media_type = media_type
         self.background = None
-        # Airflow compresses what names no encoding, which would hold pieces back and change what ranges mean.
+        # Airflow compresses responses without an encoding, which would delay pieces and change what ranges mean.
         self.init_headers({"content-encoding": "identity", **headers})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Set `headers` and no length: what has one names it itself."""
+        """Set `headers` without a default length."""
         named = {**(headers or {}), "content-type": str(self.media_type)}
         self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
 
@@ -73,7 +73,7 @@ class PiecesResponse(Response):
         try:
             await self._send_while_there(receive, send)
         finally:
-            # Before it nothing may wait: where the request was cancelled each wait ends at once.
+            # Nothing may wait before it: in a cancelled request each wait ends at once.
             self._service.free_place()
 
     async def _send_while_there(self, receive: Receive, send: Send) -> None:
@@ -103,7 +103,7 @@ class PiecesResponse(Response):
     async def _send_piece(self, send: Send, piece: memoryview) -> None:
         try:
             for position in range(0, len(piece), SEND_BYTES):
-                # A connection that takes all at once never waits: who asks for metadata is to have a turn in between.
+                # A connection that takes everything at once never waits: requests for metadata need a turn in between.
                 await self._service.sending.take()
                 await self._look_at_the_right(send)
                 async with asyncio.timeout(self._service.stalled_after_seconds):
@@ -133,7 +133,7 @@ class PiecesResponse(Response):
             raise await self._broken_off(send, error, "what follows cannot be had") from error
 
     async def _broken_off(self, send: Send, error: Exception, why: str) -> BrokenOffError:
-        """Break the connection off; return what to raise."""
+        """Abort the connection; return the exception to raise."""
         name = type(error).__name__
         name, said = (error.title, error.detail) if isinstance(error, ProblemError) else (name, str(error) or name)
         self._service.figures.given_up.labels(name).inc()

@@ -1,4 +1,4 @@
-"""Threads for work that waits on disks and stores: so many at once, and so many more in the queue."""
+"""Threads for work that waits for disks and stores, with a bounded queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class BoundedThreads:
-    """Runs calls in threads of its own, which do not keep the process from ending while they hang."""
+    """Runs calls in its own daemon threads, so that a call that hangs does not keep the process alive."""
 
     def __init__(self, name: str, threads: int, most_waiting: int) -> None:
         """Let at most `most_waiting` calls wait for one of the `threads`."""
@@ -41,5 +41,5 @@ class BoundedThreads:
             raise
 
     def close(self) -> None:
-        """Refuse what waits; what runs ends by itself."""
+        """Refuse waiting calls; running ones complete."""
         self._pool.close()

@@ -1,7 +1,7 @@
-"""What the routes ask of a partition's two tiers: the library's reader, and a local tier that may be out of sight.
+"""The routes' access to a partition's two tiers: the library's reader, and a local tier that may be unreadable.
 
-A local tier that cannot be read (a broker has its directory, or it is not mounted here) hides nothing remote. But an
-offset that only it could have is then not out of range: nobody knows, and the answer is the error that hides it.
+An unreadable local tier (a broker has its directory, or it is not mounted here) does not hide remote data. But an
+offset that only it could have is then not out of range: the response is the error of the local tier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 @dataclass(frozen=True, slots=True)
 class ReadableRange:
-    """What a reader is given of a partition that was seen as `view`: from `start` up to `end`, which is exclusive."""
+    """What a reader gets of a partition seen as `view`: from `start` up to `end`, which is exclusive."""
 
     view: PartitionView
     start: int
@@ -47,7 +47,7 @@ class Tiers:
         return cls(reader)
 
     async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
-        """Return the partition as it is now, or was a moment ago, if it had `offset` then."""
+        """Return the partition as it is now, or was a moment ago if it had `offset` then."""
         return await self.reader.view(partition, offset)
 
     async def readable_range(
@@ -59,16 +59,16 @@ class Tiers:
         timestamp: int | None = None,
         epochs: FetchEpochs = NO_EPOCHS,
     ) -> ReadableRange:
-        """Return what there is to read from an offset, a time (ms) or, without either, the log start.
+        """Return the readable range from an offset, a time (ms) or, without either, the log start.
 
-        Raises OffsetOutOfRangeError if the offset lies outside, LeaderEpochError for `epochs` of other logs, and
-        what hides the local tier if only that might have the first record.
+        Raises OffsetOutOfRangeError if the offset lies outside, LeaderEpochError for `epochs` of other logs, and the
+        error of an unreadable local tier if only that might have the first record.
         """
         view = await self.reader.view(partition, offset, epochs)
         start = view.log_start_offset if offset is None else offset
         if timestamp is not None:
             start = await self.first_at(view, timestamp, isolation)
-            # That was found by another look, which may have been a later one.
+            # Another look found that, maybe a later one.
             view = await self.look(partition, start)
         view.check_range(start)
         view.check_epochs(start, epochs)
@@ -77,7 +77,7 @@ class Tiers:
         return ReadableRange(view, start, await self.end(view, isolation))
 
     async def end(self, view: PartitionView, isolation: Isolation) -> int:
-        """Return the offset after the last one that a reader is given."""
+        """Return the offset after the last readable one."""
         if isolation is Isolation.READ_UNCOMMITTED:
             return view.end_offset(isolation)
         found = await self.offset(view.partition, OffsetSpec.LATEST, isolation, of_what_is_seen=True)
@@ -93,8 +93,8 @@ class Tiers:
     ) -> FoundOffset | None:
         """Return an offset by its name or by a timestamp (ms); None if there is none.
 
-        Raises InvalidLogDirectoryError if what hides the local tier might change the answer, unless asked only
-        `of_what_is_seen`.
+        Raises InvalidLogDirectoryError if an unreadable local tier might change the result, unless `of_what_is_seen` is
+        set.
         """
         return await self.reader.offsets(partition, spec, isolation, of_what_is_seen=of_what_is_seen)
 

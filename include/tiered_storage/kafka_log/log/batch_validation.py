@@ -4,14 +4,14 @@
     header     as many records as offsets, one at least; not a control batch, no delete horizon, and stamped by the
                producer's clock; a producer id comes with an epoch and a sequence number, a transaction with a producer
     records    decompress and decode to the last byte, and their offset deltas are 0, 1, 2, ...
-        times      each timestamp lies within two limits around the log's clock, unless the log stamps the batch
+    times      each timestamp lies within two limits around the log's clock, unless the log stamps the batch
 
-    A wrong largest timestamp in the header is not refused but corrected, as a broker does it.
+A wrong largest timestamp in the header is not refused but corrected, as a broker does it.
 
-    A broker is laxer in some points: it accepts a delete horizon; a batch stamped with append time, as one with create
-    time, if its own clock does not stamp it; gaps or repeats in offset deltas, if there is no codec; a wrong checksum
-    of an lz4 frame; ids below -1, as none; an id without an epoch; a transaction without an id. It is stricter in one:
-    a batch must have base offset 0.
+A broker is laxer in some points: it accepts a delete horizon; a batch stamped with append time, as one with create
+time, if its own clock does not stamp it; gaps or repeats in offset deltas, if there is no codec; a wrong checksum of an
+lz4 frame; ids below -1, as none; an id without an epoch; a transaction without an id. It is stricter in one: a batch
+must have base offset 0.
 
 Source: LogValidator and UnifiedLog of released Kafka 4.x; KIP-32, KIP-937 (limits of timestamps), KIP-1030 (their
 defaults).

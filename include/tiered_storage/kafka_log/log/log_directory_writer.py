@@ -3,11 +3,11 @@
     .lock                                held from the beginning to the end
     meta.properties                      version 1, see meta_properties.py
     {topic}-{partition}/                 see local_log.py
-        replication-offset-checkpoint        at the end, and on request: each log's high watermark
-        recovery-point-offset-checkpoint     likewise: up to where each log is durable, at the end all of it
-        log-start-offset-checkpoint          likewise: each log's start
-                                             (all three keep their entries for partitions that are here but not open,
-                                             such as one without any segment)
+    replication-offset-checkpoint        at the end, and on request: each log's high watermark
+    recovery-point-offset-checkpoint     likewise: up to where each log is durable, at the end all of it
+    log-start-offset-checkpoint          likewise: each log's start
+                                         (all three keep their entries for partitions that are here but not open, such
+                                         as one without any segment)
     .kafka_cleanshutdown                 at the very end: {"version":0,"brokerEpoch":-1}; a broker that finds it skips
                                          recovery and removes it; we do so when all logs are open
 

@@ -1,6 +1,6 @@
 """The deep audit of one remote segment: read everything back and check it.
 
-        data       its CRC-32C is the one computed before sending, and every batch's own checksum is right; offsets
+    data       its CRC-32C is the one computed before sending, and every batch's own checksum is right; offsets
                rise, and the leader epochs are those of the segment
     bundle     its CRC-32C, and each section's; Kafka's indexes, the remote index trio and the transaction index agree
                with the batches, the producer snapshot can be read, the leader epochs are the segment's

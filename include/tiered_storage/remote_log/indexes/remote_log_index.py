@@ -7,7 +7,7 @@ A chunk is a run of whole batches. `remoteLogIndex` is a run of entries, one for
     crc               uint32   CRC-32 (that of zlib) from first offset to the end of the entry
     first offset      int64    of the chunk's first batch
     last offset       int64    of its last batch, inclusive
-        first timestamp   int64    ms; the smallest in the headers of its batches, -1: a header has none
+    first timestamp   int64    ms; the smallest in the headers of its batches, -1: a header has none
     last timestamp    int64    ms; the largest of all its records, -1: none
     data length       int32    bytes of the chunk in the store
     rdi length        int16    bytes of the rdi

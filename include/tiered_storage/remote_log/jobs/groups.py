@@ -2,10 +2,10 @@
 
 Each try of a run has a folder of its own in the work area:
 
-        job.json              JobDescription, or a subclass: the number of groups; neither the store nor secrets
-        tasks-{group}.jsonl   a line per piece of work; all of a partition is in one group, in order
-        begun-{group}-{id}    empty: a worker has begun the group, so no second one may
-        result-{group}.jsonl  a line per finished piece, rewritten now and then while the group is worked on
+    job.json              JobDescription, or a subclass: the number of groups; neither the store nor secrets
+    tasks-{group}.jsonl   a line per piece of work; all of a partition is in one group, in order
+    begun-{group}-{id}    empty: a worker has begun the group, so no second one may
+    result-{group}.jsonl  a line per finished piece, rewritten now and then while the group is worked on
 
 and the progress of each group (progress.py).
 

@@ -1,8 +1,8 @@
-"""Which transactions with records in a range were aborted, from the transaction indexes of both tiers.
+"""Find the aborted transactions with records in a range, from the transaction indexes of both tiers.
 
-An abort stands in the index of the segment that holds its marker, which may be a later one than the records'. So the
-segments behind are asked too, until one's index, or the producers at its end, tell that nothing of the range is
-undecided any more. Of a segment that a later leader cut off only what lies before is true.
+An abort is in the index of the segment with its marker, which may be later than the records'. So later segments are
+searched too, until an index, or the producers at a segment's end, show that nothing of the range is undecided. If a
+later leader truncated a segment, only the part before counts.
 
 Source: KIP-98; released Kafka.
 """
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSe
 
 
 class AbortedTransactionSearch:
-    """Searches the transaction indexes of both tiers; remote ones are kept by `chunks`."""
+    """Searches the transaction indexes of both tiers; `chunks` caches remote ones."""
 
     def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool) -> None:
         self._chunks = chunks
@@ -38,8 +38,8 @@ class AbortedTransactionSearch:
     ) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions with records in [`start_offset`, `end_offset`), by their first offsets.
 
-        `table` has the headers of the batches there: if none is transactional nothing is looked up. Raises
-        CorruptIndexError for a broken index: what was aborted is never guessed. RemoteStorageError, ReadRefusedError.
+        `table` has the headers of the batches there: if none is transactional, no index is read. Raises
+        CorruptIndexError for a corrupt index (aborts are never guessed), RemoteStorageError, ReadRefusedError.
         """
         is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
         if not is_data.any():
@@ -59,11 +59,11 @@ class AbortedTransactionSearch:
         return tuple(sorted(found, key=lambda each: (each.first_offset, each.last_offset)))
 
     async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
-        """Return `view` with the end of what is decided by what it shows, where that matters.
+        """Return `view` with the end of what is decided by its segments, where that matters.
 
-        A local log whose last stable offset lies after the remote tier has decided all of that. Else transactions may
-        end after it, if nobody sees it: what they wrote is not given to read_committed readers. Raises
-        RemoteStorageError, ReadRefusedError.
+        A local log whose last stable offset lies after the remote tier has decided all of that. Otherwise transactions
+        may end later, unseen: read_committed readers do not get their records. Raises RemoteStorageError,
+        ReadRefusedError.
         """
         is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
         if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
@@ -74,8 +74,8 @@ class AbortedTransactionSearch:
     async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
         """Return the first offset of the earliest transaction that is open where the remote tier ends, or that end.
 
-        The producers at a segment's end tell it. Where they are not known, or the segment was cut, its batches are
-        read; a transaction that was open before those counts as open to the end.
+        The producers at a segment's end show it. If they are unknown, or the segment was truncated, its batches are
+        read; a transaction that was open before them counts as open to the end.
         """
         opened = OpenTransactions({})
         unknown: list[CoveredRange] = []
@@ -119,7 +119,7 @@ class AbortedTransactionSearch:
 
 
 def _read_local(segment: LocalSegment) -> SegmentTransactions | None:
-    """Return what a local segment tells; None if it is gone."""
+    """Return the transactions of a local segment; None if it is gone."""
     opened = open_segment(segment.location)
     index = opened.transaction_index.read() or TransactionIndex(segment.base_offset)
     undecided_from = None

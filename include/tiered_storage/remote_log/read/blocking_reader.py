@@ -1,4 +1,4 @@
-"""RemoteLogReader without asyncio: plain calls and iterators, over an event loop in a thread of its own."""
+"""RemoteLogReader without asyncio: plain calls and iterators, over an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Result = TypeVar("Result")
 
 
 class BlockingLogReader:
-    """The same reads as RemoteLogReader, with what each returns and raises; safe from several threads.
+    """The same reads as RemoteLogReader, with the same results and exceptions; thread-safe.
 
-    `close` it, or use it in a `with`: its reader is closed with it. What iterates can be closed before its end; what is
-    on its way ends with it.
+    `close` it, or use it in a `with`: its reader is closed with it. Iterators may be closed early, which cancels their
+    prefetching.
     """
 
     def __init__(self, reader: RemoteLogReader) -> None:
@@ -87,7 +87,7 @@ class BlockingLogReader:
         deadline_ms: int | None = None,
         epochs: FetchEpochs = NO_EPOCHS,
     ) -> Generator[Record, None, None]:
-        """Yield records one by one: without markers, and at READ_COMMITTED without those of aborted transactions."""
+        """Yield records one by one, without markers, and at READ_COMMITTED without those of aborted transactions."""
         for fetched in self.batches(
             partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs
         ):
@@ -124,7 +124,7 @@ class BlockingLogReader:
         return self._run(self._reader.index(partition, segment_id, kind))
 
     def close(self) -> None:
-        """Close the reader and end the thread; a second call does nothing. What still reads gets ConfigurationError."""
+        """Close the reader and end the thread; repeated calls are harmless. Pending reads get ConfigurationError."""
         with self._lock:
             if self._is_closed:
                 return
@@ -167,7 +167,7 @@ class BlockingLogReader:
             self._end(source)
 
     def _end(self, source: AsyncIterator[Any]) -> None:
-        """End what iterates; an iterator that is forgotten may be collected in any thread, also in that of the loop."""
+        """Close an iterator; a forgotten one may be collected in any thread, even that of the loop."""
         with self._lock:
             if self._is_closed:
                 return
@@ -182,7 +182,7 @@ def _closed() -> ConfigurationError:
 
 
 async def _cancel_all() -> None:
-    """Cancel whatever else is done in this event loop, and wait for its end."""
+    """Cancel all other tasks in this event loop, and wait for them."""
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

@@ -1,7 +1,7 @@
-"""RemoteLogReader: everything that is read of a remote log, by offset and by time, from both tiers as one log.
+"""RemoteLogReader: every read of a remote log, by offset and by time, with both tiers as one log.
 
-KIP-405 has this in the broker: local first, remote where that is out of range, remote reads in threads of their own
-after a bounded queue, each request with its own time. Here it is a library: no broker is asked.
+KIP-405 has this in the broker: local first, remote if that is out of range, remote reads in their own threads with a
+bounded queue, each request with its own deadline. Here it is a library: no broker is involved.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 
 
 class RemoteLogReader:
-    """Reads partitions of one remote log. Safe from several threads and event loops; `close` it, or use it in a `with`.
+    """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    Its source, metadata and storage belong to the caller and must stay open for as long.
+    Its source, metadata and storage belong to the caller and must stay open as long.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class RemoteLogReader:
         *,
         local_may_be_hidden: bool = False,
     ) -> None:
-        """Read as `settings` say: pools, quota, cache, read-ahead. `timing` is what time is to it, for tests.
+        """Read as `settings` configure: pools, quota, cache, prefetching. `timing` replaces the clock, for tests.
 
-        With `local_may_be_hidden` a local tier that cannot be read (a broker has its directory, or it is not mounted
-        here) hides nothing remote; what only it might have ends in the InvalidLogDirectoryError that hides it.
+        With `local_may_be_hidden`, a local tier that cannot be read (a broker has its directory, or it is not mounted
+        here) does not hide remote data; a read of what only it might have raises its InvalidLogDirectoryError.
         """
         self._metadata = metadata
         self._settings = settings
@@ -146,21 +146,21 @@ class RemoteLogReader:
 
     @property
     def remote_running(self) -> int:
-        """How many remote reads are being carried out."""
+        """How many remote reads are running."""
         return self._remote_pool.running
 
     @property
     def cached_bytes(self) -> int:
-        """How much of the remote tier is kept in memory."""
+        """How many bytes of the remote tier are cached in memory."""
         return self._cache.held_bytes
 
     async def view(
         self, partition: TopicIdPartition, offset: int | None = None, epochs: FetchEpochs = NO_EPOCHS
     ) -> PartitionView:
-        """Return what there is of a partition, or was when it was looked at last.
+        """Return the present content of a partition, or that of the last look.
 
-        That is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as looking took, if that is
-        more. Where `offset` lies outside of what was seen before, or `epochs` do not fit it, it looks again. Raises
+        The last look is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as it took, if that
+        is more. If `offset` lies outside of it, or `epochs` contradict it, the partition is looked at again. Raises
         ReadTimedOutError.
         """
         deadline = self._deadline(None)
@@ -170,7 +170,7 @@ class RemoteLogReader:
                 seen.check_epochs(offset or 0, epochs)
                 return seen
         except LeaderEpochError:
-            pass  # of a later leader than what was seen, or really not ours: another look tells
+            pass  # of a later leader than known, or really not ours: another look decides
         return await self._views.anew(partition, deadline)
 
     async def offsets(
@@ -192,7 +192,7 @@ class RemoteLogReader:
         try:
             found = await self._find(view, spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
-            # Trimmed or deleted since it was looked at; what is lost is missing after another look too.
+            # Trimmed or deleted since the last look; lost data are missing after another look too.
             view = await self._views.anew(partition, deadline)
             found = await self._find(view, spec, isolation, deadline)
         if not of_what_is_seen and not is_certain(view, spec, found):
@@ -218,9 +218,9 @@ class RemoteLogReader:
         """Yield whole batches from the one with `start_offset` up to `end_offset` (exclusive), or to the end as it is
         when this begins; each offset once.
 
-        `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. What is on its
-        way is bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you
-        leave early. `epochs` are compared before the first batch. Raises OffsetOutOfRangeError (with the range there
+        `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. Prefetching is
+        bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you leave
+        early. `epochs` are compared before the first batch. Raises OffsetOutOfRangeError (with the available range),
         is), LeaderEpochError, RecordsDeletedError if the log start moved past what is being read,
         RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost, RemoteStorageError, ReadRefusedError.
         """
@@ -301,7 +301,7 @@ class RemoteLogReader:
         return await self._chunks.index(segment, kind, self._deadline(None))
 
     def close(self) -> None:
-        """End the threads once they are idle, and let go of the cache; what still reads gets ConfigurationError."""
+        """End the threads once they are idle, and drop the cache; pending reads get ConfigurationError."""
         pools = (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool, self._search_pool)
         for pool in pools:
             pool.close()

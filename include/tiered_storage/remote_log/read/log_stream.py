@@ -1,4 +1,4 @@
-"""One range of one partition, batch by batch through both tiers: local first, remote where that is out of range."""
+"""One range of one partition, batch by batch through both tiers: local first, remote if that is out of range."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Planned:
 class LogStream:
     """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once.
 
-    What a reader has on its way is bounded by `read_ahead_bytes`, and by the chunk that it waits for.
+    It prefetches at most `read_ahead_bytes`, besides the chunk that it waits for.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LogStream:
             self._forget_plan()
 
     async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
-        """Return what there is, with the offset to begin at: what was seen before may be older than that offset."""
+        """Return the view with the offset to begin at; the cached view may be older than that offset."""
         seen = await self._views.get(self._partition, deadline)
         try:
             return await self._checked(seen, deadline)
@@ -175,7 +175,7 @@ class LogStream:
                 raise CorruptRecordError(opened.name, opened.size(), reason)
             return self._read_local(view, following, offset)
         content, table, position = found
-        # Behind the readable end an older replica has what a later leader cut.
+        # After its readable end, an outdated replica has records that a later leader truncated.
         end = self._end if local is None else min(self._end, local.readable_end)
         fetched = _cut(content, table, position, offset, end, Tier.LOCAL, opened.name, is_last=False)
         if not fetched.content and not (local is not None and local.is_compacted):
@@ -209,7 +209,7 @@ class LogStream:
         return _cut(chunk.content, chunk.table, head.entry.position, offset, end, Tier.REMOTE, source)
 
     async def _plan(self, view: PartitionView, deadline: FetchDeadline) -> None:
-        """Begin to fetch the next chunk, and those after it as far as they may be on their way."""
+        """Begin to fetch the next chunk, and later ones within the prefetch limit."""
         self._window = min(2 * self._window, max(self._read_ahead, 1))
         ahead = sum(each.entry.length for each in self._planned)
         while not self._planned or (ahead < self._window and self._planned_up_to < self._end):
@@ -256,9 +256,9 @@ def _cut(
     *,
     is_last: bool = True,
 ) -> FetchedBatches:
-    """Return the batches that have offsets from `offset` up to `end_offset` (exclusive), of those in `table`.
+    """Return the batches of `table` that have offsets from `offset` up to `end_offset` (exclusive).
 
-    They are all that there is up to the last one's end; with `is_last` up to `end_offset`, if that lies within.
+    They are complete up to the last one's end; with `is_last` up to `end_offset`, if that lies within.
     """
     first = int(np.searchsorted(table.last_offset, offset, side="left"))
     end = int(np.searchsorted(table.base_offset, end_offset, side="left"))

@@ -1,7 +1,7 @@
 """Offsets by their names, and by timestamp over both tiers: Kafka's ListOffsets.
 
-By timestamp the remote tier is asked first, through the metadata of its segments, then the remote time index of the one
-that has it; where the log is local too, the local log answers, so that a store that is down hides nothing local.
+By timestamp the remote tier is searched first: the metadata of its segments, then the remote time index of the right
+one. Offsets that are also local are searched in the local log, so that a store that is down hides nothing local.
 
 Source: KIP-405 (ListOffsets); KIP-734 (max timestamp); KIP-1005 (latest tiered); released Kafka.
 """
@@ -36,7 +36,7 @@ class _Piece:
 
     @property
     def is_bound_exact(self) -> bool:
-        """Whether a record has its bound: what is local was asked for that, and of a remote segment all counts."""
+        """Whether a record has its bound: true for local segments, and for remote ones that count completely."""
         where = self.where
         if isinstance(where, LocalSegment):
             return True
@@ -44,10 +44,10 @@ class _Piece:
 
 
 class OffsetSearch:
-    """Finds offsets in what a view shows of a partition."""
+    """Finds offsets in a view of a partition."""
 
     def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
-        """Search on the threads of `pool`, which should be no others' that must not wait: a search may read much."""
+        """Search on the threads of `pool`, which must not delay others: a search may read much."""
         self._chunks = chunks
         self._pool = pool
         self._local_largest = local_timestamp_search.LargestTimestamps()
@@ -55,9 +55,10 @@ class OffsetSearch:
     async def find(
         self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: no such.
+        """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: there is
+        none.
 
-        Raises FileNotFoundError and RemoteObjectNotFoundError if the partition is not any more as `view` shows it;
+        Raises FileNotFoundError and RemoteObjectNotFoundError if the partition no longer matches `view`;
         ConfigurationError, RemoteStorageError, ReadRefusedError, CorruptLogError.
         """
         end = view.end_offset(isolation)
@@ -88,7 +89,7 @@ class OffsetSearch:
         return None
 
     async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
-        """Return the first record with the largest timestamp: segments are asked as long as they may beat the best."""
+        """Return the first record with the largest timestamp: search segments as long as they may have a larger one."""
         bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(view, end)]
         best = NO_TIMESTAMP
         for bound, piece in sorted(bounds, key=lambda each: -each[0]):
@@ -168,7 +169,7 @@ class OffsetSearch:
 
 
 def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
-    """Return whether `found` is the answer to `spec` whatever a local tier has that `view` could not show."""
+    """Return whether `found` answers `spec` whatever is in a local tier that `view` could not read."""
     if spec == OffsetSpec.EARLIEST:
         return view.is_log_start_told or bool(view.coverage.ranges)
     if spec == OffsetSpec.LATEST_TIERED:

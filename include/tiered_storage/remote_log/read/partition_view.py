@@ -1,4 +1,4 @@
-"""What there is of a partition at one moment: which offsets, in which tier, written by which leader."""
+"""The content of a partition at one moment: its offsets, in which tier, written by which leader."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_REMOTE = Coverage(())
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition as it was when it was looked at. Ends of offsets are exclusive."""
+    """One partition at the moment of a look. Ends of offsets are exclusive."""
 
     partition: TopicIdPartition
     local: PartitionLog | None
@@ -42,13 +42,13 @@ class PartitionView:
     our_log_start: int
     lineage: tuple[EpochEntry, ...]
     undecided_from: int | None = None
-    """Where the first transaction begins of which nobody sees the end; None: there is none, or nobody looked."""
+    """The start of the first transaction without a visible end; None: there is none, or it was not searched."""
     is_log_start_told: bool = False
-    """Whether our log start was ever decided: what is missing above it was lost, and is never passed over."""
+    """Whether our log start was ever decided: offsets missing above it were lost, and are never skipped."""
     hidden: InvalidLogDirectoryError | None = None
-    """Why the local tier could not be looked at, though there may be one; None: it could, or there is none."""
+    """Why the local tier could not be read, although there may be one; None: it could, or there is none."""
     _remote_ends: array[int] = field(init=False, repr=False, compare=False)
-    """The last offset of each remote range: side by side in memory a look-up among 100,000 touches a few lines."""
+    """The last offset of each remote range, contiguous in memory: a look-up among 100,000 reads a few cache lines."""
 
     def __post_init__(self) -> None:
         ends = array("q", (covered.end_offset for covered in self.coverage.ranges))
@@ -56,7 +56,7 @@ class PartitionView:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that can be read, in either tier, unless it was lost."""
+        """The first readable offset, in either tier, unless it was lost."""
         if self.is_log_start_told:
             return self.our_log_start
         starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
@@ -88,10 +88,10 @@ class PartitionView:
         return max(self.log_start_offset, end)
 
     def check_range(self, offset: int) -> None:
-        """Raise OffsetOutOfRangeError where `offset` lies outside; the end itself is inside.
+        """Raise OffsetOutOfRangeError if `offset` lies outside; the end itself is inside.
 
-        So is what is not committed yet, whoever asks, as with a broker: there is only nothing to give. Raises what
-        hides the local tier if that might have the offset.
+        So are uncommitted offsets, for every reader, as with a broker: there is only nothing to return. Raises the
+        error of an unreadable local tier if that might have the offset.
         """
         start, end = self.log_start_offset, self.end_offset(Isolation.READ_UNCOMMITTED)
         if not start <= offset <= end:
@@ -99,10 +99,10 @@ class PartitionView:
             raise OffsetOutOfRangeError(str(self.partition), offset, start, end)
 
     def check_epochs(self, offset: int, epochs: FetchEpochs) -> None:
-        """Raise where a broker would refuse to serve `offset`, which is in range, to a reader that names `epochs`.
+        """Raise if a broker would refuse `offset`, which is in range, to a reader that gives `epochs`.
 
-        FencedLeaderEpochError, UnknownLeaderEpochError, and DivergingEpochError where the reader fetched what a later
-        leader cut off. Source: KIP-320; released Kafka (Partition.readRecords).
+        FencedLeaderEpochError, UnknownLeaderEpochError, and DivergingEpochError if the reader fetched records that a
+        later leader truncated. Source: KIP-320; released Kafka (Partition.readRecords).
         """
         known = self.leader_epoch
         for epoch in (epochs.current_leader, epochs.last_fetched):
@@ -117,9 +117,9 @@ class PartitionView:
             raise DivergingEpochError(str(self.partition), offset, *found, known)
 
     def ensure_not_hidden(self, offset: int) -> None:
-        """Raise what hides the local tier, where that might have `offset`: whether it does, nobody knows then."""
+        """Raise the error of an unreadable local tier if that might have `offset`."""
         if self.hidden is not None and offset >= self.our_log_start:
-            # It is raised again and again, and must not keep whoever met it before.
+            # It is raised again and again, and must not keep the frames of earlier readers alive.
             raise self.hidden.with_traceback(None) from None
 
     def local_segment(self, offset: int) -> LocalSegment | None:
@@ -139,9 +139,9 @@ class PartitionView:
         return found if found.start_offset <= offset else None
 
     def existing_remote_range(self, offset: int) -> CoveredRange:
-        """Return the same. Raises RemoteObjectNotFoundError if there is none: an offset is never passed over.
+        """Return the same. Raises RemoteObjectNotFoundError if there is none: an offset is never skipped.
 
-        Raises what hides the local tier if that might have the offset.
+        Raises the error of an unreadable local tier if that might have the offset.
         """
         found = self.remote_range(offset)
         if found is None:
@@ -154,11 +154,11 @@ class PartitionView:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the last leader that is known; -1 if none is."""
+        """The epoch of the last known leader; -1 if there is none."""
         return self.lineage[-1].epoch if self.lineage else LEADER_EPOCH_UNKNOWN
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch of the leader that wrote `offset`, or is to write it; -1 if nobody knows."""
+        """Return the epoch of the leader that wrote `offset`, or will write it; -1 if unknown."""
         at = bisect_right(self.lineage, offset, key=lambda entry: entry.start_offset)
         return self.lineage[at - 1].epoch if at else LEADER_EPOCH_UNKNOWN
 
@@ -173,8 +173,8 @@ def look_at(
 ) -> PartitionView:
     """Look at `partition` now. Raises what the source and the metadata store raise.
 
-    Where the local tier `may_be_hidden`, one that cannot be read (a broker has its directory, or it is not mounted
-    here) is no error: the view says so, and shows the remote tier.
+    If the local tier `may_be_hidden`, an unreadable one (a broker has its directory, or it is not mounted here) is not
+    an error: the view records it, and has the remote tier.
     """
     local, hidden = None, None
     try:
@@ -202,9 +202,9 @@ def look_at(
 
 
 def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:
-    """Return an older replica's log without what a leader that it never heard of has cut off.
+    """Return an outdated replica's log without what a leader unknown to it truncated.
 
-    Which transactions were decided in front of that it cannot tell any more: nothing of it is stable by itself.
+    It no longer shows which earlier transactions were decided: nothing of it is stable on its own.
     """
     agreed = agreed_end(known, log.leader_epochs, log.readable_end)
     if agreed >= log.readable_end:
@@ -214,9 +214,9 @@ def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, .
 
 
 MOST_SEGMENTS = 200_000
-"""The most segments that are kept of all partitions together, about 1 KB each; the last used partition always is."""
+"""The most segments to keep over all partitions, about 1 KB each; the last used partition is always kept."""
 AGE_A_COST = 20
-"""So many times as old as it took to look may a view be: looking takes at most a twentieth of the time."""
+"""How many times as old as it took to look a view may be: looking takes at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class _Seen:
 
 
 class PartitionViews:
-    """What was seen of partitions; two who ask for the same at once share one look. Safe from any thread."""
+    """Cached views of partitions; concurrent requests share one look. Thread-safe."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class PartitionViews:
         timing: ReadTiming,
         most_segments: int = MOST_SEGMENTS,
     ) -> None:
-        """Look by `look`, on the threads of `pool`, at what is older than `max_age_ms`."""
+        """Call `look` on the threads of `pool` for views older than `max_age_ms`."""
         self._look = look
         self._pool = pool
         self._max_age = max_age_ms / 1000
@@ -254,7 +254,7 @@ class PartitionViews:
         self._looking: dict[TopicIdPartition, Future[PartitionView]] = {}
 
     def fresh(self, partition: TopicIdPartition) -> PartitionView | None:
-        """Return the view that is kept, if it is fresh."""
+        """Return the cached view if it is fresh."""
         with self._lock:
             seen = self._seen.get(partition)
             if seen is None or self._timing.now() > seen.fresh_until:
@@ -263,15 +263,15 @@ class PartitionViews:
             return seen.view
 
     async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Return a view that is fresh. Raises what looking raises, and ReadTimedOutError."""
+        """Return a fresh view. Raises what looking raises, and ReadTimedOutError."""
         known = self.fresh(partition)
         return await deadline.outcome(self._begin(partition), str(partition)) if known is None else known
 
     async def anew(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Return what a look sees that begins after this call, whatever is known. Raises as `get`.
+        """Return the view of a look that begins after this call. Raises as `get`.
 
-        Between two looks passes as much time as the first one took, whoever asks and how often: looking at one
-        partition never takes more than half of a thread.
+        Between two looks at least as much time passes as the first one took, however many callers there are: looking at
+        one partition never takes more than half of a thread.
         """
         with self._lock:
             under_way, before = self._looking.get(partition), self._seen.get(partition)
@@ -291,7 +291,7 @@ class PartitionViews:
             return self._seen.get(partition)
 
     def _begin(self, partition: TopicIdPartition) -> Future[PartitionView]:
-        """Return the look that is under way, or else a new one."""
+        """Return the look that is under way, or start one."""
         with self._lock:
             looking = self._looking.get(partition)
             if looking is None:

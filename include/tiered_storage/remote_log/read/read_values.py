@@ -1,4 +1,4 @@
-"""What a reader is asked for, and what it gives."""
+"""The parameters and results of reads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_TIMESTAMP = -1
 
 
 class OffsetSpec(IntEnum):
-    """Offsets that have a name, by the numbers that Kafka's ListOffsets has for them."""
+    """Named offsets, with the numbers of Kafka's ListOffsets."""
 
     EARLIEST = -2
     """The first offset that can be read, in either tier."""
@@ -46,10 +46,10 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FetchEpochs:
-    """The leader epochs that a Fetch names with its offset (KIP-320), None: none.
+    """The leader epochs that a Fetch gives with its offset (KIP-320); None: not given.
 
-    `current_leader` is that of the leader whom the reader takes for the present one, `last_fetched` that of the last
-    record before the offset.
+    `current_leader` is the epoch of the leader that the reader takes for the present one, `last_fetched` that of the
+    last record before the offset.
     """
 
     current_leader: int | None = None
@@ -72,10 +72,10 @@ class FoundOffset:
 class FetchedBatches:
     """Whole batches as Kafka wrote them, their checksums right; `table` has their headers.
 
-    What counts are the offsets from `start_offset` (inclusive) to `end_offset` (exclusive), from which the next read
-    goes on: the first batch may begin below, the last one end above. `aborted` are the transactions of which a
-    read_committed consumer skips the records; empty at the other level. `source_position` (bytes) is where the
-    first batch begins in `source`, a file or an object; that of `table` counts from there too.
+    The valid offsets are `start_offset` (inclusive) to `end_offset` (exclusive), where the next read begins: the first
+    batch may begin below, the last one end above. `aborted` are the transactions whose records a read_committed
+    consumer skips; empty at the other level. `source_position` (bytes) is the start of the first batch in `source`, a
+    file or an object; positions in `table` count from there too.
     """
 
     content: bytes
@@ -88,7 +88,7 @@ class FetchedBatches:
     aborted: tuple[AbortedTransaction, ...] = ()
 
     def records(self, *, with_control: bool = False) -> Iterator[Record]:
-        """Yield the records that count, without those of aborted transactions; markers only `with_control`."""
+        """Yield the valid records, without those of aborted transactions; markers only `with_control`."""
         is_given = ~aborted_rows(self.table, self.aborted)
         if not with_control:
             is_given &= (self.table.attributes & CONTROL_BIT) == 0
@@ -102,7 +102,7 @@ class FetchedBatches:
 
 
 def aborted_rows(table: BatchTable, aborted: tuple[AbortedTransaction, ...]) -> NDArray[np.bool_]:
-    """Return which batches hold records of the transactions in `aborted`: markers are no such records."""
+    """Return which batches hold records of the transactions in `aborted`, not counting markers."""
     skipped = np.zeros(len(table), np.bool_)
     if not aborted:
         return skipped

@@ -1,10 +1,9 @@
 """Write a restored partition as the files of a log that a broker can take over.
 
-        {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; if only a part
-        of a
-                                       segment is taken, its indexes are rebuilt
-        {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
-                                       log's end is right even if compaction removed the last records
+    {base offset}.log, .index, .timeindex, .txnindex, .snapshot   of each segment as it was copied; if only a part of
+                                   a segment is taken, its indexes are rebuilt
+    {log end}.log, .index, .timeindex   empty: the broker appends here, so that the others stay as they are, and the
+                                   log's end is right even if compaction removed the last records
     leader-epoch-checkpoint, partition.metadata
 
 A recreated topic (with another id) is another incarnation: its cluster counts leader epochs and producers from 0 again.

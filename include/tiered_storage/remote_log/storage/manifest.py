@@ -4,13 +4,13 @@
     cluster_id, topic, topic_id, segment_id   text
     partition                                 its number
     base_offset, end_offset                   both inclusive
-        first_timestamp                           ms; the smallest in batch headers, -1: none, null: not determined
-        max_timestamp                             ms; the largest of all records, -1: none
-        copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
-        size, batch_count, record_count           bytes; the counts are null if not counted
+    first_timestamp                           ms; the smallest in batch headers, -1: none, null: not determined
+    max_timestamp                             ms; the largest of all records, -1: none
+    copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
+    size, batch_count, record_count           bytes; the counts are null if not counted
     leader_epochs                             [[epoch, start offset], …] up to the segment's end
     data_crc32c                               of the data object, 8 hex digits; null until it is written
-        codec, key_id                             the encoding of the data object: "none" and null, so far
+    codec, key_id                             the encoding of the data object: "none" and null, so far
 
 A manifest of a later version, or with an unknown codec, is refused: its data would be misread.
 """

@@ -2,14 +2,11 @@
 
     {cluster id}/{topic}-{topic id}/{partition}/{base offset, 20 digits}-{segment id}.log       a segment's bytes
                                                 {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
-                                                                                                {base offset, 20
-                                                                                                digits}-{segment
-                                                                                                id}.commit    the commit
-                                                                                                marker state/{fencing
-                                                                                                number, 20 digits}.json
-                                                                                                the partition document
-                                                    store.json
-                                                    the store's identity store.generation/{number, 20 digits}.json its
+                                                {base offset, 20 digits}-{segment id}.commit    the commit marker
+                                                state/{fencing number, 20 digits}.json          the partition document
+    store.json                                                                                  the store's identity
+    store.generation/{number, 20 digits}.json                                                   its generation
+    store.clock/now                                                                             a probe of its clock
                                                     generation store.clock/now a probe of its clock
     store.decisions/{number, 20 digits}.json                                                    of earlier releases
 

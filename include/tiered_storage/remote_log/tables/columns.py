@@ -1,15 +1,15 @@
 """The columns of a topic as a table, named and typed as those of Spark's Kafka source.
 
-    key, value      binary                       null where the producer sent none
+    key, value      binary                       null if the producer sent none
     topic           string
     partition       int32
     offset          int64
-    timestamp       timestamp[us, UTC]           what consumers are given; Kafka's are ms
+    timestamp       timestamp[us, UTC]           as consumers see it; Kafka's are ms
     timestampType   int32                        0 create time, 1 log append time
     headers         list<struct<key: string, value: binary>>   as sent
 
-A timestamp that microseconds of 64 bits cannot hold is given as the nearest one that they can: of the year 294246, or
-as far before 1970.
+A timestamp that 64-bit microseconds cannot hold becomes the nearest possible one: in the year 294246, or as far before
+1970.
 
 Source: Structured Streaming + Kafka Integration Guide of Apache Spark.
 """
@@ -51,9 +51,9 @@ class TableColumns:
     """Some of the columns, in an order, and how decoded record batches become them."""
 
     def __init__(self, names: Sequence[str] | None = None) -> None:
-        """Take the columns `names`, all of them where it is None.
+        """Take the columns `names`; None: all of them.
 
-        Raises ConfigurationError for a name that is none of them or comes twice, and if there are no names.
+        Raises ConfigurationError if a name is unknown or repeated, or if there are no names.
         """
         names = SCHEMA.names if names is None else list(names)
         wrong = [name for name in names if name not in SCHEMA.names or names.count(name) > 1]
@@ -65,12 +65,12 @@ class TableColumns:
 
     @property
     def decoded(self) -> list[str]:
-        """The columns that have to be decoded: those of columnar/record_columns.py, the offset always."""
+        """The columns that must be decoded: those of columnar/record_columns.py, always with the offset."""
         names = [_DECODED.get(name, name) for name in self.schema.names if name not in _CONSTANT]
         return names if "offset" in names else [*names, "offset"]
 
     def converted(self, decoded: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
-        """Return a decoded record batch of that partition as the table has it; nothing large is copied."""
+        """Return a decoded record batch of that partition with the table's columns; nothing large is copied."""
         columns = [self._column(name, decoded, topic, partition) for name in self.schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

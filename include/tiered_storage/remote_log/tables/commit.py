@@ -1,9 +1,9 @@
-"""How the files of an attempt take the place of what an interval had before: all of them, by one attempt at a time.
+"""Replace the earlier files of an interval by those of an attempt: all of them, by one attempt at a time.
 
-Every step may be the last one, and may be taken again. Nobody reads what has no _SUCCESS as whole: it goes first and
-comes last. An attempt whose files are those that are there already touches nothing. Who may commit is decided by a
-lease, which `still_ours` asks for before every change: an attempt that was taken over stops there. What it leaves on
-its way keeps intervals that overlap from being committed, and so does its word that it begins.
+Every step may be the last one, and may be repeated. An interval without _SUCCESS is incomplete: it is deleted first and
+written last. An attempt whose files are already there changes nothing. A lease decides who may commit; `still_ours`
+checks it before every change, and an attempt that was taken over stops there. Its remainder keeps overlapping intervals
+from being committed, and so does the marker that it has begun.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class IntervalCommit:
         return f"{self.folder.place}/{self.interval.folder}"
 
     def begin(self) -> None:
-        """Take what earlier attempts left away. Raises ConfigurationError if the folder is somebody else's."""
+        """Delete the remainder of earlier attempts. Raises ConfigurationError if the folder is somebody else's."""
         self.folder.claim()
         self.folder.ensure_no_overlap(self.interval)
         self._remove_left()
 
     def commit(self, manifest: ExportManifest, plan: TablePlan, broken: Sequence[BrokenBytes] = ()) -> bool:
-        """Give the attempt's files their names; whether anything changed. `plan` is what was read, except `broken`.
+        """Rename the attempt's files; return whether anything changed. `plan` is what was read, except `broken`.
 
-        Raises ConfigurationError if records would be lost, and what the store raises and `still_ours`.
+        Raises ConfigurationError if records would be lost, and what the store and `still_ours` raise.
         """
         self.still_ours()
         earlier = self.folder.manifest(self.interval)
@@ -102,7 +102,7 @@ class IntervalCommit:
         return self._names().get(DEAD_LETTERS) == (len(to_lines(broken, BrokenBytes)) if broken else None)
 
     def _letters(self) -> list[BrokenBytes]:
-        """Return what could not be decoded when what is there was exported."""
+        """Return what could not be decoded when the present files were exported."""
         path, client = self._path(DEAD_LETTERS), self.folder.client
         try:
             raw = client.get_range(path, 0, client.size(path))
@@ -125,7 +125,7 @@ class IntervalCommit:
         self.folder.client.put(self._path(name), len(content), iter((memoryview(content),)))
 
     def _remove_left(self) -> None:
-        """Remove what this attempt and those before it wrote below temporary names; a later one's stays."""
+        """Delete the temporary files of this and earlier attempts; a later one's stay."""
         self._remove([name for name in self._names() if self._is_left(name)])
 
     def _is_left(self, name: str) -> bool:

@@ -1,11 +1,11 @@
 """The export of an interval of a topic as a job in groups: jobs/groups.py says what is where in the work area.
 
-A task is a block of offsets of one partition, a result an ExportOutcome. Where a block begins and ends depends on the
-offsets alone, so that its files are the same whatever segments hold them. Workers read the store and write files below
-a temporary name; what becomes of them is the matter of whoever laid the job out (commit.py).
+A task is a block of offsets of one partition, a result an ExportOutcome. The limits of a block depend only on the
+offsets, so its files are the same whatever segments hold them. Workers read the store and write files under a temporary
+name; the submitter of the job commits them (commit.py).
 
-Description, tasks and results name the attempt that they are of. Where two exports were laid out in one folder, what
-the other one wrote there is refused: records of one table must never come into another.
+Description, tasks and results name their attempt. If two exports were written to one folder, the other one's are
+refused: records of one table must never get into another.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; another number makes other files."""
 
 MOST_BROKEN = 10_000
-"""So many batches of a block may be dead letters; with more of them it is not exported."""
+"""How many batches of a block may be dead letters; with more of them it is not exported."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """The offsets from `block` on, BLOCK_OFFSETS of them at most, of one partition, as far as they are copied.
+    """The copied offsets of one partition from `block` on, at most BLOCK_OFFSETS of them.
 
     `attempt` is that of the job, once it is in one.
     """
@@ -68,7 +68,7 @@ class ExportTask:
 
 @dataclass(frozen=True, slots=True)
 class ExportOutcome:
-    """What a worker made of one block: files, and what could not be decoded; or why it could not do it at all."""
+    """A worker's result for one block: files, and what could not be decoded; or why it failed."""
 
     partition: int
     block: int
@@ -81,7 +81,7 @@ class ExportOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ExportJobDescription(JobDescription):
-    """What every worker needs: where the files go, which rows, and how they are packed."""
+    """What every worker needs: the target, which rows, and the codec."""
 
     export_url: str
     export_folder: str
@@ -114,7 +114,7 @@ class ExportJob:
         rows: RowFilter,
         codec: str,
     ) -> ExportJob:
-        """Lay the job out in the work area, holding only a group in memory."""
+        """Write the job into the work area, holding only one group in memory."""
         description = ExportJobDescription(0, export_url, export_folder, rows, codec)
         files, count = JobFolder.of(work, folder), 0
         for group in grouped(tasks, lambda each: (each.partition, each.block), lambda each: each.size):
@@ -131,7 +131,7 @@ class ExportJob:
         description: ExportJobDescription,
         on_moved: OnMoved = untold,
     ) -> int:
-        """Export the blocks of one group; return how many succeeded. `on_moved` is told as the progress is.
+        """Export the blocks of one group; return how many succeeded. `on_moved` is called as the progress is.
 
         Raises ConfigurationError if `description`, or the group, is of another attempt.
         """
@@ -155,13 +155,13 @@ class ExportJob:
         return done
 
     def size_of(self, tasks: Sequence[ExportTask]) -> JobSize:
-        """Return how much there is to do for `tasks`, those of this job."""
+        """Return the size of `tasks`, those of this job."""
         return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
 
     def outcomes(self) -> Iterator[ExportOutcome]:
-        """Yield what came of every block; one without a result of this attempt ended with its worker.
+        """Yield the outcome of every block; one without a result of this attempt ended with its worker.
 
-        Raises ConfigurationError if another export was laid out in the folder.
+        Raises ConfigurationError if another export was written to the folder.
         """
         for number in range(self.groups):
             tasks = self._tasks(number)

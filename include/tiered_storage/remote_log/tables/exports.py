@@ -1,4 +1,4 @@
-"""What gives topics as tables: their plans, and exports to Parquet."""
+"""Topics as tables: plans, and exports to Parquet."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unk
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery, ensure_some_rows
 
 USUAL_DISORDER_MS = 3_600_000
-"""By how much a record may be earlier than the first one of its batch and still be exported."""
+"""How much earlier than the first one of its batch, in ms, a record may be and still be exported."""
 
 WAIT_SECONDS = 120.0
-"""How long a commit waits for that of another interval of the same table; the next try takes up again."""
+"""How long a commit waits for that of another interval of the same table; the next try resumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """An interval of a topic, or of some of its partitions: where it goes below `url`, how it is packed and cut.
+    """An interval of a topic, or of some of its partitions: the target below `url`, the codec and the file sizes.
 
-    The times of `query` are those of `interval`. Raises ConfigurationError for what cannot be meant.
+    The times of `query` are those of `interval`. Raises ConfigurationError for invalid values.
     """
 
     query: TableQuery
@@ -57,12 +57,12 @@ class ExportRequest:
     allow_gaps: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant before anything is looked at."""
+        """Refuse invalid values early."""
         check_codec(self.codec)
         ensure_some_rows(self.table_query)
 
     def again(self, interval: Interval, manifest: ExportManifest) -> ExportRequest:
-        """Return the export of another interval of the same table, as `manifest` was exported."""
+        """Return the export of another interval of the same table, with the options of `manifest`."""
         rows = RowFilter(interval.begin, interval.end, manifest.committed_only, manifest.disorder_ms)
         query = replace(self.query, rows=rows)
         return replace(self, query=query, interval=interval, codec=manifest.codec, allow_gaps=manifest.allow_gaps)
@@ -76,9 +76,9 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """How an export ended. Nothing is committed while there are `failures`; `changed` is whether any file is new.
+    """The result of an export. Nothing is committed if there are `failures`; `changed` is whether any file is new.
 
-    With `kept` nothing was exported: that says which records an earlier export has and the remote log has no more.
+    With `kept` nothing was exported: it names records that an earlier export has and the remote log no longer has.
     """
 
     place: str
@@ -106,17 +106,17 @@ class BegunExport:
 
     @property
     def kept(self) -> str | None:
-        """Why the interval stays as an earlier export left it, and there are no tasks; None: it does not."""
+        """Why the interval stays as an earlier export left it, without tasks; None: it is exported."""
         return None if self.earlier is None else why_kept(self.earlier, self.plan)
 
     @property
     def not_reached(self) -> tuple[int, ...]:
-        """The partitions whose readable part does not go on after the interval: more of it may come later."""
+        """The partitions whose readable part ends within the interval: more of it may come later."""
         rows = self.request.table_query.rows
         return tuple(each.topic_id_partition.partition for each in self.plan.partitions if not each.has_all(rows))
 
     def write_job(self, folder: str) -> ExportJob:
-        """Lay the job out in the work area."""
+        """Write the job into the work area."""
         return ExportJob.write(
             self.context.work,
             folder,
@@ -128,7 +128,7 @@ class BegunExport:
         )
 
     def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:
-        """Make the files of all blocks the interval's; with a failure among `outcomes` nothing changes.
+        """Commit the files of all blocks; with a failure among `outcomes` nothing changes.
 
         Raises LeaseLostError if another attempt took over, and what the store raises.
         """
@@ -167,9 +167,9 @@ class BegunExport:
 
     @contextmanager
     def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
-        """Let nobody else commit an interval of the same table, which may overlap; waits for whoever does.
+        """Keep others from committing an interval of the same table, which may overlap; wait for them first.
 
-        Yields what asks for both leases. Raises LeaseHeldError if the other does not end.
+        Yields a check of both leases. Raises LeaseHeldError if the other does not end.
         """
         leases, duration = self.context.leases, self.context.settings.lease_duration_ms
         name = _lease_name(self.commitment.folder, self.commitment.folder.place)
@@ -188,12 +188,12 @@ class BegunExport:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogTables:
-    """Tables over an open `context`; what each does is said where it is implemented."""
+    """Tables over an open `context`; each method is documented where it is implemented."""
 
     context: RemoteLogContext
 
     def plan(self, query: TableQuery) -> TablePlan:
-        """Return what `query` takes of the store; see plan_table."""
+        """Return what `query` reads from the store; see plan_table."""
         return plan_table(self.context.segments, self.context.storage, query)
 
     def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
@@ -230,7 +230,7 @@ class RemoteLogTables:
                     commitment.begin()
                     earlier = folder.manifest(request.interval)
                     if earlier is not None:
-                        # Another run may have exported what was copied between the plan and the lease.
+                        # Another run may have exported later copies between the plan and the lease.
                         plan = self._planned(request)
                     tasks = tuple(export_tasks(plan.ranges(), request.block_offsets))
                     begun = BegunExport(self.context, request, plan, tasks, commitment, owner, earlier)
@@ -265,7 +265,7 @@ def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str
 
 
 def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
-    """Take a lease, for which it waits for a while."""
+    """Take a lease, waiting for it for a while."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -277,6 +277,6 @@ def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: i
 
 
 def _lease_name(folder: TableFolder, place: str) -> TopicIdPartition:
-    """Return what stands for a place among leases, which are of partitions."""
+    """Return a substitute partition for a place, since leases are of partitions."""
     digest = hashlib.sha256(place.encode()).hexdigest()[:22]
     return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

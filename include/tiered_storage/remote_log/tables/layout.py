@@ -1,4 +1,4 @@
-"""What lies where in an exported table, and whose it is.
+"""The layout of an exported table, and whose it is.
 
 Below the export's URL, in a folder named as the topic:
 
@@ -7,12 +7,12 @@ Below the export's URL, in a folder named as the topic:
         {partition}-{block}-{part}.parquet   in order of offsets; `block` is where its block of offsets begins
         _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only if there is any
         _manifest.json               ExportManifest: which files belong to it
-        _SUCCESS                     empty; while it is there, the files are those of the manifest. Whether more of the
-                                     interval may come is told by the manifest alone (not_reached)
-        _temporary/{number}/         what an attempt has written and not committed
-            _COMMITTING              empty; there before its first file gets its name, and while they get theirs
+        _SUCCESS                     empty; while it exists, the files are those of the manifest. Only the manifest
+                                     shows whether more of the interval may come (not_reached)
+        _temporary/{number}/         uncommitted files of an attempt
+            _COMMITTING              empty; exists from before its first file is renamed, until the last one is
 
-Readers of Parquet take folders named so for a column `interval`, and leave out what begins with an underscore.
+Parquet readers take such folders for a column `interval`, and ignore names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TABLE, MANIFEST, SUCCESS, DEAD_LETTERS, TEMPORARY = (
 )  # fmt: skip
 COMMITTING = "_COMMITTING"
 PART_SUFFIX = ".part"
-"""Behind the name of a file that is not committed, so that a reader of *.parquet never takes it for one."""
+"""The suffix of an uncommitted file, so that a reader of *.parquet ignores it."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = "%Y-%m-%dT%H-%M-%S"
@@ -50,13 +50,13 @@ Document = TypeVar("Document")
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Record timestamps in ms, the end exclusive. Raises ConfigurationError for an interval that holds nothing."""
+    """Record timestamps in ms, the end exclusive. Raises ConfigurationError for an empty interval."""
 
     begin: int
     end: int
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant before anything is looked at."""
+        """Refuse an empty interval early."""
         if self.begin >= self.end:
             raise ConfigurationError(
                 f"the interval from {_shown(self.begin)} to before {_shown(self.end)} holds nothing: name a later end"
@@ -69,7 +69,7 @@ class Interval:
 
     @classmethod
     def of_folder(cls, name: str) -> Interval | None:
-        """Return the interval whose folder `name` is, or None."""
+        """Return the interval of the folder `name`, or None."""
         found = _INTERVAL.fullmatch(name)
         if found is None:
             return None
@@ -105,7 +105,7 @@ class MissingOffsets:
 
 @dataclass(frozen=True, slots=True)
 class ExportedTable:
-    """Whose records a table has."""
+    """The topic whose records a table has."""
 
     format_version: int
     cluster_id: str
@@ -115,12 +115,12 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """What an interval's folder has; times are ms. It depends on what is copied and how it was asked for, not on when,
-    or how often, it was exported.
+    """The content of an interval's folder; times are ms. It depends on what is copied and on the request, not on when
+    or how often it was exported.
 
-    `partitions` are those of which something was copied, among those that were asked for; `not_reached` are those of
-    them whose copied part did not go on after the interval: more may come (late_data.py). `allow_gaps` is whether
-    offsets might be missing between, `missing` those that were, among the offsets of a file (overwrite_guard.py).
+    `partitions` are the requested ones of which something was copied; `not_reached` are those whose copied part ended
+    within the interval: more may come (late_data.py). `allow_gaps` is whether offsets might be missing, `missing` those
+    that were, among the offsets of a file (overwrite_guard.py).
     """
 
     format_version: int
@@ -155,9 +155,9 @@ class TableFolder:
         return f"{self.client.root}/{self.name}"
 
     def claim(self) -> None:
-        """Make sure that it is this table's; an empty folder becomes it.
+        """Make sure that it is this table's; claim an empty folder.
 
-        Raises ConfigurationError if it belongs to another table, or to somebody else altogether.
+        Raises ConfigurationError if it belongs to another table, or to somebody else.
         """
         found = self._read_table()
         if found is None:
@@ -176,9 +176,9 @@ class TableFolder:
             )
 
     def ensure_no_overlap(self, interval: Interval) -> None:
-        """Raise ConfigurationError where another interval was exported that has some time in common with this one.
+        """Raise ConfigurationError if an exported interval overlaps this one.
 
-        Be it that a commit of it stopped on its way, with files that readers find, or about to have some.
+        That includes one whose commit stopped halfway, with files that readers find, or will find.
         """
         for other, name in self.contents():
             if other == interval or not other.overlaps(interval) or not _tells_of_records(name):
@@ -198,7 +198,7 @@ class TableFolder:
         return self._read_table() == self.table
 
     def contents(self) -> Iterator[tuple[Interval, str]]:
-        """Yield each file of all intervals, in no order: whose it is, and its name in that interval's folder."""
+        """Yield each file of all intervals, in no order: its interval, and its name in that folder."""
         for found in self.client.list(self.name):
             folder, _, name = found.name.removeprefix(f"{self.name}/").partition("/")
             interval = Interval.of_folder(folder)
@@ -206,11 +206,11 @@ class TableFolder:
                 yield interval, name
 
     def path(self, interval: Interval, name: str) -> str:
-        """Return the name below the export's URL of what has `name` in the interval's folder."""
+        """Return the name below the export's URL of `name` in the interval's folder."""
         return f"{self.name}/{interval.folder}/{name}"
 
     def manifest(self, interval: Interval) -> ExportManifest | None:
-        """Return what was committed; None if nothing was. Raises RemoteObjectCorruptError and LaterVersionError."""
+        """Return the committed manifest or None. Raises RemoteObjectCorruptError and LaterVersionError."""
         return read_document(self.client, self.path(interval, MANIFEST), ExportManifest)
 
     def names(self, interval: Interval) -> dict[str, int]:
@@ -238,7 +238,7 @@ def _tells_of_records(name: str) -> bool:
 
 
 def encoded(document: Document, kind: type[Document]) -> bytes:
-    """Return a document's JSON, a field a line."""
+    """Return a document's JSON, one field per line."""
     return TypeAdapter(kind).dump_json(document, indent=1) + b"\n"
 
 

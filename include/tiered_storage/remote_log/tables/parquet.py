@@ -1,4 +1,4 @@
-"""Rows to Parquet files whose bytes depend on the rows alone: not on how the segments, or the chunks, had them.
+"""Write rows to Parquet files whose bytes depend only on the rows, not on the segments or chunks they came in.
 
 A row group ends with the row that makes it ROW_GROUP_BYTES large, or with row ROW_GROUP_ROWS; a file with the row group
 that makes it FILE_BYTES large. Rows are weighed before they are packed. Memory is that of two row groups, or of one
@@ -47,7 +47,7 @@ USUAL_SIZES = ParquetSizes()
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file that is whole: the number of its part, its rows, and their first and last offsets."""
+    """A complete file: the number of its part, its rows, and their first and last offsets."""
 
     path: Path
     part: int
@@ -57,7 +57,7 @@ class LocalFile:
 
 
 def check_codec(codec: str) -> str:
-    """Return `codec`. Raises ConfigurationError if it is none of CODECS."""
+    """Return `codec`. Raises ConfigurationError if it is not in CODECS."""
     if codec not in CODECS:
         raise ConfigurationError(f"codec {codec!r}: take one of {', '.join(CODECS)}")
     return codec

@@ -1,12 +1,12 @@
-"""Which ranges of which remote segments hold what a query asks for, each offset in one of them only.
+"""Plan which ranges of which remote segments a query reads, each offset in only one of them.
 
-Offsets come from the metadata alone. Beside them, and only where the query asks for it, the store is read:
+Offsets come from the metadata alone. The store is read only for these, if the query needs them:
 
-    times       a segment is left out by its largest timestamp, which the metadata have; where the query says how far
-                records may be out of order, also by the smallest one that its manifest tells. How far a partition
-                reaches is told by manifests too where its last segments have timestamps later than their copies
-    committed   which transactions were aborted, and which nobody has decided yet, is told by transaction indexes and
-                producer snapshots: from the first undecided record on nothing is given
+    times       a segment is left out by its largest timestamp, in the metadata; if the query limits how far records may
+                be out of order, also by the smallest one in its manifest. If the last segments of a partition have
+                timestamps later than their copies, manifests also show how far the partition reaches
+    committed   transaction indexes and producer snapshots show aborted and undecided transactions: from the first
+                undecided record on nothing is returned
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 
 SPLIT_BYTES = 64 << 20
-"""How many bytes of segments a split has, about: a task of a worker has its price."""
+"""The approximate size of a split in bytes of segments: every task of a worker has a cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class TableRange:
         return -(-self.segment.size * (self.end_offset - self.start_offset + 1) // whole)
 
     def within(self, start_offset: int, end_offset: int) -> TableRange | None:
-        """Return what of the range lies in [`start_offset`, `end_offset`]; None if nothing does."""
+        """Return the part of the range in [`start_offset`, `end_offset`]; None if it is empty."""
         start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
         if start > end:
             return None
@@ -110,21 +110,21 @@ NAMED_AT_MOST = 20
 READS_AT_ONCE = 8
 NO_TIMESTAMP = -1
 AHEAD_READ_AT_MOST = 4
-"""So many manifests of a partition, one after the other, are asked how far its last segments reach at least."""
+"""How many of a partition's last manifests are read to find how far it reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
-    """What a query takes of one partition: `ranges` in order of their offsets, and `gaps` (inclusive) that may have had
-    some of it, or the end of a transaction that has. `lacking` (inclusive, in order) are all offsets that are missing,
-    whatever the times of the query. `undecidable` are those from the begin of a transaction to the end of the missing
-    offsets that its own end may be among: its records are left out.
+    """What a query reads of one partition: `ranges` by offset, and `gaps` (inclusive) that may have had some of it, or
+    the end of a transaction in it. `lacking` (inclusive, in order) are all missing offsets, whatever the times of the
+    query. `undecidable` are those from the start of a transaction to the end of the missing offsets that may include
+    its end: its records are left out.
 
-    What is copied of it has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). Where only
-    committed records are asked for, those from `decided_end_offset` on are not decided yet. `reached_timestamp` (ms,
-    -1: none) is the largest in the segments below that, whatever the query asks for. A segment with a timestamp later
-    than its copy, of a producer whose clock is ahead, counts by the smallest one that its manifest tells, where the
-    query has an end of times and it is one of the last few; else not at all.
+    The copied part has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). If only committed
+    records are requested, those from `decided_end_offset` on are undecided. `reached_timestamp` (ms, -1: none) is the
+    largest in the segments below that, whatever the query requests. A segment with a timestamp later than its copy,
+    from a producer whose clock is ahead, counts by the smallest one in its manifest, if the query has an end time and
+    it is one of the last few; otherwise not at all.
     """
 
     topic_id_partition: TopicIdPartition
@@ -144,7 +144,7 @@ class TablePartition:
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a query takes of each partition. It is the dry run: reading it looks nothing up in the metadata."""
+    """What a query reads of each partition. It is the dry run: reading it does not access the metadata."""
 
     query: TableQuery
     topic_id: str
@@ -158,7 +158,7 @@ class TablePlan:
             yield from partition.ranges
 
     def ensure_no_gaps(self) -> None:
-        """Raise RemoteObjectNotFoundError where offsets are missing that may have had what the query takes."""
+        """Raise RemoteObjectNotFoundError if offsets are missing that the query may need."""
         told = [
             f"{each.topic_id_partition}: offsets {first} to {last}"
             for each in self.partitions
@@ -172,7 +172,7 @@ class TablePlan:
 
 
 def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, query: TableQuery) -> TablePlan:
-    """Return what `query` takes of the store.
+    """Return what `query` reads from the store.
 
     Raises ConfigurationError if the store has no such topic, several incarnations of it, or none that is not being
     deleted.
@@ -240,7 +240,7 @@ def _planned(
         chosen = _Chosen.of(every, begin, end, storage, query)
         lost = frozenset(() if transactions is None else transactions.lost_in_gaps())
         ranges = list(_taken(every, chosen, transactions, lost))
-        # Where our log start was never told, nobody knows what was before the first segment.
+        # Without a known log start, offsets before the first segment are unknown.
         known_from = begin if state.log_start_offset is not None else max(begin, log_start)
         hiding = {each.last_offset for part in ranges for each in part.aborted if each in lost}
         gaps = [
@@ -259,7 +259,7 @@ def _planned(
 def _reached(decided: Sequence[RestoredSegment], storage: RemoteStorageManager | None) -> int:
     """Return the largest timestamp in segments that have none later than their copies.
 
-    Behind them it is the smallest one of a segment, as its manifest in `storage` tells; None: nothing is read.
+    For later segments it is the smallest one, from the manifest in `storage`; None: nothing is read.
     """
     sound = [number for number, each in enumerate(decided) if not _is_ahead(each, each.metadata.max_timestamp)]
     reached = max((decided[number].metadata.max_timestamp for number in sound), default=-1)
@@ -292,7 +292,7 @@ def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSe
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Which segments, by their numbers, have what a query wants of the offsets [`begin`, `end`)."""
+    """Which segments, by number, have what a query requests of the offsets [`begin`, `end`)."""
 
     begin: int
     end: int
@@ -304,7 +304,7 @@ class _Chosen:
     def of(
         cls, every: Sequence[RestoredSegment], begin: int, end: int, storage: RemoteStorageManager, query: TableQuery
     ) -> _Chosen:
-        """Choose by offsets, by largest timestamps, and where the query says how far out of order, by manifests."""
+        """Choose by offsets, by largest timestamps, and by manifests if the query limits the disorder."""
         within = [n for n, each in enumerate(every) if each.end_offset >= begin and each.start_offset < end]
         first = query.rows.first_timestamp
         old = frozenset() if first is None else {n for n in within if every[n].metadata.max_timestamp < first}
@@ -313,7 +313,7 @@ class _Chosen:
         return cls(begin, end, tuple(n for n in new if n not in late), frozenset(old), late)
 
     def may_have_had(self, gap: tuple[int, int], every: Sequence[RestoredSegment]) -> bool:
-        """Return whether what is missing may have had some of it: not between two that are too old, or two too late."""
+        """Return whether missing offsets may be needed: not between two segments that are too old, or two too late."""
         behind = next((n for n, each in enumerate(every) if each.start_offset > gap[1]), None)
         if behind is None:
             return True
@@ -343,7 +343,7 @@ def _taken(
 def _too_late(
     numbers: Sequence[int], every: Sequence[RestoredSegment], storage: RemoteStorageManager, latest_begin: int | None
 ) -> frozenset[int]:
-    """Return those of the segments that begin too late, as far as their manifests tell."""
+    """Return the segments that begin too late, by their manifests."""
     if latest_begin is None:
         return frozenset()
 
@@ -353,13 +353,13 @@ def _too_late(
 
 
 def _begin(segment: RestoredSegment, storage: RemoteStorageManager) -> int | None:
-    """Return the first timestamp that the segment's manifest tells, -1 where it has none; None: not told."""
+    """Return the first timestamp in the segment's manifest, -1 if it has none; None: unknown."""
     raw = index_of(segment, IndexKind.MANIFEST, storage)
     return None if raw is None else Manifest.parse(raw, str(segment.metadata.segment_id)).first_timestamp
 
 
 def unknown_partitions(plan: TablePlan) -> list[int]:
-    """Return the numbers that the query names and of which nothing was ever copied."""
+    """Return the requested partition numbers of which nothing was ever copied."""
     if plan.query.partitions is None:
         return []
     return sorted(plan.query.partitions - {each.topic_id_partition.partition for each in plan.partitions})

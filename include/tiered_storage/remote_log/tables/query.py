@@ -1,4 +1,4 @@
-"""What is asked of a topic as a table."""
+"""The query for a topic as a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tiered_storage.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows of a range are given: by their timestamps (ms, the end exclusive), and committed ones only or all.
+    """Which rows of a range are returned: by timestamp (ms, the end exclusive), and only committed ones or all.
 
-    `disorder_ms` is by how much a record may be earlier than the first one of its batch. A batch that begins so much
-    after the end, or later, is not read. None: it may be by any time, and every batch is read that its largest
-    timestamp does not leave out.
+    `disorder_ms` is how much earlier a record may be than the first one of its batch. A batch that begins that much
+    after the end, or later, is not read. None: any disorder; then every batch is read that its largest timestamp does
+    not exclude.
     """
 
     first_timestamp: int | None = None
@@ -26,16 +26,16 @@ class RowFilter:
 
     @property
     def latest_begin(self) -> int | None:
-        """The timestamp (ms) from which on a batch that begins there is left out; None: none is."""
+        """The timestamp (ms) from which on a batch that begins there is left out; None: no limit."""
         if self.end_timestamp is None or self.disorder_ms is None:
             return None
         return self.end_timestamp + self.disorder_ms
 
     @property
     def over_at(self) -> int | None:
-        """The timestamp (ms) from which on a record tells that no row of the filter comes after it; None: none does.
+        """The timestamp (ms) of a record after which no row of the filter can follow; None: there is none.
 
-        Records of different batches are as much out of order as those of one.
+        The limit on disorder also holds between batches.
         """
         return None if self.end_timestamp is None else self.end_timestamp + (self.disorder_ms or 0)
 
@@ -45,9 +45,9 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """Rows of one topic: of one incarnation where it had several, of some partitions, of a range of offsets.
+    """Rows of one topic: of one of its incarnations, of some partitions, of a range of offsets.
 
-    `first_offset` is inclusive, `end_offset` exclusive. A range that holds nothing is no error: its table is empty.
+    `first_offset` is inclusive, `end_offset` exclusive. An empty range is not an error: its table is empty.
     """
 
     topic: str
@@ -59,7 +59,7 @@ class TableQuery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row can be meant."""
+        """Whether no row can match."""
         rows = self.rows
         pairs = ((self.first_offset, self.end_offset), (rows.first_timestamp, rows.end_timestamp))
         return self.partitions == frozenset() or any(
@@ -68,7 +68,7 @@ class TableQuery:
 
 
 def ensure_some_rows(query: TableQuery) -> None:
-    """Raise ConfigurationError where a person asked for a range that holds nothing, which cannot be meant."""
+    """Raise ConfigurationError for an empty range, which a person cannot have intended."""
     rows = query.rows
     for what, first, end in (
         ("offsets", query.first_offset, query.end_offset),
@@ -107,9 +107,9 @@ class Comparison:
 
 
 def narrowed(query: TableQuery, comparison: Comparison) -> TableQuery | None:
-    """Return `query` with the comparison taken in; None if it has to be left to whoever asked.
+    """Return `query` narrowed by the comparison; None if the caller must apply it.
 
-    What contradicts makes a query that is empty.
+    A contradiction makes an empty query.
     """
     values = comparison.value if comparison.operator is Operator.IN else (comparison.value,)
     if any(value is None for value in values):
@@ -159,7 +159,7 @@ def _with_range(query: TableQuery, comparison: Comparison) -> TableQuery | None:
 
 
 def _bounds(operator: Operator, value: int, unit: int) -> tuple[int | None, int | None]:
-    """Return the first number (inclusive) and the end (exclusive) that, times `unit`, compare so with `value`."""
+    """Return the first number (inclusive) and the end (exclusive) that, times `unit`, satisfy the comparison."""
     at_or_above, above = -(-value // unit), value // unit + 1
     match operator:
         case Operator.GREATER:

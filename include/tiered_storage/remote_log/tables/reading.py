@@ -1,10 +1,9 @@
-"""Reads a split into Arrow record batches, chunk after chunk: memory is that of a few chunks, whatever the split has.
+"""Read a split into Arrow record batches, chunk by chunk: memory is that of a few chunks, whatever the split's size.
 
-The checksum of every batch with offsets of the range is compared before its header decides anything. What the checksum
-does not cover is compared too: a batch's offsets with the remote log index, its leader epoch with the segment's
-metadata. What is broken is fetched once
-more: if it is so in the store, that ends the reading with an error; or, where somebody takes broken batches, it is
-handed to him and the reading goes on after it.
+The checksum of every batch in the range is verified before its header is used. What it does not cover is checked too: a
+batch's offsets against the remote log index, its leader epoch against the segment's metadata. A corrupt chunk is
+fetched once more: if it is corrupt in the store, reading ends with an error; or, if the caller handles corrupt batches,
+it gets the batch, and reading goes on after it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from tiered_storage.remote_log.tables.planning import TableRange, TableSplit
 from tiered_storage.remote_log.tables.query import RowFilter
 
 CHUNKS_AHEAD = 2
-"""How many chunks of a few MiB are fetched, or wait, beside the one that is worked on."""
+"""How many chunks of a few MiB are fetched, or wait, besides the one being decoded."""
 
 _NONE = -1
 
@@ -47,8 +46,8 @@ _NONE = -1
 def chunks_of(wanted: TableRange, rows: RowFilter, storage: RemoteStorageManager) -> Iterator[RemoteLogIndexEntry]:
     """Yield the entries of the chunks that may have `rows` of `wanted`, by the segment's remote log index.
 
-    Raises CorruptIndexError for an index that is broken or leaves an offset of the range out of every chunk's reach,
-    and what the store raises.
+    Raises CorruptIndexError for an index that is corrupt or has no chunk for an offset of the range, and what the store
+    raises.
     """
     segment = wanted.segment
     source = f"{segment.segment_id}: remoteLogIndex"
@@ -103,7 +102,7 @@ def fetch_chunk(entry: RemoteLogIndexEntry, wanted: TableRange, storage: RemoteS
     try:
         return _ranged(entry, wanted, storage, (first, last))
     except RemoteObjectCorruptError:
-        # Of a whole segment only the checksum of all is known to be wrong: in two parts it comes, and its batches
+        # Of a whole segment only the total checksum is known to be wrong: in two parts it arrives, and its batches
         # tell which of them it is. An object that is too short fails again.
         middle = (first + last) // 2
         return _ranged(entry, wanted, storage, (first, middle), (middle + 1, last))
@@ -123,7 +122,7 @@ def _ranged(
 
 @dataclass(frozen=True, slots=True)
 class BrokenBytes:
-    """Bytes `position` to `position + size` of a remote segment's `object` that are no records, and why.
+    """Bytes `position` to `position + size` of a remote segment's `object` that are not valid records, and why.
 
     Their records have some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
     """
@@ -165,7 +164,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield `rows` of one range in order of their offsets; raises as `read_split`.
 
-    With `on_broken` it is told of broken batches and goes on after them. `on_moved` is told of bytes.
+    `on_broken` gets corrupt batches, and reading goes on after them. `on_moved` gets the bytes read.
     """
     of = wanted.segment.topic_id_partition
     reader = _RangeReader(wanted, rows, storage, columns, on_broken)
@@ -196,9 +195,9 @@ class _RangeReader:
         self._reached = wanted.start_offset
 
     def decoded(self, chunk: RemoteLogIndexEntry, content: bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted rows of a chunk, with the columns that are decoded.
+        """Yield the wanted rows of a chunk, with the decoded columns.
 
-        What broke on its way is right the second time; what broke in the store is told then.
+        A chunk that was corrupted in transit is fetched again; one that is corrupt in the store is reported.
         """
         data = memoryview(content)
         try:
@@ -211,13 +210,13 @@ class _RangeReader:
             yield from self._around(chunk, memoryview(fetch_chunk(chunk, self._wanted, self._storage)))
 
     def _around(self, chunk: RemoteLogIndexEntry, data: memoryview) -> Iterator[pa.RecordBatch]:
-        """Go on from the offset that was reached, each batch by itself; whoever takes broken ones is told of them."""
+        """Continue from the reached offset, batch by batch; corrupt ones go to `on_broken` if it is given."""
         table = self._sound(chunk, data)
         for row in self._inside(table).tolist():
             alone = table.rows(row, row + 1)
             self._decoder = None
             try:
-                # A batch that breaks at its end gives none of its records.
+                # A batch that is corrupt at its end gives none of its records.
                 found = list(self._rows_inside(chunk, data, alone))
             except CorruptRecordError as broken:
                 self._tell(chunk, broken, int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
@@ -226,9 +225,9 @@ class _RangeReader:
         self._decoder = None
 
     def _rows_inside(self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable) -> Iterator[pa.RecordBatch]:
-        """Yield the wanted rows of the batches in `table`, of which each has the right checksum and leader epoch.
+        """Yield the wanted rows of the batches in `table`, after checking each one's checksum and leader epoch.
 
-        Only then a header is believed that says of its batch that nobody wants it.
+        Only then a header may exclude its batch.
         """
         check_checksums(as_array(data), chunk.position, table.position, table.size, source=chunk.object_name)
         self._check_epochs(chunk, table)
@@ -248,7 +247,7 @@ class _RangeReader:
         yield from self._decoder.decode(data[int(table.position[0]) - chunk.position :], table)
 
     def _sound(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
-        """Return the batches of a chunk: all, or those in front of a broken header."""
+        """Return the batches of a chunk: all, or those before a corrupt header."""
         try:
             table = self._scan(chunk, data)
             self._check_offsets(chunk, table)
@@ -268,7 +267,7 @@ class _RangeReader:
         return table
 
     def _check_offsets(self, chunk: RemoteLogIndexEntry, table: BatchTable) -> None:
-        """Hold the offsets that the batches claim against the index: no checksum of a batch covers them."""
+        """Compare the batches' offsets with the index: no checksum of a batch covers them."""
         found = (int(table.base_offset[0]), int(table.last_offset[-1])) if len(table) else None
         if found != (chunk.first_offset, chunk.last_offset):
             raise CorruptRecordError(
@@ -285,7 +284,7 @@ class _RangeReader:
             raise CorruptRecordError(chunk.object_name, wrong.position, reason)
 
     def _inside(self, table: BatchTable) -> NDArray[np.intp]:
-        """Return the batches with offsets of the range that are still to come."""
+        """Return the batches with offsets of the range that are not read yet."""
         return np.flatnonzero((table.last_offset >= self._reached) & (table.base_offset <= self._wanted.end_offset))
 
     def _wanted_batches(self, table: BatchTable) -> NDArray[np.intp]:
@@ -293,8 +292,8 @@ class _RangeReader:
         if self._rows.first_timestamp is not None:
             taken &= table.max_timestamp >= self._rows.first_timestamp
         if self._rows.latest_begin is not None:
-            # With log append time all records have the greatest one; the first one's is the producer's, and nobody sees
-            # it. With a delete horizon the header does not tell the first record's.
+            # With log append time all records have the largest one; the first one's is the producer's, which no reader
+            # sees. With a delete horizon the header lacks the first record's.
             begins = np.where(table.attributes & APPEND_TIME_BIT != 0, table.max_timestamp, table.base_timestamp)
             begins_late = begins >= self._rows.latest_begin
             taken &= ~(begins_late & (table.attributes & DELETE_HORIZON_BIT == 0))

@@ -1,14 +1,13 @@
 """Finish what a broker left half done in a partition's directory, before the log is opened for writing.
 
-        {name}.deleted    of a segment that is no longer part of the log: deleted
-        {name}.tmp        of a file that was being replaced: deleted
-        {name}.cleaned    output of an unfinished compaction or split: deleted
-        {name}.swap       a finished segment that replaces those whose offsets it covers: they are deleted, and it is
-        renamed;
-                          but if a `.cleaned` file of the same or a lower offset shows that a split was interrupted, its
-                          parts are deleted. The `.log` is renamed first, so that none of its indexes passes for one of
-                          a replaced segment, however often this is interrupted
-        index files       without their `.log` file: deleted
+    {name}.deleted    of a segment that is no longer part of the log: deleted
+    {name}.tmp        of a file that was being replaced: deleted
+    {name}.cleaned    output of an unfinished compaction or split: deleted
+    {name}.swap       a finished segment that replaces those whose offsets it covers: they are deleted, and it is
+                      renamed; but if a `.cleaned` file of the same or a lower offset shows that a split was
+                      interrupted, its parts are deleted. The `.log` is renamed first, so that none of its indexes
+                      passes for one of a replaced segment, however often this is interrupted
+    index files       without their `.log` file: deleted
 
 Source: LogLoader of released Kafka.
 """

@@ -6,15 +6,15 @@
     log_starts        our log start offset of a partition, and those before it
     lineages          the leader epochs of a partition that we keep, since brokers forget
     leases            the newest lease of a partition; a row is never removed, so that its number only rises
-        topics            the decisions on a topic
+    topics            the decisions on a topic
     store_identity    one row: our UUID, and that of the object store that we belong to
     partition_deletions  how far the deletion of a whole partition is
-        deletion_failures    segments whose objects could not be deleted
-        audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
-        deletion_stop        one row, once it was used: the switch that stops all deletions
+    deletion_failures    segments whose objects could not be deleted
+    audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
+    deletion_stop        one row, once it was used: the switch that stops all deletions
     generation           one row: the token that metadata and object store share (sql/generation.py)
     work_area_key        one row: the key that signs the messages in the work area
-        clock_reading        one row, once a run checked the clock: the reading (sql/clock_reading.py)
+    clock_reading        one row, once a run checked the clock: the reading (sql/clock_reading.py)
 
 A deleted segment keeps its row, so that a repeated deletion is harmless, and a late attempt with its id is refused. The
 row moves to a separate table, so that look-ups stay fast.

@@ -1,4 +1,4 @@
-"""A chunk of a remote segment of which every byte was checked: by its batches' checksums, its index, its leaders."""
+"""A chunk of a remote segment with every byte checked: by its batches' checksums, its index, its leader epochs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CheckedChunk:
 
     @property
     def memory(self) -> int:
-        """The bytes that it takes in memory, about."""
+        """Its approximate size in memory in bytes."""
         return len(self.content) + _TABLE_ROW_BYTES * len(self.table) + _OBJECT_BYTES
 
 

@@ -1,7 +1,7 @@
-"""One bounded cache of what was read from the remote tier: memory, then disk; two readers of a thing share one fetch.
+"""A bounded cache of data from the remote tier: memory, then disk; concurrent readers share one fetch.
 
-Whoever stops waiting gives its place in the queue back if nobody else waits; what a thread has begun goes on and is
-kept for the next.
+A reader that stops waiting frees its place in the queue if nobody else waits; a fetch that has begun completes and is
+cached.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Kept = TypeVar("Kept")
 
 
 class Overflow(Protocol[Kept]):
-    """Where things go that have no room in memory any more; called by threads of the pool alone."""
+    """Takes what no longer fits into memory; called only by threads of the pool."""
 
     def put(self, key: Hashable, kept: Kept) -> None:
-        """Keep it, if that can be."""
+        """Keep it, if possible."""
         ...
 
     def take(self, key: Hashable) -> Kept | None:
-        """Return it, whole and proven to be what was kept; else None."""
+        """Return it, verified to be what was kept; else None."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         ...
 
 
 @dataclass(slots=True)
 class SharedFetch(Generic[Kept]):
-    """A fetch, and how many wait for it."""
+    """A fetch, and how many readers wait for it."""
 
     key: Hashable
     future: Future[Kept]
@@ -44,9 +44,9 @@ class SharedFetch(Generic[Kept]):
 
 
 class ChunkCache(Generic[Kept]):
-    """Keeps things of up to `memory_bytes` together, the last used ones; `size_of` tells what one takes.
+    """Caches the last used things, of up to `memory_bytes` together; `size_of` returns the size of one.
 
-    Safe from any thread.
+    Thread-safe.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class ChunkCache(Generic[Kept]):
             return kept
 
     def join(self, key: Hashable, fetch: Callable[[], Kept]) -> SharedFetch[Kept]:
-        """Have `fetch` called on a thread, unless that is under way already; `leave` it afterwards.
+        """Call `fetch` on a thread, unless that is under way already; call `leave` afterwards.
 
-        Raises ReaderBusyError if too many wait.
+        Raises ReaderBusyError if the queue is full.
         """
         with self._lock:
             shared = self._fetching.get(key)
@@ -99,7 +99,7 @@ class ChunkCache(Generic[Kept]):
             return shared
 
     def leave(self, shared: SharedFetch[Kept]) -> None:
-        """Say that one waits no more; a fetch that has not begun and that nobody wants any more is taken back."""
+        """Stop waiting; a fetch that has not begun and has no other waiter is withdrawn."""
         with self._lock:
             shared.waiting -= 1
             is_unwanted = shared.waiting == 0 and not shared.future.done()
@@ -107,12 +107,12 @@ class ChunkCache(Generic[Kept]):
                 self._fetching.pop(shared.key, None)
 
     def forget(self, key: Hashable) -> None:
-        """Keep it no longer."""
+        """Remove it from the cache."""
         with self._lock:
             self._drop(key)
 
     def close(self) -> None:
-        """Let go of everything that is kept."""
+        """Drop everything that is cached."""
         with self._lock:
             self._kept.clear()
             self.held_bytes = 0
@@ -135,7 +135,7 @@ class ChunkCache(Generic[Kept]):
         return kept
 
     def _keep(self, key: Hashable, kept: Kept) -> list[tuple[Hashable, Kept]]:
-        """Keep it; return what had to make room."""
+        """Cache it; return what was evicted."""
         size = self._size_of(kept)
         with self._lock:
             self._drop(key)

@@ -1,10 +1,10 @@
-"""Chunks on the disk that have no room in memory any more: one file each, in a folder of this process alone.
+"""Chunks evicted from memory, on disk: one file each, in a folder of this process alone.
 
     {folder}/{process id}-{16 hex digits}/.lock     held (flock) for as long as the process uses the folder
     {folder}/{process id}-{16 hex digits}/{n}       the bytes of one chunk, as the store has them
 
-What each file must hold is known in memory only: its checksum and its chunk. So a folder that nobody holds is rubbish,
-and whoever opens another one removes it. Nothing here is synced: what is lost is fetched again.
+The expected content of each file, its checksum and its chunk, is known only in memory. So an unlocked folder is
+garbage, and the next process deletes it. Nothing here is synced: lost chunks are fetched again.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ class _OnDisk:
 
 
 class ChunkFiles:
-    """Keeps chunks of up to `disk_bytes` together in files, the last used ones. Safe from any thread.
+    """Keeps the last used chunks, of up to `disk_bytes` together, in files. Thread-safe.
 
-    A disk that is full or broken costs nothing but the help of this cache.
+    A disk that is full or broken only costs the benefit of this cache.
     """
 
     def __init__(self, folder: Path, disk_bytes: int) -> None:
-        """Make a folder of our own in `folder`, and remove those that dead processes left there.
+        """Create a folder in `folder`, and delete those of dead processes there.
 
-        Where the disk has no room even for that, nothing is kept. Raises ConfigurationError if this user may not.
+        If the disk has no room even for that, nothing is cached. Raises ConfigurationError if this user may not write
+        there.
         """
         self._room = disk_bytes
         self._lock = threading.Lock()
@@ -71,7 +72,7 @@ class ChunkFiles:
             ) from error
 
     def put(self, key: Hashable, kept: CheckedChunk) -> None:
-        """Write a chunk to the disk, unless it is there, and remove what has been used longest ago to make room."""
+        """Write a chunk to disk, unless it is there, and evict the least recently used to make room."""
         size = len(kept.content)
         with self._lock:
             if key in self._kept or size > self._room:
@@ -95,7 +96,7 @@ class ChunkFiles:
         _remove(going)
 
     def take(self, key: Hashable) -> CheckedChunk | None:
-        """Return a chunk that is on the disk with the very bytes that were written; else None."""
+        """Return a chunk whose bytes on disk are exactly those written; else None."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -130,7 +131,7 @@ class ChunkFiles:
 
 
 def _folder_of_our_own(folder: Path) -> tuple[Path, int]:
-    """Make a folder that nobody takes for left over; return it and what holds its lock."""
+    """Create a folder, locked before another process can take it for abandoned; return it and the lock's descriptor."""
     while True:
         own = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
         make_private_folder(own)
@@ -148,7 +149,7 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _remove_left_over(folder: Path, own: Path) -> None:
-    """Remove the folders that no process holds."""
+    """Delete the folders that no process holds."""
     for other in folder.iterdir():
         if other == own or not (other / LOCK).is_file():
             continue

@@ -1,4 +1,4 @@
-"""The time that one request has, and the attempts that it makes meanwhile: KIP-405's purgatory for remote fetches."""
+"""The deadline of one request, and its attempts until then: KIP-405's purgatory for remote fetches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ReadTiming:
-    """What time is to reads: `now` (seconds, only ever rising), how to `sleep`, and how long to `pause` after failures.
+    """The clock of reads: `now` (seconds, never falling), how to `sleep`, and how long to `pause` after failures.
 
-    Tests bring their own.
+    Tests replace it.
     """
 
     now: Callable[[], float] = time.monotonic
@@ -34,7 +34,7 @@ class ReadTiming:
 
 @dataclass(frozen=True, slots=True)
 class FetchDeadline:
-    """The moment (seconds, by `timing.now`) at which a request's own time of `wait_ms` is up."""
+    """The moment (seconds, by `timing.now`) at which a request's `wait_ms` are over."""
 
     timing: ReadTiming
     wait_ms: int
@@ -47,18 +47,18 @@ class FetchDeadline:
 
     @property
     def seconds_left(self) -> float:
-        """What is left; 0 when the time is up."""
+        """The seconds left; 0 after the deadline."""
         return max(0.0, self.at - self.timing.now())
 
     async def outcome(self, future: Future[Result], what: str) -> Result:
-        """Return what `future` brings, if it does in time; the work goes on. Raises ReadTimedOutError, named `what`."""
+        """Return the result of `future` if it comes in time; the work goes on. Raises ReadTimedOutError for `what`."""
         try:
             return await outcome_of(future, self.seconds_left)
         except TimeoutError:
             raise self._is_up(what, "try again, it is still on its way and is kept where there is room") from None
 
     async def pass_until(self, moment: float, what: str) -> None:
-        """Return at `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, named `what`, if too late."""
+        """Return at `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, naming `what`, if too late."""
         left = moment - self.timing.now()
         if left > 0:
             await self.timing.sleep(min(left, self.seconds_left))
@@ -66,9 +66,9 @@ class FetchDeadline:
             raise self._is_up(what, "it was looked at a moment ago, which takes long: try again")
 
     async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
-        """Return what `try_once` does; after an error that is retriable try again, with growing pauses, in time.
+        """Return the result of `try_once`; retry after a retriable error, with growing pauses, until the deadline.
 
-        Raises the last error when there is no time for another attempt.
+        Raises the last error if there is no time for another attempt.
         """
         try:
             return await try_once()

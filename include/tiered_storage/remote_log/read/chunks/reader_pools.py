@@ -1,6 +1,6 @@
-"""Threads that carry out blocking reads, so many at once, and how many bytes a second may come out of them.
+"""Threads for blocking reads, a limited number at once, and a limit on their bytes per second.
 
-Local and remote reads have pools of their own (KIP-405): a store that is slow or down never holds a local read up.
+Local and remote reads have separate pools (KIP-405): a slow or failed store never delays a local read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Result = TypeVar("Result")
 
 
 class ReaderPool:
-    """Carries out what is submitted, in that order, on a few threads; a bounded number of tasks may wait for one.
+    """Runs submitted tasks in order on a few threads; a bounded number of tasks may wait.
 
-    Threads begin when they are first needed. They are daemons: a process may end while one hangs in a store.
+    Threads start when they are first needed. They are daemons: a process may end while one hangs in a store.
     """
 
     def __init__(self, name: str, threads: int, max_pending: int | None = None) -> None:
@@ -45,7 +45,7 @@ class ReaderPool:
 
     @property
     def running(self) -> int:
-        """How many tasks are being carried out."""
+        """How many tasks are running."""
         with self._changed:
             return self._threads - self._idle + min(self._idle, len(self._waiting))
 
@@ -54,7 +54,7 @@ class ReaderPool:
         return self._max_pending is None or 2 * self.pending < self._max_pending
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
-        """Have `work` done; its result or error comes by the future. Raises ReaderBusyError if the queue is full."""
+        """Run `work` on a thread; the future gets its result or error. Raises ReaderBusyError if the queue is full."""
         future: Future[Result] = Future()
         with self._changed:
             if self._is_closed:
@@ -75,7 +75,7 @@ class ReaderPool:
         return future
 
     def withdraw(self, future: Future[Any]) -> bool:
-        """Take a task back that nobody waits for any more; whether that was in time, and its place is free again."""
+        """Withdraw a task that nobody waits for; return whether it was still in the queue."""
         with self._changed:
             for task in self._waiting:
                 if task[0] is future:
@@ -87,7 +87,7 @@ class ReaderPool:
         return True
 
     def close(self) -> None:
-        """Begin no further task; what waits is refused, what runs ends by itself."""
+        """Start no further task; waiting tasks are refused, running ones complete."""
         with self._changed:
             self._is_closed = True
             left = list(self._waiting)
@@ -109,7 +109,7 @@ class ReaderPool:
                 future, work = self._waiting.popleft()
             if future.set_running_or_notify_cancel():
                 _carry_out(future, work)
-            del future, work  # nothing is kept alive by a thread that waits
+            del future, work  # a waiting thread must not keep objects alive
             with self._changed:
                 self._idle += 1
 
@@ -128,7 +128,7 @@ def _carry_out(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 class ByteQuota:
-    """Lets `bytes_per_second` pass on average, -1 all; at most a second's worth is saved up. Safe from any thread."""
+    """Allows `bytes_per_second` on average, -1: no limit; at most one second's worth is saved up. Thread-safe."""
 
     def __init__(self, bytes_per_second: int = UNLIMITED, now: Callable[[], float] = time.monotonic) -> None:
         """Measure by `now` (seconds)."""
@@ -139,7 +139,7 @@ class ByteQuota:
         self._counted_at = now()
 
     def spend(self, size: int) -> None:
-        """Say that `size` bytes have passed; whoever comes next waits for them."""
+        """Count `size` bytes that have passed; the next caller waits for them."""
         if self._rate <= 0:
             return
         with self._lock:
@@ -147,7 +147,7 @@ class ByteQuota:
             self._balance -= size
 
     def seconds_left(self) -> float:
-        """Return how long it takes until more may pass; 0 now."""
+        """Return the seconds until more may pass; 0: now."""
         if self._rate <= 0:
             return 0.0
         with self._lock:

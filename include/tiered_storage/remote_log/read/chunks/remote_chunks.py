@@ -1,4 +1,4 @@
-"""Chunks and indexes of remote segments, each fetched once and checked before anybody is given it."""
+"""Chunks and indexes of remote segments, each fetched once and checked before use."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, slots=True)
 class SegmentTransactions:
-    """A segment's aborted transactions, and the first offset that its end left undecided.
+    """A segment's aborted transactions, and the first offset that is undecided at its end.
 
-    That is None if nobody knows, and the offset after the segment's end where no transaction was open there.
+    That is None if unknown, and the offset after the segment's end if no transaction was open there.
     """
 
     index: TransactionIndex
@@ -48,13 +48,13 @@ class SegmentTransactions:
 
     @property
     def memory(self) -> int:
-        """The bytes that it takes in memory, about."""
+        """Its approximate size in memory in bytes."""
         return _OBJECT_BYTES + 200 * len(self.index.transactions)
 
 
 @dataclass(frozen=True, slots=True)
 class AheadFetch:
-    """A fetch of a chunk that is wanted soon; it takes `size` bytes of what all may have on their way ahead."""
+    """A prefetch of a chunk; it takes `size` bytes of the prefetch budget of all readers."""
 
     shared: SharedFetch[CheckedChunk]
     size: int
@@ -65,7 +65,7 @@ def _memory_of_indexes(indexes: RemoteIndexes) -> int:
 
 
 class RemoteChunks:
-    """Fetches from one store, on the threads of `pool`, what it does not have; within a quota."""
+    """Fetches from one store, on the threads of `pool`, what is not cached; within a quota."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RemoteChunks:
         quota: ByteQuota,
         ahead_bytes: int,
     ) -> None:
-        """All readers together have `ahead_bytes` on their way ahead, whatever each of them may."""
+        """`ahead_bytes` is the prefetch budget of all readers together."""
         self._storage = storage
         self._pool = pool
         self._chunks = chunks
@@ -97,7 +97,7 @@ class RemoteChunks:
         return await self._get(self._indexes, key, fetch, deadline, what)
 
     def indexes_ahead(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
-        """Return them if they are there; else begin to fetch them, if there is room for that."""
+        """Return the indexes if they are cached; else begin to fetch them, if there is room for that."""
         known = self._indexes.known(segment.segment_id.id)
         if known is None and self._pool.has_room():
             with suppress(ReaderBusyError):
@@ -106,7 +106,7 @@ class RemoteChunks:
         return known
 
     async def transactions(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> SegmentTransactions:
-        """Return what the segment says of aborted transactions. Raises as `indexes`."""
+        """Return the segment's aborted transactions. Raises as `indexes`."""
         key = segment.segment_id.id
         known = self._transactions.known(key)
         if known is not None:
@@ -133,9 +133,9 @@ class RemoteChunks:
         deadline: FetchDeadline,
         begun: AheadFetch | None = None,
     ) -> CheckedChunk:
-        """Return a chunk, maybe one that was `begun` ahead, which stays the caller's to leave.
+        """Return a chunk, maybe one whose prefetch has `begun`, which the caller must still `leave`.
 
-        Raises RemoteStorageError (also if its bytes are not those that were sent) and ReadRefusedError.
+        Raises RemoteStorageError (also if its bytes are corrupt) and ReadRefusedError.
         """
         key = _key(segment, entry)
         if begun is not None:
@@ -153,7 +153,7 @@ class RemoteChunks:
         )
 
     def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> AheadFetch | None:
-        """Begin to fetch a chunk that is wanted soon, if there is room for that; `leave` what this returns."""
+        """Begin to prefetch a chunk, if there is room for that; `leave` the result."""
         key = _key(segment, entry)
         if self._chunks.known(key) is None and (not self._pool.has_room() or self._quota.seconds_left()):
             return None
@@ -166,7 +166,7 @@ class RemoteChunks:
             return None
 
     def leave(self, begun: AheadFetch) -> None:
-        """Say that what was begun ahead is not waited for any more."""
+        """Stop waiting for a prefetch."""
         self._chunks.leave(begun.shared)
         self._take_ahead(-begun.size)
 

@@ -127,7 +127,7 @@ def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with
 def test_an_audit_tells_of_them_until_they_are_finished(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [notice] = remote_log.checks.audit().notices
-        assert mentions(notice, "orders-0", "3 copies", "whole in the store")
+        assert mentions(notice, "orders-0", "3 uncommitted copies", "complete in the store")
         assert "'tiered-storage repair --dry-run'" in notice
         repaired(remote_log)
         remote_log.deletions.delete_marked("expire")
@@ -209,7 +209,10 @@ def test_a_copy_of_which_only_the_marker_is_whole_waits_for_a_backup(files: Remo
     with files.open() as remote_log:
         [told, *_] = remote_log.deletions.delete_marked("expire").failures
     assert mentions(told.message, "commit marker", "offsets 0 to 9")
-    assert f"put what is missing or broken of {data.relative_to(files.store).with_suffix('')}.* back" in told.message
+    assert (
+        f"restore what is missing or corrupt of {data.relative_to(files.store).with_suffix('')}.* from a backup"
+        in told.message
+    )
 
 
 def test_the_command_says_what_it_would_finish_and_finishes_it(files: RemoteLogFiles) -> None:
