@@ -2,13 +2,13 @@
 
 Its folder holds:
 
-    job.json                CopyJobDescription
-    tasks-{group}.jsonl     CopyTask lines
-    begun-{group}-{id}      empty: a worker has begun the group
-    result-{group}.jsonl    CopyOutcome lines
-    progress-{group}.jsonl  how far the group is (jobs/progress.py)
-    commit-{batch}.jsonl    the outcomes of a batch of partitions, for one commit
-    committed-{batch}.jsonl what that commit made visible: RemoteLogSegmentMetadata lines
+    job.json                 CopyJobDescription
+    tasks-{group}.jsonl      CopyTask lines
+    begun-{group}-{id}       empty: a worker has begun the group
+    result-{group}.jsonl     CopyOutcome lines
+    progress-{group}.jsonl   how far the group is (jobs/progress.py)
+    commit-{batch}.jsonl     the outcomes of a batch of partitions, for one commit
+    committed-{batch}.jsonl  what that commit made visible: RemoteLogSegmentMetadata lines
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@
     store.json                                                                                  the store's identity
     store.generation/{number, 20 digits}.json                                                   its generation
     store.clock/now                                                                             a probe of its clock
-                                                    generation store.clock/now a probe of its clock
     store.decisions/{number, 20 digits}.json                                                    of earlier releases
 
 All names are below the store's root. The ids of topics and segments are Kafka Uuids: 22 characters of base64url. While
