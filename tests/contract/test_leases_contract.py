@@ -160,7 +160,7 @@ def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: Leases)
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)
 
-    with pytest.raises(LeaseLostError, match="given back"):
+    with pytest.raises(LeaseLostError, match="released"):
         leases.heartbeat(held, 60_000)
 
     leases.acquire(ORDERS_0, "run-2", 60_000)
@@ -189,9 +189,9 @@ def test_giving_back_twice_does_nothing(leases: Leases) -> None:
 def test_a_lease_that_was_never_given_is_none(leases: Leases) -> None:
     invented = Lease(ORDERS_0, "run-1", 5, 0)
 
-    with pytest.raises(LeaseLostError, match="never given"):
+    with pytest.raises(LeaseLostError, match="never granted"):
         leases.check(invented)
-    with pytest.raises(LeaseLostError, match="never given"):
+    with pytest.raises(LeaseLostError, match="never granted"):
         leases.heartbeat(invented, 60_000)
     leases.release(invented)
 

@@ -492,7 +492,7 @@ def test_a_lease_that_was_never_given_changes_nothing(store: SqlMetadataStore, l
     nowhere = Lease(ORDERS_1, "run-1", 1, lease.expires_at)
 
     for never_given in (invented, nowhere):
-        with pytest.raises(LeaseLostError, match="never given"):
+        with pytest.raises(LeaseLostError, match="never granted"):
             store.segments.add_remote_log_segment_metadata(a_segment(never_given), never_given)
 
     assert store.segments.list_partitions() == []
