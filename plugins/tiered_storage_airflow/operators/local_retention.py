@@ -190,6 +190,6 @@ def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     if type(now) is not int or not is_list:
         raise AirflowFailException(
             f"nothing was done: an event of the asset says now={now!r:.100} and partitions={partitions!r:.100}; it "
-            "takes a number of milliseconds and a list of names such as orders-0, as commit_metadata puts them there"
+            "takes a number of milliseconds and a list of names such as orders-0, as announce puts them there"
         )
     return now, frozenset(partitions)
