@@ -200,7 +200,7 @@ def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> It
         told = (
             f"whether the transaction of producer {lost.producer_id} from offset {lost.first_offset} on was committed "
             f"is in what is missing before offset {lost.last_offset + 1}: its records are left out of a running "
-            "cluster, and it is not restored into a directory"
+            "cluster, and a restore into a directory is refused"
         )
         yield Finding(str(restored.topic_id_partition), told)
 

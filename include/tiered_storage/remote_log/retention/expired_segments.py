@@ -186,7 +186,7 @@ def ensure_sent(
             f"{partition}: {place} is a fork of the log that was copied: at offsets {offsets[0]} to "
             f"{offsets[1]}, below our log start, its records differ from those of the deleted remote segments. Nothing "
             "of it is trimmed until total retention expires these records. Save those that you need; to delete them "
-            "before, run kafka-delete-records on their broker"
+            "sooner, run kafka-delete-records on their broker"
         )
 
 
@@ -195,7 +195,7 @@ def _why_kept(offsets: Offsets) -> str:
     return (
         f"offsets {offsets[0]} to {offsets[1]} lie below our log start, and nothing proves that they are what was "
         "deleted there: they may be the only copy. They stay until total retention expires them; to delete them "
-        "before, run kafka-delete-records on their broker"
+        "sooner, run kafka-delete-records on their broker"
     )
 
 
