@@ -18,6 +18,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+# numpy starts a thread for each core, for linear algebra that nothing here uses: a tenth of a command's start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from tiered_storage import __version__
 from tiered_storage.errors import TieredStorageError
 

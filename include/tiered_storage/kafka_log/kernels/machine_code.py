@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
@@ -39,7 +40,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 SOURCES = (
     "batch_layout.py",
@@ -54,7 +54,7 @@ SOURCES = (
 )
 """All that the code depends on, besides this package's dependencies."""
 
-_MAGIC = b"RLKERNEL"
+_MAGIC = b"RLKERNL2"
 _HEAD = len(_MAGIC) + 4
 _HERE = Path(__file__).parent
 _READABLE_BY_ALL = 0o644
@@ -232,7 +232,7 @@ def _kept_code(path: Path) -> bytes | None:
     if state.st_uid not in (_TRUSTED_USER, os.geteuid()) or state.st_mode & _WRITEABLE_BY_OTHERS:
         return None
     code = content[_HEAD:]
-    is_whole = content[:_HEAD] == _MAGIC + crc32c(code).to_bytes(4, "big")
+    is_whole = content[:_HEAD] == _MAGIC + zlib.crc32(code).to_bytes(4, "big")
     return code if is_whole and code else None
 
 
@@ -246,7 +246,7 @@ def _keep(code: bytes, path: Path) -> None:
         raise FileExistsError(errno.EEXIST, "it belongs to another user", str(path))
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
         try:
-            file.write(_MAGIC + crc32c(code).to_bytes(4, "big") + code)
+            file.write(_MAGIC + zlib.crc32(code).to_bytes(4, "big") + code)
             os.fchmod(file.fileno(), _READABLE_BY_ALL)
             file.close()
             Path(file.name).replace(path)
