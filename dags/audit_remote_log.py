@@ -1,6 +1,6 @@
-"""Audit the remote log, every night: every reference, no gap, every size; every checksum too where asked for.
+"""Audit the remote log every night: references, gaps and sizes; on request every checksum too.
 
-It changes nothing. A run is red when it found an anomaly; its message and its report name each.
+It changes nothing. A run fails if it finds an anomaly. Its message and its report name each anomaly.
 """
 
 from __future__ import annotations

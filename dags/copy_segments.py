@@ -1,6 +1,6 @@
 """Copy closed segments to the remote tier, every five minutes.
 
-A backfill over a past window copies what was closed by the window's end; running it twice changes nothing.
+A backfill over a past window copies the segments that were closed by the window's end. A second run changes nothing.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def copy_segments() -> None:
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )
-    # What was committed is announced though others failed (nothing committed: it skips itself) ...
+    # Announce what was committed even if other partitions failed; it skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
         task_id="announce", results=copied.output, not_begun=NOT_BEGUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
     )  # fmt: skip
-    # ... and this leaf keeps the run red when they did, or when something that was asked for was left out.
+    # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(
         task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed"
     )

@@ -1,8 +1,8 @@
-"""Delete the records of a partition before an offset, in both tiers. By hand only; it just shows unless asked for more.
+"""Delete the records of a partition before an offset, in both tiers. Manual only; by default it only shows the plan.
 
-Remote deletion has to be allowed for the topic. Readers see no more of the records at once; the first runs of
-expire_remote_segments and enforce_local_retention after remote.log.deletion.grace.ms remove the segments that lie
-wholly before the offset. Until then the DAG undelete brings them back.
+Remote deletion must be allowed for the topic. Readers stop seeing the records at once. The first runs of
+expire_remote_segments and enforce_local_retention after remote.log.deletion.grace.ms delete the segments that lie
+entirely before the offset. Until then the DAG undelete brings them back.
 """
 
 from __future__ import annotations

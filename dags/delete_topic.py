@@ -1,8 +1,8 @@
-"""Delete everything remote of one incarnation of a topic. Only by hand, and only shown unless asked for more.
+"""Delete everything remote of one incarnation of a topic. Manual only; by default it only shows the plan.
 
-The topic has to be disabled, and its remote deletion allowed. What is local stays. Readers see no more of it at once;
-the first run of expire_remote_segments after remote.log.deletion.grace.ms deletes its objects. Until then the DAG
-undelete brings it back.
+The topic must be disabled, and its remote deletion allowed. Local segments stay. Readers stop seeing the remote
+records at once. The first run of expire_remote_segments after remote.log.deletion.grace.ms deletes the objects. Until
+then the DAG undelete brings them back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Trim local logs: segments past local retention that the remote tier holds.
 
-Runs on the event of a committed copy, for the partitions that it names, and every hour for all: segments grow old also
-if nothing new is copied. Deletes only where local deletion was allowed for the topic, oldest first, while no
-broker has the directory. A manual run looks at all partitions. Scheduled runs and those of events only plan until
-scheduled.deletion.enable is set; see plan_deletions.
+The event of a committed copy starts a run for the partitions that it names. Every hour a run checks all partitions,
+since segments also age while nothing is copied. It deletes oldest first, only if local deletion is allowed for the
+topic, and only while no broker holds the directory. A manual run checks all partitions. Runs started by the schedule
+or by an event only plan until scheduled.deletion.enable is set; see plan_deletions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Export a topic to Parquet, a day at a time: the records of the run's interval, out of the store, by Spark.
+"""Export a topic to Parquet, a day at a time. Spark reads the records of the run's interval from the store.
 
-A run over the same records changes nothing, so backfills over past days give the same files. Only what is copied can be
-exported: what is copied later comes with the next runs, which also look at the earlier intervals. Without a topic a run
-does nothing.
+A second run over the same records changes nothing, so backfills over past days give the same files. A run exports only
+records that are copied. The next runs export what is copied later: they also check the earlier intervals. Without a
+topic a run does nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Show what the DAGs that delete would take now, in the local logs and in the remote tier. Never deletes anything.
+"""Show what the deleting DAGs would delete now, in the local logs and in the remote tier. Deletes nothing itself.
 
-This DAG is always on and has no schedule. To trigger a paused DAG switches it on, and its scheduled run may come before
-the one that was asked for: so look here before you switch enforce_local_retention or expire_remote_segments on.
+Look here before you unpause enforce_local_retention or expire_remote_segments. Triggering a paused DAG unpauses it, and
+its scheduled run may start before the run that you triggered. This DAG is always on and has no schedule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    # No field of the form is the template of dry_run: it cannot be switched off here.
+    # No form field feeds dry_run, so nobody can switch it off here.
     default_args={
         **DEFAULT_ARGS,
         "pool": "remote_log_metadata",

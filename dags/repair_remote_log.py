@@ -1,8 +1,8 @@
-"""Repair what an audit finds, as far as nothing has to be guessed. Only by hand, and only shown unless asked for more.
+"""Repair what an audit finds, as far as it needs no guess. Manual only; by default it only shows the plan.
 
-What is damaged in the store is copied again where the local log still has it; whole copies that nobody finished, and
-nothing else holds, are finished; what other copies and deletions left there goes. Whatever else is wrong is named, and
-left to a person.
+A run copies damaged segments again if the local log still has them. It finishes whole copies that were never finished
+if no other segment holds their records. It deletes what other copies and deletions left in the store. It names every
+other anomaly and leaves it to a person.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Bring a topic back from the store, into a log directory of a stopped broker or into a running cluster.
 
-Only by hand, and only a plan unless Only show the plan is switched off. A directory gets all of it or nothing; a
-cluster gets the committed records, each once, and a file tells their new offsets. Clear a failed run to let it go on.
+Manual only. It only shows the plan until you switch off Only show the plan. A directory gets all of the topic or
+nothing. A cluster gets each committed record once, and a file maps old offsets to new ones. Clear a failed run to
+continue it.
 """
 
 from __future__ import annotations

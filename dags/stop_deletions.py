@@ -1,9 +1,9 @@
-"""Stop all deletions at once, or let them go on: the switch for whoever has a doubt.
+"""Stop all deletions at once, or allow them again. If in doubt, stop them.
 
-Only by hand. While deletions are stopped nothing goes, locally or remotely, whatever topics allow; copies go on. What
-deletes just now stops within one batch. Anybody who may trigger this DAG may stop. A run with Lift ends the stop; it
-fails unless `admins` of the rights file (read.service.rights.file) names the user who triggered it. A field that the
-form has not, which every other DAG refuses, is left out here with a warning: a stop goes through.
+Manual only. While the stop holds, nothing is deleted locally or remotely, whatever the topics allow; copies continue.
+A deletion under way stops within one batch. Anybody who may trigger this DAG may stop. A run with Lift ends the stop;
+it fails unless `admins` of the rights file (read.service.rights.file) names the user who triggered it. This DAG
+ignores an unknown form field with a warning, so that the stop succeeds; every other DAG rejects it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     doc_md=__doc__,
 )
 def stop_deletions() -> None:
-    # In no pool of ours, and before all else: it must never wait for a slot of what it is to stop.
+    # In none of our pools and with the highest priority: it must never wait for a slot held by what it stops.
     StopDeletionsOperator(
         task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", priority_weight=1_000_000
     )

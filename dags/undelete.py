@@ -1,7 +1,7 @@
-"""Bring back what was deleted of a topic while its objects are there. By hand; it just shows unless asked for more.
+"""Bring back deleted records of a topic while their objects exist. Manual only; by default it only shows the plan.
 
-Whatever deleted it: expire_remote_segments, delete_records, delete_topic or a disabled topic. The objects stay for
-remote.log.deletion.grace.ms. What is still past retention expires again with the next run: change its limits first.
+It undoes deletions by expire_remote_segments, delete_records, delete_topic or a disabled topic. The objects stay for
+remote.log.deletion.grace.ms. Raise the retention limits first: the next run expires again what is still past them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class RemoteLogHook(BaseHook):
     """Opens a RemoteLogManager as the settings say: TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml.
 
     :param remote_storage_conn_id: where the store's endpoint and secrets are
-    :param overrides: properties by name that go over the file and the environment
+    :param overrides: properties by name that override the file and the environment
     """
 
     hook_name = "Remote log"

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
 
-    :param remote_storage_conn_id: a connection of type remote_storage, or of type aws; where it does not exist, the
-        environment's AWS_* variables are used, as every tool of that store does. A local directory needs none.
+    :param remote_storage_conn_id: a connection of type remote_storage or aws; if it does not exist, the hook uses the
+        environment's AWS_* variables, as every tool of that store does. A local directory needs none.
     """
 
     conn_name_attr = "remote_storage_conn_id"
@@ -34,7 +34,7 @@ class RemoteStorageHook(BaseHook):
         self.remote_storage_conn_id = remote_storage_conn_id
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
-        """Return how to reach the store: as the settings say, else the connection, else the environment (AWS_*)."""
+        """Return how to reach the store, from the settings, else the connection, else the environment (AWS_*)."""
         from tiered_storage.remote_log.context import configured_options, store_options
         from tiered_storage.remote_log.storage.object_client import options_of
 
@@ -52,7 +52,7 @@ class RemoteStorageHook(BaseHook):
         }
         given: dict[str, Any] = {name: str(value) for name, value in named.items() if value}
         if "access_key_id" in given:
-            # One identity or the other: a session token of the environment spoils the connection's key.
+            # Never mix two identities: the environment's session token would break the connection's key.
             given = {"secret_access_key": None, "session_token": None, **given}
         return configured_options(settings, replace(options_of(os.environ), **given))
 

@@ -1,8 +1,8 @@
-"""Operators for the remote log, for the DAGs here and in anybody's own.
+"""Operators for the remote log, for the DAGs of this project and for your own.
 
-`remote_storage` copies segments by Spark and `remote_log_metadata` plans and commits; the others are one file for each
-kind of work. `remote_log_operator` and `spark_groups` have what they share. They do the work in the library:
-an operator only reads its arguments, calls it, and reports.
+`remote_storage` copies segments with Spark, and `remote_log_metadata` plans and commits. Each other kind of work has a
+file. `remote_log_operator` and `spark_groups` have what they share. The library does the work: an operator only reads
+its arguments, calls the library, and reports.
 """
 
 __all__ = [

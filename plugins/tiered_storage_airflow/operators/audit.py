@@ -1,4 +1,4 @@
-"""Operators that hold the store against the metadata: the quick audit, in the task, and the deep one, by Spark."""
+"""Operators that compare the store with the metadata: the quick audit in the task, the deep audit with Spark."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
 AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
 READ_HERE_BYTES = 1 << 30
-"""Less is read in the task sooner than Spark starts."""
+"""The task itself reads less than this faster than Spark starts."""
 MOST_ANOMALIES_SHOWN = 20
-"""So many fit into a message; the report has them all."""
+"""At most this many go into a message; the report has all."""
 
 
 class VerifySegmentsOperator(SparkGroupsOperator):
-    """Audit the remote log: references, contiguity, sizes; and where `deep`, every batch, index and checksum.
+    """Audit the remote log: references, contiguity and sizes; if `deep`, every batch, index and checksum too.
 
-    The quick part is done in the task. What a deep audit reads is read by Spark, unless it is so little that Spark's
-    start takes longer. It fails for every anomaly, without a retry, and for segments that could not be read, to be
-    tried again.
+    The task does the quick part. Spark reads what a deep audit needs, unless that takes less time than Spark's start.
+    The task fails without a retry for any anomaly, and with a retry for segments that it could not read.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -60,7 +59,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
         self.deep = deep
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
-        """Audit; returns the report's path."""
+        """Audit; return the report's path."""
         from tiered_storage.remote_log.audit.report import AuditReport
 
         deep = is_switched_on(self.deep, "deep")
@@ -124,7 +123,7 @@ def _summarize(remote_log: Any, context: Context, log: Any, report: AuditReport)
 
 
 def fail_for(report: AuditReport, path: str) -> None:
-    """Fail where the report, kept at `path`, names anomalies; or where not all could be read, to be tried again."""
+    """Fail if the report at `path` names anomalies; fail with a retry if some segments could not be read."""
     if not report.anomaly_count and not report.unread:
         return
     if not report.anomaly_count:

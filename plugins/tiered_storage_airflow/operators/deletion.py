@@ -1,4 +1,4 @@
-"""Operators that delete what a person names, a topic or records of a partition; and the stop of all deletions."""
+"""Operators that delete a named topic or a partition's records, undo deletions, and stop all deletions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
-    """Plan the deletion of everything remote of one incarnation of a topic; what is local stays.
+    """Plan the deletion of everything remote of one incarnation of a topic; local segments stay.
 
     Returns the plan's path; a dry run skips everything after it.
 
@@ -40,7 +40,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
         self.topic_id = topic_id
 
     def execute(self, context: Context) -> str:
-        """Find the topic's life and all that is remote of it. Fails where it may not be deleted."""
+        """Find the incarnation and all its remote segments. Fails if it may not be deleted."""
         from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -69,13 +69,13 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
 
 
 class MarkTopicDeletedOperator(RemoteLogOperator):
-    """Mark a topic's life for deletion: readers see no more of it, and the next runs of expiry delete it.
+    """Mark one incarnation of a topic for deletion: readers stop seeing it, and the next expiry runs delete it.
 
-    Until its objects are deleted an UndeleteOperator is the way back.
+    Until its objects are deleted, an UndeleteOperator can bring it back.
 
     :param plan: what PlanTopicDeletionOperator returned
     :param topic: the topic's exact name
-    :param confirmation: the same once more, as a person typed it
+    :param confirmation: the same name again, as a person typed it
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "topic", "confirmation")
@@ -87,7 +87,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
         self.confirmation = confirmation
 
     def execute(self, context: Context) -> None:
-        """Mark; fail for partitions that could not be, to be tried again where that may help."""
+        """Mark; fail for partitions that could not be marked, with a retry if that may help."""
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 
@@ -106,7 +106,7 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
 
 
 class UndeleteOperator(RemoteLogOperator):
-    """Bring back what was marked for deletion of a topic, as long as its objects are there. Fails for what is gone.
+    """Bring back a topic's segments marked for deletion while their objects exist. Fails for deleted objects.
 
     :param topic: the topic's exact name
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
@@ -132,7 +132,7 @@ class UndeleteOperator(RemoteLogOperator):
         self.topic_id = topic_id
 
     def execute(self, context: Context) -> None:
-        """Bring back partition by partition; one that cannot be holds up no other."""
+        """Bring back partition by partition; a failed partition does not hold up others."""
         from tiered_storage.remote_log.selection import parse_partitions
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -167,11 +167,11 @@ class UndeleteOperator(RemoteLogOperator):
 class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
     """Plan the deletion of a partition's records before an offset, in both tiers.
 
-    Returns the plan's path, for MarkDeletedOperator; a dry run, and a plan with nothing in it, skips everything behind.
+    Returns the plan's path, for MarkDeletedOperator. A dry run or an empty plan skips everything after it.
 
     :param topic: the topic's exact name
     :param partition: the partition's number
-    :param before: the first offset that stays; -1: the end of what is stable
+    :param before: the first offset that stays; -1: the end of the stable records
     :param dry_run: only show the plan
     """
 
@@ -187,7 +187,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
         self.before = before
 
     def execute(self, context: Context) -> str:
-        """Plan. Fails where the offset is outside of what the partition has, or remote deletion is not allowed."""
+        """Plan. Fails if the partition does not have the offset, or if remote deletion is not allowed."""
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
         from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 
@@ -216,14 +216,14 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
 
 
 class StopDeletionsOperator(RemoteLogOperator):
-    """Stop all deletions, local and remote, until somebody lifts that; or lift it.
+    """Stop all deletions, local and remote, until somebody lifts the stop; or lift it.
 
-    Whatever is under way stops within one batch of segments. Anybody who may trigger the DAG may stop. Only a user
-    whom Airflow reports as having triggered the run, and whom `admins` of the rights file names, may lift; and only a
-    stop that was made before the run was triggered, so that clearing an old run lifts no later stop.
+    A deletion under way stops within one batch of segments. Anybody who may trigger the DAG may stop. Only a user
+    named in `admins` of the rights file may lift, and Airflow must report that user as having triggered the run. A run
+    lifts only a stop made before the run was triggered, so that clearing an old run lifts no later stop.
 
     :param lift: allow deletions again, where their topics allow them
-    :param reason: why, for whoever meets the stop
+    :param reason: why, for whoever finds deletions stopped
     :param by: a name to record beside the user who triggered the run
     """
 
@@ -236,13 +236,13 @@ class StopDeletionsOperator(RemoteLogOperator):
         self.by = by
 
     def execute(self, context: Context) -> bool:
-        """Set the switch; returns whether deletions are stopped now. Raises AirflowFailException for a refused lift."""
+        """Set the switch; return whether deletions are stopped now. Raises AirflowFailException for a refused lift."""
         dag_run = context["dag_run"]
-        # Neither the form nor the REST API sets this name: Airflow writes down who is logged in.
+        # Neither the form nor the REST API sets this name: Airflow records the user who is logged in.
         user = getattr(dag_run, "triggering_user_name", None)
         triggered_by = user or f"{dag_run.dag_id}/{dag_run.run_id}"
         by = f"{self.by} ({triggered_by})" if self.by else triggered_by
-        # A stop goes through, whatever the words are.
+        # Invalid text must not prevent a stop.
         self.reason = self.reason.encode(errors="replace").decode()
         lift = is_switched_on(self.lift, "lift")
         if lift:
@@ -260,9 +260,9 @@ class StopDeletionsOperator(RemoteLogOperator):
         return not lift
 
     def _stop(self, by: str, context: Context) -> None:
-        """Stop deletions, whatever is wrong with store and settings, as long as the metadata are in reach.
+        """Stop deletions if the metadata can be reached, whatever is wrong with store and settings.
 
-        Raises AirflowFailException, after the stop, if other metadata are the store's: theirs go on deleting.
+        Raises AirflowFailException, after the stop, if the store belongs to other metadata: those still delete.
         """
         from tiered_storage.clock import wall_clock
         from tiered_storage.errors import OutdatedMetadataError, TieredStorageError
@@ -313,7 +313,7 @@ def _refused_lift(why: str) -> AirflowFailException:
 
 
 def _ensure_earlier_stop(remote_log: RemoteLogManager, triggered_at: datetime) -> None:
-    """Raise AirflowFailException where the present stop was made after the run was triggered."""
+    """Raise AirflowFailException if the present stop was made after the run was triggered."""
     stop = remote_log.safety.stopped()
     if stop is not None and stop.said_at > triggered_at.timestamp() * 1000:
         raise AirflowFailException(

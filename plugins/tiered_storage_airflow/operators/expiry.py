@@ -1,4 +1,4 @@
-"""Operators that end the life of remote segments: plan, mark, delete."""
+"""Operators that expire remote segments: plan, mark, delete."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
-    Returns the plan's path; a dry run skips everything after it, and so does a run that nobody asked for while
-    scheduled.deletion.enable is off. An empty plan does not: deletions that failed earlier are tried again. Partitions
-    that cannot be looked at make a dry run fail, and are kept in the plan for the task that ends the run.
+    Returns the plan's path. A dry run skips everything after it, and so does a run that nobody requested while
+    scheduled.deletion.enable is off. An empty plan does not: the next tasks retry deletions that failed earlier.
+    Partitions that cannot be read make a dry run fail; else the plan keeps them for the task that ends the run.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: at most so many in this run; None: all that are due
+    :param max_segments: the most segments of this run; None: all that are due
     :param wanted: whether there is anything to plan; else the task skips itself
     :param dry_run: only show the plan
     """
@@ -117,13 +117,13 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
 
 
 class MarkDeletedOperator(RemoteLogOperator):
-    """Move our log starts and mark what lies below them DELETE_SEGMENT_STARTED.
+    """Move our log starts and mark the segments below them DELETE_SEGMENT_STARTED.
 
-    Returns the path of what the plan and this task had to leave, for DeleteSegmentsOperator.
+    Returns, for DeleteSegmentsOperator, the path of the list of what the plan and this task left out.
 
     :param plan: what PlanExpiryOperator or PlanRecordDeletionOperator returned
-    :param is_told_later: whether a DeleteSegmentsOperator fails for what is left here, and a partition that somebody
-        else works on is left to the next run; otherwise this task fails, once the rest is done
+    :param is_told_later: whether a DeleteSegmentsOperator fails for what this task leaves out, and the next run takes a
+        partition that another run holds; otherwise this task fails after the rest is done
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan")
@@ -134,7 +134,7 @@ class MarkDeletedOperator(RemoteLogOperator):
         self.is_told_later = is_told_later
 
     def execute(self, context: Context) -> str:
-        """Mark all that can be. Fails, to be tried again where that may help, for partitions that nobody else tells."""
+        """Mark all that can be marked. Fails for partitions that no later task reports, with a retry if it may help."""
         from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
@@ -157,10 +157,10 @@ class MarkDeletedOperator(RemoteLogOperator):
 
 
 class DeleteSegmentsOperator(RemoteLogOperator):
-    """Delete the objects of all segments that are marked, also those that earlier runs could not delete.
+    """Delete the objects of all marked segments, including those that earlier runs could not delete.
 
-    :param not_marked: what MarkDeletedOperator returned, to fail at the end for what it left; empty: only what is left
-        here counts
+    :param not_marked: what MarkDeletedOperator returned, to fail at the end for what it left out; empty: fail only for
+        what this task leaves
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
@@ -190,9 +190,9 @@ class DeleteSegmentsOperator(RemoteLogOperator):
         self.not_marked: str = not_marked  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
-        """Delete; fail at the end for what the store would not delete, so that a retry takes it up.
+        """Delete; fail at the end for objects that the store did not delete, so that a retry deletes them.
 
-        After that for what was not marked: the next run plans that again.
+        Then fail for segments that were not marked: the next run plans them again.
         """
         from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -230,7 +230,7 @@ class DeleteSegmentsOperator(RemoteLogOperator):
 
 
 def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -> int:
-    """Tell which marked segments wait for the end of their grace time, and until when; return how many."""
+    """Log which marked segments wait for the end of their grace time, and until when; return how many."""
     from tiered_storage.clock import as_date
 
     waiting = [due for due in remote_log.deletions.pending_deletions(selection) if due.waiting]

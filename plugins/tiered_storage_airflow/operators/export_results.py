@@ -1,4 +1,4 @@
-"""Results of a run's exports, of its own interval and of earlier ones: what its log reports, and how it fails."""
+"""Results of a run's exports of its own and of earlier intervals: what the log reports, and when the run fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DoneExport:
-    """One interval that was exported, and what of it could not be decoded."""
+    """One exported interval, and the records of it that could not be decoded."""
 
     interval: Interval
     plan: TablePlan
@@ -31,15 +31,15 @@ class DoneExport:
 
 @dataclass(slots=True)
 class LateExports:
-    """The earlier intervals that may lack records, and which of them a run exported again."""
+    """The earlier intervals that may lack records, and those that a run exported again."""
 
     found: LateIntervals
     done: list[DoneExport] = field(default_factory=list)
     error: TieredStorageError | AirflowException | None = None
-    """Why the task has to fail in the end: another try may succeed."""
+    """Why the task must fail at its end: a retry may succeed."""
 
     def figures(self) -> dict[str, Figure]:
-        """Return what a run's summary reports of them."""
+        """Return the figures for a run's summary."""
         not_reached = sum(bool(each.report.not_reached) for each in self.done)
         return {
             "late_intervals": [each.interval.folder for each in self.done],
@@ -49,7 +49,7 @@ class LateExports:
 
 
 def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
-    """Return the same figures before the export, which does `most` intervals again."""
+    """Return the same figures before an export that repeats `most` intervals."""
     return {
         "late_intervals": [each.interval.folder for each in found.due[:most]],
         "late_intervals_left": len(found.due[most:]),
@@ -58,18 +58,18 @@ def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
 
 
 def is_retriable(error: TieredStorageError | AirflowException) -> bool:
-    """Return whether another try may succeed."""
+    """Return whether a retry may succeed."""
     if isinstance(error, AirflowException):
         return not isinstance(error, AirflowFailException)
     return error.retriable
 
 
 MOST_SHOWN = 20
-"""So many fit into a message; the run's report has them all."""
+"""At most this many go into a message; the run's report has all."""
 
 
 def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
-    """Say what of each partition is read."""
+    """Log what the export reads of each partition."""
     for notice in plan.notices:
         log.warning("%s: %s", notice.partition, notice.message)
     for each in plan.partitions:
@@ -85,7 +85,7 @@ def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
 
 
 def show_late(late: LateIntervals, most: int, log: Any) -> None:
-    """Log which earlier intervals are exported again, of `most`, and why the others that may lack records are not."""
+    """Log the earlier intervals to export again, at most `most`, and why the others that may lack records stay."""
     for each in late.due[: min(most, MOST_SHOWN)]:
         log.info("%s: more of it is copied by now: it is exported again", each.interval.folder)
     if len(late.due) > most:
@@ -95,7 +95,7 @@ def show_late(late: LateIntervals, most: int, log: Any) -> None:
 
 
 def show_report(report: ExportReport, log: Any) -> None:
-    """Say where an export was not simply done, or is not the last one."""
+    """Log if an export kept the earlier files, changed nothing, or must be followed by another."""
     if report.kept is not None:
         log.warning("%s stays as it was exported before: %s", report.place, report.kept)
     elif not report.changed:
@@ -109,7 +109,7 @@ def show_report(report: ExportReport, log: Any) -> None:
 
 
 def show_dead_letters(broken: Sequence[BrokenBytes], log: Any) -> None:
-    """Warn of what could not be decoded."""
+    """Warn of records that could not be decoded."""
     for each in broken[:MOST_SHOWN]:
         log.warning(
             "dead letter: %s, bytes %d to %d (offsets %d to %d): %s",
@@ -119,9 +119,9 @@ def show_dead_letters(broken: Sequence[BrokenBytes], log: Any) -> None:
 
 
 def fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
-    """Fail where a block could not be exported: for good where no further try can repair that.
+    """Fail if a block could not be exported: without a retry if no retry can help.
 
-    What is not there may have expired since it was planned; the next try plans again.
+    A missing segment may have expired since it was planned; the retry plans again.
     """
     from tiered_storage.errors import RemoteObjectNotFoundError
 

@@ -1,4 +1,4 @@
-"""Operators that trim local logs: plan, and remove what the plan names."""
+"""Operators that trim local logs: plan, and remove the planned segments."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
     """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
 
-    A run that asset events started looks at the partitions that each event names, with that event's now; any other
-    run, and an event that a person created, looks at all, with the wall clock. Returns the plan's path; a dry run skips
-    everything after it, and so does a run that nobody asked for while scheduled.deletion.enable is off.
+    A run that asset events started checks the partitions that each event names, with that event's now. Any other run,
+    and an event that a person created, checks all partitions with the wall clock. Returns the plan's path. A dry run
+    skips everything after it, and so does a run that nobody requested while scheduled.deletion.enable is off.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: at most so many in this run; None: all that are due
+    :param max_segments: the most segments of this run; None: all that are due
     :param wanted: whether there is anything to plan; else the task skips itself
     :param dry_run: only show the plan
     """
@@ -63,7 +63,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
         self.wanted = wanted
 
     def execute(self, context: Context) -> str:
-        """Plan, event by event; of a partition that two events name, the one that takes more."""
+        """Plan event by event; if two events name a partition, keep the plan that removes more."""
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, LocalRetentionRun
 
@@ -118,7 +118,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
 
 
 class TrimLocalLogsOperator(RemoteLogOperator):
-    """Remove the local segments that a plan names, as far as it still holds; fail at the end for what it could not.
+    """Remove the planned local segments that are still due; fail at the end for those that it could not remove.
 
     :param plan: what PlanLocalRetentionOperator returned
     """
@@ -130,7 +130,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
-        """Trim partition by partition; one that cannot be trimmed holds up no other."""
+        """Trim partition by partition; a failed partition does not hold up others."""
         from tiered_storage.remote_log.progress import TaskProgress
         from tiered_storage.remote_log.retention.local_retention import (
             LocalRetentionPlan,
@@ -168,13 +168,13 @@ def skip_unless_wanted(wanted: bool | str) -> None:
 
 
 def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
-    """Return what a run takes as now (ms), for which partitions (None: all): once, or once for each of its events."""
+    """Return the now (ms) and the partitions (None: all) of a run: one pair, or one for each of its events."""
     from tiered_storage.clock import wall_clock
 
     events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
     announced = [_announced(event.extra) for event in events if {"now", "partitions"} <= event.extra.keys()]
     now = run_now(context, wall_clock())
-    # Whoever may create an event must not be able to make anything older than it is.
+    # A person who creates an event must not be able to make segments look older than they are.
     occasions: list[tuple[int, frozenset[str] | None]] = [
         (min(moment, now), partitions) for moment, partitions in announced
     ]

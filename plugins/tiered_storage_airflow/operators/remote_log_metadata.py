@@ -1,6 +1,6 @@
 """Operators on the RemoteLogMetadataManager: plan, commit, announce, conclude, list.
 
-Between tasks travel only paths in the work area; what is at them are the library's own messages.
+Tasks pass each other only paths in the work area. The files there are the library's own messages.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class PlanCopyOperator(RemoteLogOperator, SkipMixin):
-    """Plan what a copy run moves; its log is the dry run's output.
+    """Plan what a copy run copies; the task's log is the dry run's output.
 
     Returns the plan's path. A dry run or an empty plan skips everything after it.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: at most so many in this run; None: as the settings say
+    :param max_segments: the most segments of this run; None: the limit of the settings
     :param dry_run: only show the plan
     """
 
@@ -60,7 +60,7 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
         self.max_segments = max_segments
 
     def execute(self, context: Context) -> str | None:
-        """Discover, plan, write the plan down."""
+        """Find the partitions, plan, and write the plan."""
         from tiered_storage.remote_log.copy.plan import CopyPlan
 
         most = whole_number(self.max_segments, "max_segments")
@@ -106,9 +106,9 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
 class CommitMetadataOperator(RemoteLogOperator):
     """Make the copies of one batch of partitions visible to readers, and name those that failed.
 
-    Healthy partitions are committed though others fail; then the task is red. It is tried again only where the local
-    log could not be looked at: a copy that failed stays one, and the next run plans it again. Returns the path of what
-    was committed.
+    The task commits healthy partitions even if others failed, and fails after that. It retries only if the local log
+    could not be read: a retry cannot help a failed copy, which the next run plans again. Returns the path of the list
+    of committed segments.
 
     :param results: one element of what CopySegmentsOperator returned: the batch's name and its paths
     """
@@ -120,7 +120,7 @@ class CommitMetadataOperator(RemoteLogOperator):
         self.results = results
 
     def execute(self, context: Context) -> str:
-        """Commit, write down what became visible, fail for what did not."""
+        """Commit, write the list of what became visible, and fail for what did not."""
         from tiered_storage.remote_log.copy.tasks import CopyOutcome
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
@@ -143,7 +143,7 @@ class CommitMetadataOperator(RemoteLogOperator):
 
 
 class AnnounceCopyOperator(RemoteLogOperator):
-    """Emit one asset event for the run, naming the partitions that got something and the time to take as now.
+    """Emit one asset event for the run, with the partitions that got segments and the time to take as now.
 
     Skips itself if nothing was committed.
 
@@ -159,7 +159,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
         self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
-        """Collect what every batch committed and put it in the event."""
+        """Collect what every batch committed, and put it in the event."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.copy.tasks import CopyOutcome
         from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -200,10 +200,10 @@ class AnnounceCopyOperator(RemoteLogOperator):
 
 
 class ConcludeCopyOperator(RemoteLogOperator):
-    """Keep a run red that left something out that was asked for, or whose window is not all copied.
+    """Fail a run that left out something requested, or a backfill whose window is not wholly copied.
 
-    Only a backfill promises a whole window. What it left to another run, which held the leases, may never be taken by
-    that one: its window may end earlier. Retries see whether somebody has committed it meanwhile.
+    Only a backfill promises a whole window. Another run that held the leases may never copy what the backfill left to
+    it: its window may end earlier. Retries check whether another run has committed it since.
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
     :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
@@ -239,7 +239,7 @@ class ConcludeCopyOperator(RemoteLogOperator):
         self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
-        """Fail for what could not be begun or even planned, and for what a backfill's window still lacks."""
+        """Fail for copies that could not be planned or begun, and for what a backfill's window still lacks."""
         from tiered_storage.remote_log.copy.plan import CopyPlan
 
         end = window_end(context)
@@ -260,7 +260,7 @@ class ConcludeCopyOperator(RemoteLogOperator):
 
 
 class ListSegmentsOperator(RemoteLogOperator):
-    """Return the remote segments of one topic's partitions, every state but the deleted ones, as plain values.
+    """Return the remote segments of one topic, in every state but deleted, as plain values.
 
     :param topic: the topic's name
     """

@@ -1,4 +1,4 @@
-"""What all operators on a remote log share: how they open it, which partitions they mean, how findings fail them."""
+"""What all operators on a remote log share: opening it, selecting partitions, failing for findings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class RemoteLogOperator(BaseOperator):
     """Base of all operators on a remote log.
 
-    In a dry run it does nothing, except show what it would do if its class `shows_dry_run`. All others are skipped by
-    themselves: the plan before them skips them too, but not once somebody clears them alone.
+    In a dry run a task changes nothing. If its class `shows_dry_run` it shows its plan; else it skips itself, since the
+    plan before it does not skip it if somebody clears it alone.
 
-    :param settings: properties by name that go over the file and the environment: a mapping; or text, its JSON, which
-        sets only what a form may, for it may come from one
+    :param settings: properties by name that override the file and the environment: a mapping, or its JSON as text.
+        Text may come from a form, so it sets only what a form may set
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     :param dry_run: only show the plan
     """
@@ -48,7 +48,7 @@ class RemoteLogOperator(BaseOperator):
         super().__init__(**kwargs)
         self.is_dry_run = dry_run
         self.settings = settings
-        # A template of text may be rendered to a mapping, and is a form's all the same.
+        # Airflow may render a text template to a mapping; it still counts as form input.
         self._is_form = isinstance(settings, str)
         self.remote_storage_conn_id = remote_storage_conn_id
 
@@ -66,7 +66,7 @@ class RemoteLogOperator(BaseOperator):
 
 
 def told(findings: Iterable[Finding]) -> str:
-    """Return `findings` as one text, each after its partition where it is of one."""
+    """Return `findings` as one text, each after the name of its partition if it has one."""
     return "; ".join(map(str, findings))
 
 
@@ -78,19 +78,19 @@ def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> l
 
 
 def not_begun_message(failed: Sequence[Finding]) -> str:
-    """Return the message for partitions of which a run could begin no copy."""
+    """Return the message for partitions whose copies a run could not begin."""
     return f"nothing could be copied of {len(failed)} partitions: {told(failed)}"
 
 
 def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
-    """Log why nothing would be deleted, such as a stop or a wrong clock: a plan shows what would go all the same."""
+    """Log why a run would delete nothing, such as a stop or a wrong clock: a plan shows due segments even then."""
     why = remote_log.deletions.why_nothing_goes()
     if why is not None:
         log.warning("nothing of this plan goes for now: %s", why)
 
 
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
-    """Return why the run deletes nothing: nobody asked for it, and scheduled deletion is off; None if it does."""
+    """Return why the run deletes nothing (nobody requested it, and scheduled deletion is off); None if it deletes."""
     if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
         return None
     return (
@@ -101,14 +101,14 @@ def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -
 
 
 def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> None:
-    """Raise AirflowSkipException where the run may delete nothing: also for a task that somebody cleared alone."""
+    """Raise AirflowSkipException if the run may delete nothing, even for a task that somebody cleared alone."""
     why = why_only_planned(remote_log, context)
     if why is not None:
         raise AirflowSkipException(why)
 
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:
-    """Fail for `findings` if there are any; another try follows where one of them may pass by itself."""
+    """Fail for `findings` if there are any, with a retry if one of them may pass by itself."""
     from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in findings):
@@ -118,7 +118,7 @@ def fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 
 def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
-    """Fail for what a person asked to end and what is `left` of it; another try follows where one of them may pass."""
+    """Fail for what is `left` of a requested deletion, with a retry if one finding may pass by itself."""
     from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in left):

@@ -21,12 +21,12 @@ COPY_JOB = SPARK_JOBS / "copy_segments.py"
 
 
 class CopySegmentsOperator(SparkGroupsOperator):
-    """Move a plan's segments with one Spark job, wherever the Spark connection points.
+    """Copy a plan's segments with one Spark job, wherever the Spark connection points.
 
     Every try takes the leases again, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
-    work area, and prolongs the leases while Spark works. Workers never touch the metadata store. Returns the batches
-    to commit, each with a name, the path of its results, and the path where its commit is kept. Where Spark fails or
-    hangs on the way, what has results goes on and the commit names the rest; without any, the try fails. The XCom
+    work area, and renews the leases while Spark works. Workers never touch the metadata store. Returns the batches
+    to commit, each with a name, the path of its results, and the path for its commit. If Spark fails or hangs, the
+    batches with results are still committed and the commit names the rest; without any result, the try fails. The XCom
     `not_begun` is the path of the partitions whose copies could not be begun: a later task fails for them.
 
     :param plan: what PlanCopyOperator returned
@@ -39,7 +39,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
-        """Begin the copies, let Spark move the bytes, sort what came of them into batches."""
+        """Begin the copies, let Spark copy the bytes, and sort the results into batches."""
         from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
@@ -77,9 +77,9 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
 
 class FetchSegmentOperator(RemoteLogOperator):
-    """Fetch the batches that begin with the one holding `offset` from the remote tier into a local file.
+    """Fetch batches from the remote tier, from the one that holds `offset` on, into a local file.
 
-    No right of a user is asked for, and `path` may name any file of the worker: put no value of a form into a template.
+    It checks no user's rights, and `path` may name any file of the worker: never put a form's value into its templates.
 
     :param topic: the topic's name
     :param partition: the partition's number
@@ -97,7 +97,7 @@ class FetchSegmentOperator(RemoteLogOperator):
         self.path = path
 
     def execute(self, context: Context) -> str:
-        """Write the bytes under a temporary name, then rename; returns the path."""
+        """Write the bytes under a temporary name, then rename; return the path."""
         target = Path(self.path)
         temporary = target.with_name(target.name + ".part")
         try:

@@ -1,4 +1,4 @@
-"""Operators that repair what an audit found, as far as nothing has to be guessed."""
+"""Operators that repair what an audit found, as far as it needs no guess."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 class PlanRepairOperator(RemoteLogOperator, SkipMixin):
-    """Audit, and plan what of the anomalies can be repaired: by copying again, and by removing what copies left over.
+    """Audit, and plan the repairs: copy damaged segments again, and remove what copies left over.
 
     Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
-    FinishRepairOperator. A dry run, and a plan with nothing in it, skips everything behind; where all that is wrong is
-    left to a person, it fails.
+    FinishRepairOperator. A dry run or an empty plan skips everything after it. It fails if only a person can repair
+    what is wrong.
 
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
-    :param deep: look for what is wrong by a deep audit, in this task
+    :param deep: run a deep audit, in this task
     :param dry_run: only show the plan
     """
 
@@ -59,7 +59,7 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
         self.deep = deep
 
     def execute(self, context: Context) -> dict[str, str]:
-        """Audit and plan; what a person has to decide is told as a warning."""
+        """Audit and plan; log a warning for each decision left to a person."""
         from tiered_storage.remote_log.copy.plan import CopyPlan
         from tiered_storage.remote_log.progress import Amount, TaskProgress
         from tiered_storage.remote_log.repair.plan import RepairPlan
@@ -121,9 +121,9 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
 
 
 class FinishRepairOperator(RemoteLogOperator):
-    """Finish whole copies that nobody finished, end the damaged segments that copies replace by now, remove leftovers.
+    """Finish whole copies that were never finished, delete damaged segments that new copies replace, remove leftovers.
 
-    Fails for what is left to a person, and does nothing where copies could not be begun.
+    Fails for what is left to a person. Does nothing if copies could not be begun.
 
     :param plan: the output `repairs` of PlanRepairOperator
     :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
@@ -137,7 +137,7 @@ class FinishRepairOperator(RemoteLogOperator):
         self.not_begun = not_begun
 
     def execute(self, context: Context) -> None:
-        """Carry out what is left of the plan, as far as it still holds."""
+        """Carry out the rest of the plan, as far as it still holds."""
         from dataclasses import replace
 
         from tiered_storage.remote_log.copy.commit import CommitReport

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """The log directory that is restored into."""
+    """The log directory to restore into."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        """What a log shows of it."""
+        """Its name for a log."""
         return str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """The cluster that is restored into: what a log shows of it, its address, and the client's properties."""
+    """The cluster to restore into: its name for a log, its address, and the client's properties."""
 
     name: str
     bootstrap_servers: str
@@ -46,7 +46,7 @@ class _Cluster:
 
 
 class _RestoringOperator(RemoteLogOperator):
-    """What both have: the topic, or the part of it, that is meant. Numbers and times may be text; empty: no limit."""
+    """What both operators share: the topic, or the part of it. Numbers and times may be text; empty: no limit."""
 
     template_fields: Sequence[str] = (
         *RemoteLogOperator.template_fields,
@@ -92,7 +92,7 @@ class _RestoringOperator(RemoteLogOperator):
         self.client_properties = _plain(client_properties, "client_properties")
 
     def _where(self, settings: Settings) -> _Directory | _Cluster:
-        """Return where to restore to. Raises AirflowFailException unless it is exactly one place that may be used."""
+        """Return where to restore to. Raises AirflowFailException unless exactly one allowed place is named."""
         if sum(map(bool, (self.target, self.to_directory, self.to_cluster))) != 1:
             raise AirflowFailException(
                 "say where to restore to, once: target (directory or cluster), or in a DAG file to_directory or "
@@ -119,7 +119,7 @@ class _RestoringOperator(RemoteLogOperator):
         raise AirflowFailException(f"target is {self.target!r}, and can only be directory or cluster")
 
     def _connection_id(self, settings: Settings) -> str:
-        """Return the connection that is meant, one of restore.connections."""
+        """Return the chosen connection, one of restore.connections."""
         allowed = settings.restore_connections
         if self.connection in allowed or (not self.connection and len(allowed) == 1):
             return self.connection or allowed[0]
@@ -131,13 +131,13 @@ class _RestoringOperator(RemoteLogOperator):
         )
 
     def _directory_target(self, root: Path) -> DirectoryTarget:
-        """Return the target for files. Raises ConfigurationError for an id that Kafka would not take."""
+        """Return the target for files. Raises ConfigurationError for an id that Kafka would reject."""
         from tiered_storage.remote_log.restore.directory import DirectoryTarget
 
         return DirectoryTarget(root, self.as_topic or None, self.as_topic_id or None)
 
     def _plan(self, remote_log: RemoteLogManager) -> RestorePlan:
-        """Plan, and tell what a person should know. Fails for a gap that is not allowed, and for a wrong name."""
+        """Plan, and log what a person should know. Fails for a gap that is not allowed, and for a wrong name."""
         from tiered_storage.kafka_log.files.topic_partition import RESERVED_PREFIX
         from tiered_storage.remote_log.restore.request import RestoreRequest, parse_time
         from tiered_storage.remote_log.selection import parse_partitions
@@ -165,15 +165,15 @@ class _RestoringOperator(RemoteLogOperator):
 
 
 class PlanRestoreOperator(_RestoringOperator, SkipMixin):
-    """Show what of a topic the store would give back; a dry run skips everything after it.
+    """Show which records of a topic the store can restore; a dry run skips everything after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where the store has several
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param from_offset: the first offset (inclusive); `to_offset` the end (exclusive)
     :param from_time: the earliest time of records (ISO 8601, or ms); `to_time` the end (exclusive)
-    :param allow_gaps: restore what is there though offsets are missing between
-    :param target: where RestoreOperator is to restore to; or `to_directory` or `to_cluster`
+    :param allow_gaps: restore the rest even if offsets are missing between
+    :param target: where RestoreOperator will restore to; or `to_directory` or `to_cluster`
     :param as_topic: the name there, and `as_topic_id` the id: as for RestoreOperator
     :param dry_run: only show the plan
     """
@@ -181,9 +181,9 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
     shows_dry_run = True
 
     def execute(self, context: Context) -> None:
-        """Look at the metadata and the names in the store, and for a range at a few indexes.
+        """Read the metadata and the names in the store, and for a range a few indexes.
 
-        Fails where it is not said where to restore to.
+        Fails if no place to restore to is named.
         """
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         with self.opened() as remote_log:
@@ -213,23 +213,23 @@ class PlanRestoreOperator(_RestoringOperator, SkipMixin):
 
 
 class RestoreOperator(_RestoringOperator):
-    """Bring a topic back, as PlanRestoreOperator shows it: into a log directory, or into a running cluster.
+    """Restore a topic, as PlanRestoreOperator shows it, into a log directory or into a running cluster.
 
     Name one of `target`, `to_directory` and `to_cluster`. The last two, `client_properties` and `offset_map` are not
-    templated: no form may fill them in. Relative paths begin where those of the settings do.
+    templated: no form may fill them in. Relative paths start from the same folder as those of the settings.
 
     :param target: directory (that of the setting restore.directory) or cluster (one of restore.connections)
     :param connection: which of restore.connections; empty: the only one
-    :param to_directory: the log directory of a broker that is stopped, on this worker's machine
+    :param to_directory: the log directory of a stopped broker, on this worker's machine
     :param to_cluster: host:port of a running cluster
     :param as_topic: the name there; empty: the same
-    :param as_topic_id: the topic's id in the directory's cluster; empty: what is found there
-    :param append: the cluster's topic may hold records already
+    :param as_topic_id: the topic's id in the directory's cluster; empty: the id found there
+    :param append: append after the records that the cluster's topic already holds
     :param offset_map: the file of old and new offsets; empty: one of its own in restores/ of the work area, or of
         state.directory where the work area is no folder
     :param client_properties: a file of librdkafka's properties for `to_cluster`, on this worker's machine
     :param validation: manifest, sizes or records
-    :param workers: partitions that are restored into a directory at once
+    :param workers: how many partitions to restore into a directory at once
     """
 
     template_fields: Sequence[str] = (
@@ -253,7 +253,7 @@ class RestoreOperator(_RestoringOperator):
         self.workers = workers
 
     def execute(self, context: Context) -> None:
-        """Restore; a retry goes on where this try ended."""
+        """Restore; a retry continues where this try ended."""
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
             where = self._where(remote_log.settings)
@@ -334,7 +334,7 @@ class RestoreOperator(_RestoringOperator):
 
 
 def _plain(value: object, name: str) -> str:
-    """Return what a DAG file says, as text. Raises ValueError for a template or an XCom, which a form could fill in."""
+    """Return a DAG file's value as text. Raises ValueError for a template or an XCom, which a form could fill in."""
     text = str(value)
     if "{{" in text or "{%" in text:
         raise ValueError(f"{name} takes no template: a form could name any place by it; use target and connection")

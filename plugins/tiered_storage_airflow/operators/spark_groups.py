@@ -1,4 +1,4 @@
-"""What operators share that let Spark run a job in groups: how it is submitted, watched, and ended where it hangs."""
+"""What operators share that run a job in groups with Spark: submit it, watch it, and end it if it hangs."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ JOB_STUB = SPARK_JOBS / "job_stub.py"
 END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
 
 QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-"""What Spark does not do for a job, unless `conf` says so: tell each of its steps, and serve pages about it."""
+"""Turns off Spark's verbose log, progress bars and web pages for a job, unless `conf` turns them on."""
 
 END_SECONDS = 10.0
-"""So long Spark may take to end its workers and remove its temporary files before it is killed."""
+"""How long (s) Spark may take to end its workers and remove its temporary files before it is killed."""
 
 
 class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
-    """Base of operators that let Spark run a job in groups, wherever the Spark connection points.
+    """Base of operators that run a job in groups with Spark, wherever the Spark connection points.
 
-    Workers never touch the metadata store. The task's log tells every half minute how far the job is. One that moves
-    no byte for copy.stuck.after.ms is ended. Spark ends with the task, however that ends.
+    Workers never touch the metadata store. The task logs the job's progress every half minute. It ends a job that moves
+    no byte for copy.stuck.after.ms. Spark ends with the task, however that ends.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
     `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
@@ -57,11 +57,11 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
     def __init__(self, **kwargs: Any) -> None:
-        # A second try begins again, under new segment ids: it must not join the first one's job.
+        # A retry starts again, under new segment ids: it must not join the first try's job.
         super().__init__(durable=False, **kwargs)
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
-        """Return what watches the job while it runs, for a `with`."""
+        """Return the watch over the running job, for a `with`."""
         from tiered_storage.remote_log.jobs.progress import JobWatch
 
         def say(progress: Progress) -> None:
@@ -79,7 +79,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         return hook
 
     def on_kill(self) -> None:
-        """End Spark and what spark-submit started: where that hangs, it holds the output open, and with it the task."""
+        """End Spark and what spark-submit started: a child that hangs keeps the output open, and so the task alive."""
         submitted = getattr(self._hook, "_submit_sp", None)
         started: list[psutil.Process] = []
         if submitted is not None:
@@ -102,10 +102,10 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         watch: JobWatch,
         has_results: Callable[[], bool],
     ) -> CopyFailure | None:
-        """Let Spark run `application` for the job's groups; return why that was given up, None if it was not.
+        """Run `application` with Spark for the job's groups; return why it was given up, None if it was not.
 
-        Where Spark fails on the way, or the time is up, what has results goes on: a backlog of hours gets smaller.
-        Raises what Spark's operator raises, and CopyStuckError, if there is none.
+        If Spark fails or the time is up, the finished groups still count, so that a backlog of hours gets smaller.
+        Raises what Spark's operator raises, and CopyStuckError, if no group has a result.
         """
         from tiered_storage.errors import CopyStuckError
         from tiered_storage.remote_log.jobs.library_archive import build_library_archive, submit_folder
@@ -116,14 +116,14 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
             self.name = f"{application.stem} {job.folder}"
             self.py_files = f"{build_library_archive(submitted)},{JOB_STUB}"
             self.application_args = access.arguments
-            # A lost worker's segments are planned again, under new ids: two attempts must never write the same object.
+            # The next run plans a lost worker's segments under new ids: two attempts must never write the same object.
             self.conf = {**QUIET, **(self.conf or {}), "spark.task.maxFailures": "1", "spark.speculation": "false"}
-            # A hook keeps the arguments of the job that it was made for, and a task may submit several.
+            # A hook keeps the arguments of its first job, and a task may submit several.
             self._hook = None
             try:
-                # Secrets not by env_vars: on YARN and Kubernetes the hook makes arguments of them.
+                # Never pass secrets in env_vars: on YARN and Kubernetes the hook turns them into arguments.
                 super().execute(context)
-            # RuntimeError where the hook only tracks a driver.
+            # The hook raises RuntimeError if it only tracks a driver.
             except (AirflowException, RuntimeError, AirflowTaskTimeout) as error:
                 if isinstance(error, AirflowTaskTimeout):
                     self.on_kill()
@@ -143,7 +143,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have `variables` in this process's environment, for the programs that are started meanwhile."""
+    """Set `variables` in this process's environment within the `with`, for programs started there."""
     os.environ.update(variables)
     try:
         yield
@@ -153,7 +153,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _await_end(process: psutil.Process) -> None:
-    """Wait until a child has ended, or for END_SECONDS; who started it learns how it ended."""
+    """Wait until a child has ended, at most END_SECONDS, without reaping it: its parent reads the exit code."""
     end = time.monotonic() + END_SECONDS
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < end:
         time.sleep(0.05)

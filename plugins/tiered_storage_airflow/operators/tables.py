@@ -1,4 +1,4 @@
-"""Operators that give topics as tables: the plan of an export to Parquet, and the export, by Spark."""
+"""Operators that export topics as tables: plan an export to Parquet, and export with Spark."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
-"""Less is exported in the task sooner than Spark starts."""
+"""The task itself exports less than this faster than Spark starts."""
 LATE_INTERVALS = 10
-"""So many earlier intervals, of which more is copied by now, a run exports again; the next ones take the others."""
+"""How many earlier intervals with late records a run exports again at most; the next runs take the others."""
 LATE_TRIES = 3
-"""So many times as many it tries at most: those that cannot be exported do not keep the earlier ones waiting."""
+"""A run tries at most this many times as many intervals: those that fail must not keep earlier ones waiting."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
@@ -47,7 +47,7 @@ _FIELDS = (
 
 
 class _Asked(BaseOperator):
-    """What both operators are asked for; all may be text, as a form's templates give it."""
+    """The request that both operators take; every value may be text from a form's template."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class _Asked(BaseOperator):
         self.late_intervals = late_intervals
 
     def request(self, remote_log: RemoteLogManager, context: Context) -> ExportRequest:
-        """Return the export that is meant. Fails if its interval is not known, or has not ended yet."""
+        """Return the requested export. Fails if its interval is not known, or has not ended yet."""
         from tiered_storage.clock import as_date
         from tiered_storage.remote_log.selection import parse_partitions
         from tiered_storage.remote_log.tables.exports import ExportRequest
@@ -106,8 +106,9 @@ class _Asked(BaseOperator):
         )
 
     def most_late(self, context: Context) -> int:
-        """Return how many earlier intervals the run exports again at most: none in a backfill, each run of which has
-        its own.
+        """Return how many earlier intervals the run exports again at most.
+
+        That is 0 in a backfill: each of its runs has an interval of its own.
         """
         most = required_number(self.late_intervals, "late_intervals")
         return 0 if is_backfill(context) else most
@@ -128,7 +129,7 @@ class _Asked(BaseOperator):
 
 
 class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
-    """Show what of a topic an export would read; a dry run, or no topic, skips everything after it.
+    """Show which records of a topic an export would read; a dry run, or no topic, skips everything after it.
 
     :param topic: the topic's name
     :param topic_id: which incarnation of it, where it had several
@@ -136,10 +137,10 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
     :param from_time: the earliest time of records (ISO 8601, or ms); empty: the run's data interval
     :param to_time: the end (exclusive)
     :param isolation: read_committed or read_uncommitted
-    :param codec: of the files: zstd, snappy, lz4, gzip or none
+    :param codec: the files' codec: zstd, snappy, lz4, gzip or none
     :param max_disorder_minutes: by how much a record may be earlier than the first one of its batch
-    :param allow_gaps: export what is there though offsets are missing between
-    :param late_intervals: of so many earlier intervals at most what was copied since is exported too
+    :param allow_gaps: export the rest even if offsets are missing between
+    :param late_intervals: the most earlier intervals to export again because more was copied since
     :param dry_run: only show the plan
     """
 
@@ -147,7 +148,7 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
     shows_dry_run = True
 
     def execute(self, context: Context) -> None:
-        """Look at the metadata, at small parts of the store for times and transactions, and at what was exported."""
+        """Read the metadata, earlier exports, and small parts of the store for times and transactions."""
         from tiered_storage.remote_log.tables.late_data import LateIntervals
 
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -176,17 +177,17 @@ class PlanExportOperator(_Asked, RemoteLogOperator, SkipMixin):
 
 
 class ExportTopicOperator(_Asked, SparkGroupsOperator):
-    """Export an interval of a topic to Parquet below export.url, with one Spark job unless it is little.
+    """Export an interval of a topic to Parquet below export.url, with one Spark job unless it is small.
 
-    Workers write under temporary names; the task gives all files their names at the end, under a lease of its own, or
-    none. A second run over the same records changes nothing. What cannot be decoded goes to the interval's dead
-    letters: the run tells how much, and is green. Takes what PlanExportOperator does.
+    Workers write under temporary names. At the end the task renames all files or none, under a lease of its own. A
+    second run over the same records changes nothing. Records that cannot be decoded go to the interval's dead letters:
+    the run reports how many, and succeeds. Takes the parameters of PlanExportOperator.
     """
 
     template_fields: Sequence[str] = (*SparkGroupsOperator.template_fields, *_FIELDS)
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
-        """Export; returns the place of the interval's folder."""
+        """Export; return the place of the interval's folder."""
         with self.opened() as remote_log:
             ensure_may_read(remote_log, context, self.topic)
             request = self.request(remote_log, context)
@@ -219,9 +220,10 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         return DoneExport(request.interval, begun.plan, report, broken)
 
     def _export_late(self, context: Context, remote_log: RemoteLogManager, late: LateExports, most: int) -> None:
-        """Export `most` of the earlier intervals again, in LATE_TRIES as many tries at most.
+        """Export `most` of the earlier intervals again, with at most LATE_TRIES times as many tries.
 
-        An interval that cannot be exported is logged, and left to later runs; `late.error` is kept for the run's end.
+        If an interval cannot be exported, it is logged and left to later runs; `late.error` keeps why until the run's
+        end.
         """
         from tiered_storage.errors import LeaseHeldError, TieredStorageError
 

@@ -22,10 +22,10 @@ MAX_INDEX_BYTES = 128 << 20
 def read_entries(path: Path, entry: np.dtype[np.void]) -> NDArray[Any]:
     """Read the index file `path` as an array of `entry`, without the zeros of its preallocation.
 
-    An entry of zeros only counts with another one after it, or where it is the whole file: preallocated ones have room
-    for more. A time index has such an entry for the first record, if it is of 1970.
-    Raises CorruptIndexError if the file is no regular one, no whole number of entries, or more than zeros lies
-    behind 128 MiB.
+    An entry of zeros counts only if another entry follows it, or if it is the whole file: a preallocated file has room
+    for more. A time index has such an entry if the first record's timestamp is 0.
+    Raises CorruptIndexError if the file is not a regular file, is not a whole number of entries, or has bytes other
+    than zeros after 128 MiB.
     """
     most = MAX_INDEX_BYTES - MAX_INDEX_BYTES % entry.itemsize
     with open_small_file(path) as file:

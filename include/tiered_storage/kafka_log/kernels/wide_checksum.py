@@ -1,11 +1,11 @@
 """CRC-32C by vectors of 64 bytes, in the form that is compiled: for CPUs that multiply four pairs of words at once.
 
-A vector is four lanes of two words. A lane is carried over some bytes by the products of its words with powers of x;
-then what lies there is added. Four vectors take turns, since each waits some cycles for its products. Then they are
-carried over one another, what is left over the last vectors of bytes, and its lanes over one another; the CPU's own
-checksum of that lane is that of all.
+A vector is four lanes of two words. To carry a lane over some bytes, multiply its words by powers of x, then add what
+lies there. Four vectors take turns, since each waits some cycles for its products. At the end the four are folded into
+one, that one is carried over the last vectors of bytes, and its lanes are folded into one. The CPU's own checksum of
+that lane is the checksum of all bytes.
 
-numba has no vectors: this writes LLVM's code, which checksum_kernels.py calls as a function.
+numba has no vectors: this module writes LLVM code, which checksum_kernels.py calls as a function.
 
 Source: V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009.
 """
@@ -35,10 +35,10 @@ def carrying(bits: int) -> int:
 
 
 HAS_WIDE_PRODUCTS = has_wide_products() and bool(cast("Any", config).ENABLE_AVX)
-"""Whether the code may have them: numba leaves them out for some CPUs by their names, whatever these say they have."""
+"""Whether the code may use them: numba disables them for some CPUs by name, whatever features those report."""
 VECTOR_BYTES = 64
 STRIDE_BYTES = 4 * VECTOR_BYTES
-"""What the four vectors take in one turn."""
+"""How much the four vectors take in one turn."""
 _BYTE, _NUMBER = ir.IntType(8), ir.IntType(32)
 _VECTOR = ir.VectorType(WORD, VECTOR_BYTES // 8)
 _LANE_BITS, _VECTOR_BITS, _STRIDE_BITS = 128, 8 * VECTOR_BYTES, 8 * STRIDE_BYTES
@@ -126,7 +126,7 @@ def _loop(builder: Any, places: tuple[Any, Any, int], vectors: list[Any], step: 
 
 
 state_behind = cast("Callable[[int, int, int, int], int]", intrinsic(_state_code))
-"""What the state of a CRC-32C, `state` before the address `begin`, is behind what lies up to `end`.
+"""Returns the state of a CRC-32C after the bytes from `begin` to `end`, given `state` before `begin` (addresses).
 
-That is whole strides up to `strides_end`, one at least, and whole vectors from there. 0 if not HAS_WIDE_PRODUCTS.
+The bytes are whole strides up to `strides_end`, at least one, then whole vectors. Returns 0 if not HAS_WIDE_PRODUCTS.
 """

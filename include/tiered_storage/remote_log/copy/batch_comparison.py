@@ -1,6 +1,7 @@
 """The batches of local and remote segments as columns, to compare two logs batch by batch.
 
-A batch is the same where offsets and CRC are. Damaged segments give what is still sound of them, wherever it lies.
+Two batches are the same if their offsets and CRC are. A damaged segment yields all its sound batches, wherever they
+lie.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tiered_storage.remote_log.storage.batch_stream import BatchStream
 ReadSegment = Callable[[RemoteLogSegmentMetadata], Iterator[bytes]]
 """Streams all bytes of a remote segment."""
 ReadRange = Callable[[int, int], bytes]
-"""Returns so many bytes (second) of an object from a position (first)."""
+"""Takes a position and a length (bytes); returns those bytes of an object."""
 
 _WINDOW_BYTES = 1 << 20
 _ROWS = 10_000
@@ -42,7 +43,7 @@ _ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches by rising offset: first and last offset (inclusive), and the CRC that the header has."""
+    """Batches by rising offset: first and last offset (inclusive), and the CRC in the header."""
 
     base: NDArray[np.int64]
     last: NDArray[np.int64]
@@ -57,7 +58,7 @@ class Batches:
         return self.base.size
 
     def between(self, start: int, end: int | None = None) -> Self:
-        """Return those that begin at or above `start` and end at or below `end`; no view of larger arrays is kept."""
+        """Return those that begin at or above `start` and end at or below `end`, as copies, to free larger arrays."""
         first = int(np.searchsorted(self.base, start))
         stop = len(self) if end is None else int(np.searchsorted(self.last, end, side="right"))
         return type(self)(self.base[first:stop].copy(), self.last[first:stop].copy(), self.crc[first:stop].copy())
@@ -77,7 +78,7 @@ class Batches:
         )
 
     def first_not_in(self, other: Self) -> int | None:
-        """Return the row of the first batch that `other` does not have just so; None if it has them all."""
+        """Return the row of the first batch that `other` lacks or has differently; None if it has them all."""
         if not len(other):
             return 0 if len(self) else None
         at = np.minimum(np.searchsorted(other.base, self.base), len(other) - 1)
@@ -90,9 +91,9 @@ class Batches:
 
 
 def first_difference(windows: Iterable[Batches], remote: Iterator[Batches]) -> tuple[Batches, int, Batches] | None:
-    """Return the window and the row of the first batch that `remote` does not have just so, and what it has there.
+    """Return the first batch that `remote` lacks or has differently: its window, its row, and the remote batches there.
 
-    Both by rising offset. Reads `remote` to its end if there is none.
+    Both by rising offset. Returns None, and reads `remote` to its end, if there is no such batch.
     """
     known = _none()
     for ours in windows:
@@ -113,7 +114,7 @@ def first_difference(windows: Iterable[Batches], remote: Iterator[Batches]) -> t
 
 
 def local_batches(local: Iterable[LocalSegment | PlannedSegment]) -> Iterator[Batches]:
-    """Yield the batches of local segments, each checked; a segment that is gone is left out.
+    """Yield the batches of local segments, each checked; skip a segment that is gone.
 
     Raises CorruptRecordError and UnsupportedMagicError.
     """
@@ -122,14 +123,14 @@ def local_batches(local: Iterable[LocalSegment | PlannedSegment]) -> Iterator[Ba
             for window, table in open_segment(segment.location).windows():
                 yield Batches.of(window, table)
         except FileNotFoundError:
-            # Another run removed it meanwhile; under the lock it is left out.
+            # Another run removed it meanwhile.
             continue
 
 
 def remote_batches(
     held_by: Sequence[RemoteLogSegmentMetadata], lineage: Sequence[EpochEntry], read: ReadSegment
 ) -> Iterator[Batches]:
-    """Yield what readers get of `held_by`, each offset once; see Coverage. Raises what reading raises."""
+    """Yield the batches that readers get of `held_by`, each offset once; see Coverage. Raises what reading raises."""
     whole = whole_lineage(held_by, lineage)
     reached = 0
     for segment in sorted(held_by, key=lambda each: each.start_offset):
@@ -159,10 +160,10 @@ def shown_batch(base: int, last: int, crc: int) -> str:
 
 
 def sound_batches(segment: RemoteLogSegmentMetadata, size: int, read: ReadRange) -> Iterator[Batches]:
-    """Yield the batches of a damaged `segment` whose CRC holds, of the first `size` bytes of its `.log`.
+    """Yield the batches of a damaged `segment` whose CRC is right, of the first `size` bytes of its `.log`.
 
-    What is broken is passed over byte by byte, up to the next sound batch. `read` need not check anything; what it
-    raises for lost bytes ends the batches. Raises what else it raises.
+    Skips broken bytes one by one up to the next sound batch. `read` need not check anything; its error for lost bytes
+    ends the batches. Raises any other error of `read`.
     """
     window = _Window(size, read)
     position, next_offset = 0, segment.start_offset
@@ -179,7 +180,7 @@ def sound_batches(segment: RemoteLogSegmentMetadata, size: int, read: ReadRange)
                 yield _rows(found)
                 found = []
     except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
-        # What can be read ends here.
+        # The readable bytes end here.
         pass
     yield _rows(found)
 
@@ -194,7 +195,7 @@ def _rows(headers: Sequence[RecordBatch]) -> Batches:
 
 @dataclass(slots=True)
 class _Window:
-    """What is held of an object of `size` bytes while its sound batches are looked for."""
+    """The bytes held of an object of `size` bytes during the search for its sound batches."""
 
     size: int
     read: ReadRange
@@ -214,7 +215,7 @@ class _Window:
         return header if self._checksum(position + CRC_END, position + header.size) == header.crc else None
 
     def next_candidate(self, position: int, next_offset: int, last_offset: int) -> int:
-        """Return the first place from `position` on where a batch may begin; if nothing held shows one, its end.
+        """Return the first position from `position` on where a batch may begin; else the end of the bytes held.
 
         A batch begins with an offset from `next_offset` to `last_offset`.
         """

@@ -1,4 +1,4 @@
-"""The end of a copy run: what was copied whole becomes visible to readers, in order, partition by partition."""
+"""The end of a copy run: makes whole copies visible to readers, in order, partition by partition."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _STARTED = SegmentState.COPY_SEGMENT_STARTED
 
 @dataclass(frozen=True, slots=True)
 class CommitReport:
-    """What became visible to readers, and what a person must look at: failed copies and damaged files.
+    """What became visible to readers, and what a person must check: failed copies and damaged files.
 
-    `is_undecided` tells that the same commit may be tried again: of some partition nothing was written. A lease that is
-    lost, or that older metadata gave, decides against it.
+    `is_undecided`: the same commit may be retried, since nothing was written for some partition. A lease that is lost,
+    or that older metadata gave, rules a retry out.
     """
 
     committed: tuple[RemoteLogSegmentMetadata, ...]
@@ -45,7 +45,7 @@ class CommitReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was asked for was done and nothing was found damaged."""
+        """Whether everything requested was done and no damage was found."""
         return not self.failures and not self.damages
 
 
@@ -60,10 +60,10 @@ def commit_copy(
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
-    reaches as far. Copies after a failed one go (a reader must find no gap); the next run plans them again. While the
-    local log cannot be looked at, or the store is away, nothing is decided: the same commit may be tried again. What
-    was committed once stays so, whatever holds when it is run again. Raises MetadataUnavailableError; what concerns
-    one partition is in the report.
+    reaches as far. Marks copies after a failed one for deletion, since readers must find no gap; the next run plans
+    them again. If the local log cannot be read or the store is unavailable, it decides nothing: the same commit may be
+    retried. A retry never undoes what was committed. Raises MetadataUnavailableError; the report has the errors of
+    single partitions.
     """
     by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -90,7 +90,7 @@ def commit_copy(
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a copy is not committed, and whether another try may help; unless `is_final`, of this very commit."""
+    """Why a copy is not committed, and whether a retry may help; unless `is_final`, a retry of this same commit."""
 
     reason: str
     retriable: bool
@@ -99,7 +99,7 @@ class _Refusal:
 
 @dataclass(slots=True)
 class _Commit:
-    """What is going to be written of one partition, and what came of it."""
+    """The updates to write for one partition, and their result."""
 
     lease: Lease
     committed: list[RemoteLogSegmentMetadata]
@@ -116,7 +116,7 @@ class _Commit:
 
     @property
     def is_decided(self) -> bool:
-        """Whether another try of this commit would change nothing."""
+        """Whether a retry of this commit would change nothing."""
         return self.refusal is None or self.refusal.is_final
 
     @property
@@ -124,7 +124,7 @@ class _Commit:
         return self.lost or (None if self.refusal is None else self.refusal.reason)
 
     def put_off(self, refusal: _Refusal) -> None:
-        """Write nothing for now: the same commit may be tried again."""
+        """Write nothing for now: the same commit may be retried."""
         self.updates.clear()
         self.refusal, self.log_start, self.lineage = refusal, None, ()
 
@@ -135,7 +135,7 @@ class _Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """The local log as it is now, and what is known of its leaders."""
+    """The local log as it is now, and its known leaders."""
 
     log: PartitionLog
     lineage: tuple[EpochEntry, ...]
@@ -162,7 +162,7 @@ def _decide(
         commit.lineage = local.lineage if local.lineage != state.lineage else ()
         if finishing and state.log_start_offset is None:
             becoming = (*visible, *_segments_of(pending[: len(finishing)], known))
-            # None at all where a newer holder has long deleted what a zombie commits: its lease is refused.
+            # None if a newer holder has deleted what a zombie commits; the store then rejects the zombie's lease.
             first = min(becoming, key=lambda one: one.start_offset, default=None)
             commit.log_start = None if first is None else _first_log_start(local.log, first)
         if finishing:
@@ -179,7 +179,7 @@ def _decide(
 
 
 def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
-    """Let the store know first; where it cannot be told, nothing of the partition is decided."""
+    """Write the state to the store first; if that fails, decide nothing of the partition."""
     for each in commits:
         if each.stored is None:
             continue
@@ -198,7 +198,7 @@ def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, le
 
 
 def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> None:
-    """Write what was decided, a few transactions together; our log starts first: readers must find no gap."""
+    """Write all decisions in a few transactions, our log starts first: readers must find no gap."""
     holding = [each for each in commits if each.lost is None]
     lineages = [(each.partition, each.lineage, each.lease) for each in holding if each.lineage]
     log_starts = [(each.partition, each.log_start, each.lease) for each in holding if each.log_start is not None]
@@ -224,11 +224,10 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
 
 
 def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
-    """Return where our log begins: from the first commit on it is ours, and what is missing above it was lost.
+    """Return our log start. It is ours from the first commit on: anything missing above it is a loss.
 
-    The local log may have lost its start since the copy began: what was copied of it stays. So does what readers could
-    see before, where metadata that were rebuilt know of no log start: a broker's own, which trimming moves, ends
-    nothing of it.
+    If the local log lost its start since the copy began, the copy of it stays. If rebuilt metadata have no log start,
+    what readers could see before stays too: a broker's log start, which trimming moves, must not delete it.
     """
     if _is_visible(first):
         return min(local.log_start_offset, first.start_offset)
@@ -277,7 +276,7 @@ def _look(
     known: Sequence[EpochEntry],
     visible: Sequence[RemoteLogSegmentMetadata],
 ) -> _Local | str:
-    """Return the local log as it is now, or why it cannot be looked at, or not be trusted."""
+    """Return the local log as it is now, or why it cannot be read or trusted."""
     try:
         log = source.partition(partition)
         if log is None:
@@ -288,7 +287,7 @@ def _look(
 
 
 def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None:
-    """Return why the local log no longer is what was copied; what left it at its start was still copied rightly."""
+    """Return why the local log no longer matches the copy; a copy of segments since trimmed at its start is valid."""
     offsets = f"offsets {copied.start_offset} to {copied.end_offset}"
     if not on_lineage(copied, local.lineage):
         return (

@@ -1,9 +1,9 @@
-"""Copies one segment: its bytes pass once through memory, checked, indexed and sent at the same time.
+"""Copies one segment: checks, indexes and sends its bytes in one pass through memory.
 
-A window of whole batches is read, every batch's checksum and offsets are checked, all indexes grow by it, and then it
-goes to the store. What the local index files say is held against the batches: where they are false or missing, the
-ones built here travel instead, and a false one is reported; producer_files.py says it of those that tell of producers.
-Whatever the log itself gets wrong stops the copy before anything of the segment is marked as whole.
+The copier reads a window of whole batches, checks every batch's checksum and offsets, extends all indexes, and sends
+the window to the store. It compares the local index files with the batches. In place of a false or missing one it
+sends the index that it built, and it reports a false one; for the files about producers see producer_files.py. An
+error in the log itself stops the copy before anything of the segment is marked as whole.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LIBRARY = str(Path(tiered_storage.__file__).parent)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CopySizes:
-    """How a copy cuts its work, in bytes: what it holds at once, and how dense its indexes are."""
+    """The sizes of a copy, in bytes: how much it holds at once, and how dense its indexes are."""
 
     window: int
     index_interval: int
@@ -59,9 +59,9 @@ def copy_segment(
     history: ProducerHistory | None = None,
     moved: Callable[[int], None] = lambda _: None,
 ) -> CopyOutcome:
-    """Copy what `task` names and tell how it ended; never raises for what concerns this segment alone.
+    """Copy the segment of `task` and return how it ended; never raises for an error of this segment alone.
 
-    Copies of one partition's segments may share their `history`. `moved` is told of bytes as the store takes them.
+    Copies of one partition's segments may share their `history`. `moved` is called with the bytes that the store took.
     """
     begun = time.monotonic()
     try:
@@ -96,12 +96,12 @@ def _ensure_continues(task: CopyTask, storage: RemoteStorageManager) -> None:
     try:
         ensure_same_segment(open_segment(task.location), task.after, task.lineage, storage)
     except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
-        # An audit names what is damaged there; what continues it is copied all the same.
+        # An audit reports the damage; the copy continues all the same.
         return
 
 
 class _SegmentStream:
-    """The bytes of one local segment, and what is learned while they pass."""
+    """The bytes of one local segment, and what the copy learns from them."""
 
     def __init__(
         self, task: CopyTask, sizes: CopySizes, history: ProducerHistory, moved: Callable[[int], None]
@@ -119,14 +119,14 @@ class _SegmentStream:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest record timestamp (ms) of what has passed; -1 for none."""
+        """The largest record timestamp (ms) so far; -1 for none."""
         return self._indexes.latest.timestamp
 
     def chunks(self) -> Iterator[memoryview]:
         """Yield the segment window by window.
 
-        Raises CorruptRecordError for whatever is not as a broker wrote it, and InvalidLogDirectoryError if nobody
-        can know what is aborted.
+        Raises CorruptRecordError for anything that a broker would not have written, and InvalidLogDirectoryError if the
+        aborted transactions cannot be determined.
         """
         checks = self._local_index_checks()
         producers = ProducerFiles(self._segment, self._segment.producers_before(), self._task.readable_from)
@@ -142,7 +142,7 @@ class _SegmentStream:
             passed += size
             last_offset = int(table.last_offset[-1])
             yield window
-            # Asked for the next one, so the store has taken this.
+            # The caller asks for the next window, so the store has taken this one.
             self._moved(size)
         self._check_end(passed, last_offset)
         self._run_checks(checks, None)
@@ -150,7 +150,7 @@ class _SegmentStream:
         self._finish_producers(producers)
 
     def indexes(self) -> dict[IndexKind, bytes]:
-        """Return everything that travels beside the segment, after its last chunk."""
+        """Return all files to send beside the segment; call it after the last chunk."""
         return {
             **self._remote.indexes(),
             IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
@@ -188,7 +188,7 @@ class _SegmentStream:
         return checks
 
     def _run_checks(self, checks: list[OffsetIndexCheck | TimeIndexCheck], table: BatchTable | None) -> None:
-        """Feed `table` to every check, or end them; the first thing that is false ends a check."""
+        """Feed `table` to every check, or end them if None; the first false entry ends a check."""
         for check in list(checks):
             try:
                 if table is None:
@@ -203,7 +203,7 @@ class _SegmentStream:
         self.damages.append(f"{error}; {instead_of_index(self._segment)}")
 
     def _check_epochs(self, table: BatchTable) -> None:
-        """Batches must be of the leaders that the lineage names: it decides which copy readers follow."""
+        """Check that the lineage has the batches' leaders: it decides which copy readers follow."""
         wrong = wrong_epoch(table, self._task.lineage)
         if wrong is not None:
             raise CorruptRecordError(

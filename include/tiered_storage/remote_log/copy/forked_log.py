@@ -1,13 +1,18 @@
 """Refuse a forked log: one whose local batches differ from the remote ones at the same offsets and leader epoch.
 
-A log directory that was copied and then written on in both places has two logs under one name. Offsets and epochs do
-not tell them apart, the checksums of batches do. Trimming compares every batch before it removes a segment. Expiry
-compares every batch that is in both tiers and falls below our log start, and the last remote segment that the local log
-shares. A repair takes local batches for a damaged segment only if they have the checksum that was sent; where that does
-not apply, it compares every batch that can still be read, with the last one. A plan of a copy compares the last
-remote batch; a run then compares the whole remote segment that it continues, as far as closed local segments hold it.
-Segments before that one, and one that is damaged or local no more, are not compared: forks of a producer that wrote the
-same bytes again may be copied after one another. Nothing is trimmed then, since trimming compares all.
+If a log directory is copied and then written to in both places, two logs have one name. Offsets and epochs do not
+distinguish them; the checksums of batches do. Each operation compares as much as it needs:
+
+- Trimming compares every batch before it removes a segment.
+- Expiry compares every batch that is in both tiers and falls below our log start. It also compares the last remote
+  segment that the local log shares.
+- A repair takes local batches for a damaged segment only if they have the checksum that was sent. If that does not
+  apply, it compares every batch that can still be read, which must include the last one.
+- The plan of a copy compares the last remote batch. The run compares the whole remote segment that it continues, as far
+  as closed local segments hold it.
+
+A copy does not compare earlier segments, nor one that is damaged or no longer local. Forks of a producer that wrote the
+same bytes again may therefore be copied one after the other. Trimming compares everything, so it removes nothing then.
 """
 
 from __future__ import annotations
@@ -62,9 +67,9 @@ def ensure_same_batches(
 ) -> None:
     """Compare each batch of `local` with the one that readers get of the remote segments `held_by`.
 
-    Both by rising offset. Segments may have any boundaries. What lies below all of `held_by` is not compared, nor what
-    begins above `end_offset`, where that is given. Reads `local` once, and everything of `held_by`; holds a few windows
-    of headers. A local segment that is gone is left out.
+    Both by rising offset. Segments may have any boundaries. Skips batches below all of `held_by`, those that begin
+    above `end_offset` if it is given, and local segments that are gone. Reads `local` once, and all of `held_by`; holds
+    a few windows of headers.
 
     Raises ForkedLogError for the first batch that differs, and what reading raises.
     """
@@ -89,7 +94,7 @@ def ensure_same_below(
 ) -> None:
     """Compare what `log` and the remote log both have below `end_offset` (exclusive), before it expires.
 
-    Nobody can compare it afterwards. Of segments with the same checksum the remote one is not read. Raises as
+    After expiry no comparison is possible. A remote segment with the same checksum is not read. Raises as
     ensure_same_batches.
     """
     below = [segment for segment in log.segments if segment.base_offset < end_offset]
@@ -107,10 +112,10 @@ def ensure_same_below(
 def ensure_joined(
     log: PartitionLog, coverage: Coverage, lineage: Sequence[EpochEntry], storage: RemoteStorageManager
 ) -> None:
-    """Compare the last remote segment that shares offsets with `log`, before anything remote of the partition ends.
+    """Compare the last remote segment that shares offsets with `log`, before anything remote of the partition expires.
 
-    The records of a fork count towards total retention, but must never end records of the log that was copied. Raises
-    as ensure_same_batches.
+    The records of a fork count towards total retention, but must never expire records of the copied log. Raises as
+    ensure_same_batches.
     """
     if not log.segments:
         return
@@ -132,7 +137,7 @@ def ensure_same_segment(
 ) -> bool:
     """Compare a remote `segment` with the closed segments of `local`'s log that share offsets; return if any do.
 
-    Reads those once. Where one has the bytes that were sent the remote segment is not read. Raises as
+    Reads those once. If one has the bytes that were sent, the remote segment is not read. Raises as
     ensure_same_batches.
     """
     shared = [one for one in local.siblings() if not one.is_active and share_offsets(segment, one)]
@@ -151,9 +156,9 @@ def forked_copies(
     """Return the partitions whose local log is not the one that the remote log was copied from, and why.
 
     Compares the last remote batch that the closed segments beside `planned` hold too: a few small requests for each
-    partition, some at once. Segments `replacing` do not count for that: of those that share offsets with `planned` each
-    batch that can still be read is compared. Where the remote batch at the join is damaged it is not compared; where
-    the store cannot be asked, that is the error.
+    partition, some at once. The segments `replacing` do not count for that: if they share offsets with `planned`, each
+    of their readable batches is compared. A damaged remote batch at the join is not compared. If the store does not
+    answer, that is the partition's error.
     """
 
     def look(item: tuple[TopicIdPartition, Sequence[PlannedSegment]]) -> ForkedLogError | RemoteStorageError | None:
@@ -187,7 +192,7 @@ def _ensure_joined(due: Sequence[PlannedSegment], coverage: Coverage, storage: R
             return
         _ensure_same_batch(local, min(end, covered[-1].end_offset), covered[-1], storage)
     except (CorruptLogError, RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError, OSError):
-        # Damage is for the copy and the audit to name.
+        # The copy and the audit report damage.
         return
 
 
@@ -225,10 +230,10 @@ def _ensure_replaceable(
     due: Sequence[PlannedSegment],
     storage: RemoteStorageManager,
 ) -> None:
-    """Ensure that those of `due` that would be read instead of the damaged `segment` have its records.
+    """Ensure that the segments of `due` that replace the damaged `segment` for readers have its records.
 
-    The checksum that was sent proves it, whatever the boundaries. Where that is not known, or `due` have only a part
-    of the segment, every batch that can still be read must be the same, with the last one. Raises ForkedLogError, and
+    The checksum that was sent proves it, whatever the boundaries. If it is not known, or `due` have only a part of the
+    segment, every batch that can still be read, including the last one, must be the same. Raises ForkedLogError, and
     RemoteObjectCorruptError if nothing proves it.
     """
     local = [one for one in due if one.base_offset <= segment.end_offset and segment.start_offset <= one.end_offset]

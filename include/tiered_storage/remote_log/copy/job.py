@@ -1,4 +1,4 @@
-"""The copy of many segments as a job in groups (jobs/groups.py), for whoever runs groups side by side.
+"""The copy of many segments as a job in groups (jobs/groups.py) that can run in parallel.
 
 Its folder holds:
 
@@ -42,7 +42,7 @@ COPIES_AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class CopyJobDescription(JobDescription):
-    """What a worker needs beside its tasks: how to cut."""
+    """What a worker needs beside its tasks: the sizes of a copy."""
 
     sizes: CopySizes
 
@@ -75,7 +75,7 @@ class CopyJob:
 
     @classmethod
     def read(cls, work: WorkArea, folder: str) -> tuple[Self, CopyJobDescription]:
-        """Find a job that was laid out, and what its workers need."""
+        """Return the job that `write` laid out, and what its workers need."""
         files = JobFolder.of(work, folder)
         description = files.description(CopyJobDescription)
         return cls(files, description.groups), description
@@ -90,9 +90,9 @@ class CopyJob:
     ) -> int:
         """Copy the segments of one group, in order; return how many succeeded.
 
-        After a failure the rest of that partition is left out: readers must never find a gap. Every
-        `progress_seconds` it tells how far it is. Nothing is copied of a group that another worker began: that one may
-        be lost to Spark and still write objects, and no two attempts write the same.
+        After a failure it skips the rest of that partition: readers must never find a gap. It reports its progress
+        every `progress_seconds`. It copies nothing of a group that another worker began: Spark may have lost that
+        worker while it still writes objects, and two attempts must not write the same object.
         """
         tasks = self.files.tasks(number, CopyTask)
         if not self.files.claim(number, tasks[0].metadata.segment_id.id):
@@ -117,13 +117,13 @@ class CopyJob:
         return copied
 
     def size_of(self, tasks: Sequence[CopyTask]) -> JobSize:
-        """Return how much there is to do for `tasks`, those of this job."""
+        """Return the size of the work for `tasks`, those of this job."""
         return JobSize(self.groups, len(tasks), sum(task.metadata.size for task in tasks))
 
     def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
-        """Yield how every task ended; one without a result ended with its worker, or as `ended` says.
+        """Yield how every task ended; one without a result ended with its worker, or by the failure `ended`.
 
-        A result of anything but the job's own tasks is left out: an earlier attempt in the same folder wrote it.
+        Skips results of other tasks: an earlier attempt in the same folder wrote them.
         """
         for number in range(self.groups):
             tasks = {task.metadata.segment_id: task for task in self.files.tasks(number, CopyTask)}
@@ -139,9 +139,9 @@ class CopyJob:
     ) -> list[dict[str, str]]:
         """Sort all outcomes into batches of whole partitions; return the name and paths of each.
 
-        `path` has its outcomes, `committed` is where its commit is to be kept. Outcomes are written to `work`, the work
-        area of all runs: no worker can sign what is committed. `ended` is what to say of tasks without a result, where
-        it is known.
+        `path` has the batch's outcomes, `committed` is the path for its commit. The outcomes go to `work`, the work
+        area of all runs: no worker can sign what is committed. `ended` is the failure of tasks without a result, if
+        known.
         """
         by_partition = sorted(self.outcomes(ended), key=_partition_of_outcome)
         partitions = [list(group) for _, group in groupby(by_partition, _partition_of_outcome)]
@@ -164,8 +164,8 @@ def copy_groups(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
 def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
     """Yield how each of `tasks` ended, each partition's in order, with COPIES_AT_ONCE under way.
 
-    A copy that hangs takes one of them, and holds up its own partition only. One that breaks down is the end of all,
-    once what is under way has ended.
+    A copy that hangs takes one of these places and holds up only its own partition. A copy that raises ends all, after
+    the copies under way have ended.
     """
     lanes = (_Lane(deque(of_partition)) for _, of_partition in groupby(tasks, _partition_of))
     entered: list[_Lane] = []
@@ -196,7 +196,7 @@ def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) 
 
 @dataclass(slots=True)
 class _Lane:
-    """One partition's tasks: those that wait, and those under way; all in order."""
+    """One partition's tasks, waiting and under way, each in order."""
 
     waiting: deque[CopyTask]
     under_way: deque[tuple[CopyTask, Future[CopyOutcome]]] = field(default_factory=deque)
@@ -204,7 +204,7 @@ class _Lane:
 
     @property
     def may_begin(self) -> bool:
-        """Whether another copy may begin; never far behind one that may fail, and spoil those after it."""
+        """Whether another copy may begin; never far after an unfinished one, whose failure would waste it."""
         return self.failure is None and bool(self.waiting) and len(self.under_way) < COPIES_AT_ONCE
 
     @property
@@ -219,7 +219,7 @@ class _Lane:
         return copying
 
     def ended(self) -> Iterator[CopyOutcome]:
-        """Yield what has ended since; what is behind a failure, even if it was made, is left out."""
+        """Yield the copies that have ended since; drop all after a failure, even finished ones."""
         while self.under_way and self.under_way[0][1].done() and self.under_way[0][1].exception() is None:
             task, copying = self.under_way.popleft()
             outcome = copying.result()

@@ -1,9 +1,9 @@
-"""Recognises a local log whose topic is remote already under other ids, because a file that names it was lost.
+"""Recognises a local log whose topic is remote already under other ids, because the file with its id was lost.
 
-Without partition.metadata a topic's id is derived from its name, without meta.properties a cluster's id from the
-directory's path. Under a derived id all of it would be copied again, as another topic. Kafka never gives one topic id
-twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose disks were
-copied.
+Without partition.metadata a topic's id is derived from its name. Without meta.properties a cluster's id is derived from
+the directory's path. Under a derived id the whole topic would be copied again, as another topic. Kafka never assigns a
+topic id twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose
+disks were copied.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tiered_storage.remote_log.source.segment_source import NamedPartition, Part
 
 
 class LostIdentities:
-    """Holds local logs against the ids of `partitions`, which are all that `metadata` know."""
+    """Compares local logs with the ids of `partitions`, which are all that `metadata` have."""
 
     def __init__(self, partitions: Iterable[TopicIdPartition], metadata: RemoteLogMetadataManager) -> None:
-        """Read no segment yet: of most logs none has to be counted."""
+        """Read no segment yet: most logs need none."""
         self._metadata = metadata
         self._by_name: dict[str, dict[tuple[str, str], list[TopicIdPartition]]] = {}
         self._by_topic_id: dict[str, dict[str, list[TopicIdPartition]]] = {}
@@ -36,8 +36,8 @@ class LostIdentities:
     ) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield `logs`, with those that lost an id as partitions that cannot be read.
 
-        Their name decides whether they are tiered: under other ids other decisions hold, or none. With `unless_remote`
-        topics are passed on of which something is remote under their own ids too.
+        Their name decides whether they are tiered: their derived ids have other decisions, or none. With
+        `unless_remote` it passes on topics that have remote segments under their own ids too.
         """
         for log in logs:
             if isinstance(log, UnreadablePartition):
@@ -50,13 +50,13 @@ class LostIdentities:
                 yield UnreadablePartition(str(partition), lost)
 
     def why_lost(self, log: PartitionLog | NamedPartition) -> str | None:
-        """Return what shows that the topic of `log` is remote under other ids, and what to do; None: nothing does."""
+        """Return the evidence that the topic of `log` is remote under other ids, and what to do; None without any."""
         if not log.topic_id_is_derived:
             return self._why_cluster_id_lost(log)
         return self._why_topic_id_lost(log) or self._why_both_lost(log)
 
     def is_remote(self, partition: TopicIdPartition) -> bool:
-        """Return whether anything finished is remote of the topic of `partition`, under its very ids."""
+        """Return whether the topic of `partition` has finished remote segments under its own ids."""
         return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
 
     def _why_topic_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:

@@ -41,7 +41,7 @@ _OLDER_MAGICS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """A closed local segment that is due. `end_offset` is inclusive; `lineage` is all we know of leaders up to it."""
+    """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it."""
 
     topic_id_partition: TopicIdPartition
     location: PlannedLocation
@@ -60,26 +60,26 @@ class Finding:
 
     @property
     def reason(self) -> str:
-        """The message without the partition's name, with which most messages of errors begin."""
+        """The message without the partition's name, which starts most error messages."""
         return self.message.removeprefix(f"{self.partition}: ")
 
     def __str__(self) -> str:
-        """Return the reason after the partition's name, where it is about one."""
+        """Return the reason, after the partition's name if it has one."""
         return f"{self.partition}: {self.reason}" if self.partition else self.message
 
 
 @dataclass(frozen=True, slots=True)
 class PassingFinding(Finding):
-    """One that another try may find over, with nothing changed by a person."""
+    """A finding that may be gone at a retry without action by a person."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFinding(PassingFinding):
-    """Another owner works on the partition now."""
+    """Another owner holds the partition now."""
 
 
 def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
-    """Return why `partition` was left, as `error` says it."""
+    """Return the finding that `partition` was left out because of `error`."""
     if isinstance(error, LeaseHeldError):
         return HeldFinding(str(partition), str(error))
     passes = isinstance(error, OSError) or error.retriable
@@ -88,7 +88,7 @@ def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError)
 
 @dataclass(frozen=True, slots=True)
 class SeenLineage:
-    """The lineage of a partition, of which we know more now than we kept."""
+    """The lineage of a partition, with more entries than we have stored."""
 
     topic_id_partition: TopicIdPartition
     leader_epochs: tuple[EpochEntry, ...]
@@ -98,10 +98,10 @@ class SeenLineage:
 class CopyPlan:
     """The segments that are due, and what was left out and why.
 
-    `lineages` are to be kept, also of partitions if nothing is due: a broker that is trimmed forgets. `refused` are
-    partitions that must not be tiered though somebody asked for it; `unreadable` ones could not be looked at. Both make
-    a run fail at its end, after everything else was done. `replacing` are ids of remote segments that are copied again,
-    for a repair: they count as if they were not there.
+    `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
+    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read. Both make a
+    run fail at its end, after everything else is done. `replacing` are ids of remote segments that a repair copies
+    again: the plan treats them as missing.
     """
 
     segments: tuple[PlannedSegment, ...]
@@ -147,10 +147,10 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True)
 class CopySelection:
-    """What a run asks for: of which partitions, and how much.
+    """What a run requests: which partitions, and how much.
 
-    `window_end` (ms) is set for a backfill: only segments whose successor began at or before it, in order (a bad
-    timestamp can only hold a backfill back).
+    `window_end` (ms) is set for a backfill. It takes, in order, only segments whose successor began at or before it: a
+    bad timestamp can only hold a backfill back.
     """
 
     scope: Selection = EVERYTHING
@@ -167,10 +167,10 @@ def plan_copy(
     why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
     replacing: frozenset[str] = frozenset(),
 ) -> CopyPlan:
-    """Look at every partition of `source` and return what is due, as if the segments `replacing` were not there.
+    """Check every partition of `source` and return what is due, as if the segments `replacing` were missing.
 
-    `why_no_name` says why the store can never hold a partition, None if it can. Raises whatever `source` and
-    `metadata` raise as a whole; what concerns one partition is in the plan.
+    `why_no_name` returns why the store can never hold a partition, None if it can. Raises what `source` and `metadata`
+    raise as a whole; the plan has the errors of single partitions.
     """
     if not settings.remote_log_storage_system_enable:
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
@@ -185,7 +185,7 @@ def plan_copy(
         if log.is_internal or not selection.scope.matches(topic, number):
             continue
         if isinstance(log, UnreadablePartition):
-            # Of a topic that nobody asked to copy it is worth knowing, but no failure.
+            # If nobody requested the topic, this is worth a notice but no failure.
             told = unreadable if decisions.is_wanted(topic) else notices
             told.append(Finding(log.partition, log.reason))
             continue
@@ -225,13 +225,13 @@ def plan_copy(
 
 
 def why_deleted(state: PartitionDeleteState) -> str:
-    """Return why nothing is copied of a partition whose deletion has come so far."""
+    """Return why nothing is copied of a partition in this state of deletion."""
     return f"its remote log is being deleted ({state.name}): nothing more of it is copied"
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is due of one partition, and what else its local log told."""
+    """What is due of one partition, and what else its local log showed."""
 
     due: list[PlannedSegment]
     lineages: list[SeenLineage]
@@ -275,9 +275,9 @@ def _look(
 def _cut_at_uncopyable(
     due: Sequence[tuple[LocalSegment, int]], limit: int | None
 ) -> tuple[Sequence[tuple[LocalSegment, int]], TieredStorageError | None]:
-    """Return those of `due`, at most `limit`, in front of the first that cannot be copied, and why that one cannot.
+    """Return those of `due`, at most `limit`, before the first that cannot be copied, and why that one cannot.
 
-    What follows it waits, since readers must find no gap.
+    Segments after it wait, since readers must find no gap.
     """
     for at, (segment, _) in enumerate(due[:limit]):
         try:
@@ -290,7 +290,7 @@ def _cut_at_uncopyable(
 
 
 def _older_format(due: Sequence[tuple[LocalSegment, int]]) -> UnsupportedMagicError:
-    """Return the error for the segments of a record format before v2 with which `due` begins."""
+    """Return the error for the segments at the start of `due` with a record format before v2."""
     (first, end_offset), count = due[0], 1
     with suppress(OSError):
         for segment, segment_end in due[1:]:
@@ -322,7 +322,7 @@ def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[Loca
 
 
 def _limit(segments: list[PlannedSegment], limit: int | None) -> tuple[list[PlannedSegment], int]:
-    """Cut to `limit` segments, taking the earliest of every partition in turns so that none waits for another."""
+    """Cut to `limit` segments. Takes each partition's earliest in turns, so that no partition waits for another."""
     if limit is None or len(segments) <= limit:
         return segments, 0
     ranks = _ranks(segments)

@@ -1,20 +1,22 @@
-"""The transaction index and the producer snapshot that travel with a segment, held against its batches as they pass.
+"""The transaction index and the producer snapshot sent with a segment, compared with its batches as they pass.
 
-The producers are followed from what is known of them at the segment's base offset. Where that is all there is to know,
-both files have to say what the batches say, and what the batches say takes the place of one that is missing, broken or
-false.
+The copy follows the producers from what is known of them at the segment's base offset. If the producers are fully
+known there, both files must agree with the batches. A file rebuilt from the batches replaces one that is missing,
+broken or false.
 
-Where it is not all, a transaction that is aborted in the segment may have begun before anything that is known here. The
-files are believed then as far as the batches do not contradict them. Where the segment has abort markers, but no such
-transaction index, it depends on what readers find in the store. With records from before what is known, the segment is
-not copied: some of them may be aborted, and nothing would tell. Without any, what the batches say is all that readers
-need. That is ordinary: a broker forgets its oldest snapshot when it starts, and has no entry, perhaps no file, for the
-abort of a transaction without records. For the same reason an index that lacks only some of these aborts is believed,
-but told of.
+If they are not fully known, a transaction aborted in the segment may have begun before the known part. The copy then
+trusts the files as far as the batches do not contradict them. If the segment has abort markers but no such transaction
+index, it depends on what readers find in the store:
 
-An abort is recorded in the segment that holds its marker, see transaction_index.py. Of its last stable offsets, as the
-file and the batches tell them, the lowest travels: a broker's may be late, and too low a one only lets readers look
-further.
+- If the store has records from before the known part, the segment is not copied: some of them may be aborted, and no
+  index would show it.
+- If it has none, an index from the batches is all that readers need. That is ordinary: a broker forgets its oldest
+  snapshot when it starts, and has no entry, perhaps no file, for the abort of a transaction without records. For the
+  same reason the copy trusts an index that lacks only some of these aborts, but reports it.
+
+The segment that holds an abort's marker records the abort, see transaction_index.py. The copy sends the lowest of the
+last stable offsets in the file and from the batches: a broker's may be late, and one that is too low only makes readers
+look further.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _REBUILT = "the remote segment has one rebuilt from the log"
 
 
 def instead_of_index(segment: OpenSegment) -> str:
-    """Say what is done instead of copying a broken index of `segment`, and what a person can do about it."""
+    """Return a message: what the copy does about a broken index of `segment`, and what a person can do."""
     return (
         f"{_REBUILT}; delete {segment.offset_index.name} while the broker is stopped: at its start it builds all "
         "indexes of the segment anew"
@@ -54,15 +56,15 @@ def instead_of_index(segment: OpenSegment) -> str:
 
 
 class ProducerFiles:
-    """Follows the producers through one segment, and then tells what its files have to be.
+    """Follows the producers through one segment, and then returns the files to send.
 
-    `damages` and `notices` are told as a CopyOutcome tells them.
+    `damages` and `notices` are those of a CopyOutcome.
     """
 
     def __init__(self, segment: OpenSegment, known: KnownProducers, readable_from: int = 0) -> None:
-        """Begin where `segment` begins, with what is known there.
+        """Begin where `segment` begins, with the producers known there.
 
-        `readable_from` is the first offset (inclusive) of the partition that readers are given from the store.
+        `readable_from` is the first offset (inclusive) of the partition that readers get from the store.
         """
         self._segment = segment
         self._begun_with = known
@@ -71,9 +73,9 @@ class ProducerFiles:
         self._state = known.state()
         self._aborted: list[AbortedTransaction] = []
         self._abort_markers: set[tuple[int, int]] = set()
-        """Producer id and offset of each; looked for only where not all producers are known."""
+        """Producer id and offset of each; collected only if not all producers are known."""
         self._contradictions = 0
-        """How many of the files are sound in themselves, but not true."""
+        """How many of the files are intact, but contradict the log."""
         self.lacks_snapshot = False
         """Whether the snapshot after the segment turned out to be missing, broken or false."""
         self.damages: list[str] = []
@@ -89,10 +91,10 @@ class ProducerFiles:
         self._aborted += follow(self._state, self._segment.name, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
-        """Begin again where the snapshot that this began with is found to be of another log or of another time.
+        """Begin again if the snapshot that this began with proves to be of another log or of another time.
 
-        `logged` is what the log says of the producers before the segment. Where that is not all, only both files
-        together, each sound in itself, stand against the snapshot's checksum. None stands for no such finding.
+        `logged` is what the log shows of the producers before the segment. If that is incomplete, it takes both files
+        together, each intact, to outweigh the snapshot's checksum. Returns None if the snapshot stands.
         """
         is_false = logged.open_transactions != self._begun_with.open_transactions
         if logged.seen_from is not None:
@@ -110,13 +112,13 @@ class ProducerFiles:
         return anew
 
     def known(self) -> KnownProducers:
-        """Return what is known of the producers after the batches so far."""
+        """Return the producers known after the batches so far."""
         return KnownProducers(self._state.end_offset, self._state.snapshot(), self._seen_from)
 
     def contents(self) -> dict[IndexKind, bytes]:
-        """Return those of the two files that there have to be.
+        """Return those of the two files that the segment needs.
 
-        Raises InvalidLogDirectoryError, which says what to do, if nobody can know what is aborted.
+        Raises InvalidLogDirectoryError, with what to do, if the aborted transactions cannot be determined.
         """
         found = {
             IndexKind.TRANSACTION: self._transaction_index(),
@@ -147,7 +149,7 @@ class ProducerFiles:
         return encode_aborted_transactions(entries)
 
     def _producer_snapshot(self) -> bytes | None:
-        """Return the snapshot at the offset behind the segment; None if it is lost and cannot be known."""
+        """Return the snapshot at the offset after the segment; None if it is lost and cannot be rebuilt."""
         snapshot = self._segment.producer_snapshot(self._state.end_offset)
         instead = _REBUILT if self._seen_from is None else "the remote segment goes without a producer snapshot"
         try:
@@ -162,7 +164,7 @@ class ProducerFiles:
         return None if self._seen_from is not None else encode_producer_snapshot(self._state.snapshot())
 
     def _checked(self, index: TransactionIndex | None) -> Sequence[AbortedTransaction]:
-        """Return the entries of the file, which the batches do not contradict, with the last stable offsets to send."""
+        """Return the file's entries that the batches do not contradict, with the last stable offsets to send."""
         path = self._segment.transaction_index.name
         if index is None:
             raise InvalidLogDirectoryError(f"{path} is missing, though the segment has abort markers")
@@ -181,9 +183,9 @@ class ProducerFiles:
         return entries
 
     def _tell_of_lacking(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Tell of aborts without an entry whose transactions may have records in the store before what is known.
+        """Report aborts without an entry whose transactions may have records in the store before the known part.
 
-        Most of them have no records at all. A file without any entry is left alone: it is put there to say just that.
+        Most of them have no records at all. It ignores a file without any entry, which states just that.
         """
         if not entries or self._readable_from >= (self._seen_from or 0):
             return
@@ -215,7 +217,7 @@ class ProducerFiles:
         return entry.producer_id == of_log.producer_id and (began_before or entry.first_offset == of_log.first_offset)
 
     def _check_snapshot(self, path: str, producers: Sequence[ProducerSnapshotEntry]) -> None:
-        """Hold the open transactions against the log: they are never forgotten, as silent producers are."""
+        """Compare the open transactions with the log: a broker forgets silent producers, but never these."""
         found = OpenTransactions.of(producers).first_offsets
         if self._seen_from is None and found != self._state.open_transactions:
             raise self._contradiction(path, 0, "other transactions are open")

@@ -1,7 +1,7 @@
-"""Which records a remote segment was sent with, as far as checksums or its readable batches prove it, and who has them.
+"""Which records a remote segment was sent with, as checksums or readable batches prove it, and which copies have them.
 
-Offsets do not prove it: a fork has other records there. The CRC-32C of the data that was sent stands in the segment's
-metadata and in its manifest.
+Offsets do not prove it: a fork has other records there. The segment's metadata and its manifest have the CRC-32C of the
+data that was sent.
 """
 
 from __future__ import annotations
@@ -66,10 +66,9 @@ def known_crc32c(segment: RemoteLogSegmentMetadata) -> int | None:
 def is_same_file(
     local: LocalSegment, held_by: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
 ) -> bool:
-    """Return whether a remote segment of the very offsets of `local` was made from its bytes, or `local` is gone by
-    now.
+    """Return whether a remote segment of the same offsets was made from the bytes of `local`, or `local` is gone.
 
-    Reads the local segment once, in pieces, and of the remote one its manifest, unless its metadata have the checksum.
+    Reads the local segment once, in pieces. Reads the remote one's manifest unless its metadata have the checksum.
     """
     for holder in held_by:
         if of_same_offsets(holder, local):
@@ -204,12 +203,11 @@ def is_held_elsewhere(
     lineage: Sequence[EpochEntry],
     storage: ListableStorage,
 ) -> bool:
-    """Return whether each readable batch of `copy`, from `start_offset` on, is in `held_by`, or else after them in
-    `log`.
+    """Return whether `held_by`, or after them `log`, have each readable batch of `copy` from `start_offset` on.
 
-    Of a copy whose leader epochs nobody knows every batch counts, up to its end.
-    A local file of the same offsets is recognised by its checksum (None: not known); else every byte of `held_by` is
-    read and verified first. Raises what that and the reading of the others raise.
+    If the leader epochs of `copy` are not known, every batch counts, up to its end. A local file of the same offsets is
+    recognised by its checksum (None: not known); else every byte of `held_by` is read and verified first. Raises what
+    that and the reading of the others raise.
     """
     told = (copy.size, data_crc32c)
     local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]

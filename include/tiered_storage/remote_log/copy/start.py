@@ -1,7 +1,7 @@
-"""The beginning of a copy run: leases are taken, and what is going to be copied is written down.
+"""The beginning of a copy run: takes leases and writes the tasks.
 
-Then anything may move the bytes: a Spark job, or this process. Nothing there touches the metadata store. The end of a
-run is in commit.py.
+Then a Spark job or this process copies the bytes, without touching the metadata store. The end of a run is in
+commit.py.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 
 @dataclass(frozen=True, slots=True)
 class BegunCopy:
-    """The tasks of a run, the partitions that were left to somebody else, and those that could not be begun and why.
+    """The tasks of a run, the partitions that another owner holds, and those that could not be begun and why.
 
-    What failed needs a person, or a store that answers: whoever reports the run names it as a failure.
+    What failed needs a person, or a store that answers: the run's report must name it as a failure.
     """
 
     tasks: tuple[CopyTask, ...]
@@ -68,11 +68,11 @@ def begin_copy(
 ) -> BegunCopy:
     """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
-    What an earlier holder began and never finished is marked for deletion: its lease is gone, so it can never be
-    committed. A partition that somebody else holds, or took over meanwhile, is left to them, and one that changed too
-    much since it was planned to the next run. One whose document the store does not take fails alone, and so does a
-    forked log (see forked_copies). Where every partition fails so, the first such error is raised; and whatever the
-    metadata store raises as a whole, with the leases given back.
+    Copies that an earlier holder began and never finished are marked for deletion: their lease is gone, so they can
+    never be committed. A partition that another owner holds, or took over since, is left to that owner. One that
+    changed too much since the plan is left to the next run. A partition fails alone if the store rejects its document
+    or if its log is forked (see forked_copies). If every partition fails so, the first such error is raised. Raises
+    what the metadata store raises as a whole, after releasing the leases.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -144,7 +144,7 @@ def abandon_unfinished(
 
 @dataclass(frozen=True, slots=True)
 class _BegunPartition:
-    """What is to be written of one partition before its copies begin; `stored` goes to the store as well."""
+    """The updates to write for one partition before its copies begin; `stored` goes to the store as well."""
 
     lease: Lease
     abandoned: list[RemoteLogSegmentMetadataUpdate]

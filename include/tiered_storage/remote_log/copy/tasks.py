@@ -1,4 +1,4 @@
-"""What a copy run writes down between its steps: one JSON object a line, so that only paths travel between tasks.
+"""What a copy run writes between its steps: one JSON object a line, so that tasks pass each other only paths.
 
 plan (CopyPlan) -> begun (CopyTask, one a segment) -> copied (CopyOutcome, one a segment) -> committed
 """
@@ -34,8 +34,8 @@ class CopyTask:
 class CopyOutcome:
     """How the copy of one task ended: with `finished`, the step that commits it, or with `failure`.
 
-    `damages` name what is wrong beside the segment's bytes (a false index); they do not stop the copy, but the run is
-    red. `notices` are worth knowing (an index rebuilt because it was not there). `seconds` of work; `library` is the
+    `damages` name errors beside the segment's bytes (a false index); they do not stop the copy, but the run fails.
+    `notices` are worth knowing (an index rebuilt because it was missing). `seconds` of work; `library` is the
     folder that the worker's code came from.
     """
 

@@ -1,7 +1,7 @@
 """Opens segments that are files in a log directory.
 
-An index only says where to begin: where it is missing, broken or false, the segment is read from its start, so that no
-offset is passed over.
+An index only gives a start position. If it is missing, broken or false, the segment is read from its start, so that no
+offset is skipped.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _scan_sound(scanner: SegmentScanner, content: bytes, position: int) -> tuple
 
 
 def _found_by_index(log_path: Path, begin: int, offset: int) -> tuple[int, int] | None:
-    """Seek from where the index says; None if that is no batch, or one that is already behind `offset`."""
+    """Seek from the index's position; None if no batch begins there, or one already after `offset`."""
     try:
         found = _seek(log_path, begin, offset)
     except CorruptRecordError:
@@ -210,7 +210,7 @@ def _found_by_index(log_path: Path, begin: int, offset: int) -> tuple[int, int] 
 
 
 def _seek(log_path: Path, position: int, offset: int) -> tuple[int, int] | None:
-    """Return position and base offset of the first batch from `position` on that ends at or behind `offset`."""
+    """Return position and base offset of the first batch from `position` on that ends at or after `offset`."""
     source = str(log_path)
     with open_regular(log_path) as file:
         size = file.seek(0, os.SEEK_END)

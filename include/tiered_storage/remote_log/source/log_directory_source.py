@@ -1,8 +1,8 @@
 """Local logs from log directories that stand alone: a stopped broker's, a copy of one, or one that LocalLog wrote.
 
-Nothing says how far such a log is stable but its own files. The high watermark comes from replication-offset-checkpoint
-and the open transactions from the producer snapshot and the active segment; without the checkpoint a person has to say
-that the log's end is stable (log.end.is.stable).
+Only the log's own files show how far it is stable. The high watermark comes from replication-offset-checkpoint, the
+open transactions from the producer snapshot and the active segment. Without the checkpoint a person must declare the
+log's end stable (log.end.is.stable).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 class LogDirectorySource:
     """A SegmentSource over `directories`.
 
-    `cluster_id` is used where a directory has no meta.properties, and must be no other than that of one which has;
-    without either, the id is derived from the directory's path. `end_is_stable` is a person's word that nothing in
-    these logs is still to be truncated. `held` is a directory whose `.lock` the caller holds itself.
+    `cluster_id` is the id of a directory without meta.properties, and must equal the id of a directory with one.
+    Without either, the id is derived from the directory's path. `end_is_stable`: a person declares that nothing in
+    these logs will be truncated. `held` is a directory whose `.lock` the caller holds itself.
     """
 
     directories: tuple[Path, ...]
@@ -88,11 +88,11 @@ class LogDirectorySource:
                     yield UnreadablePartition(found.path.name, str(error))
 
     def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
-        """Name every partition, and look into no log: unreadable is only what has a broken file beside its log."""
+        """Name every partition without reading a log: only one with a broken file beside its log is unreadable."""
         yield from self._named([self._read(root) for root in self.directories])
 
     def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
-        """Name the partitions of that name in all directories, whoever holds those."""
+        """Return the partitions of that name in all directories, even if a broker holds them."""
         read, found = [], list[NamedPartition | UnreadablePartition]()
         for root in self.directories:
             try:
@@ -169,7 +169,7 @@ class LogDirectorySource:
 
     def _look(self, directory: LogDirectory, found: PartitionDirectory, compacted: frozenset[str]) -> PartitionLog:
         if found.path.is_symlink():
-            # A broker may be at work where the files are; that nobody holds the link's own directory proves nothing.
+            # A broker may hold the directory of the files, even if nobody holds the link's own directory.
             ensure_unlocked(found.path.resolve().parent)
         from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
 
@@ -221,10 +221,10 @@ def local_segments(sizes: Sequence[tuple[LogSegment, int]]) -> tuple[LocalSegmen
 def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, first: int) -> str | None:
     """Return what shows that offsets below `first`, the local log's first one, may lie in Kafka's own remote tier.
 
-    A broker's checkpoint names where a log begins in both tiers: always of a topic that it tiers, and of any other
-    topic only an offset within the local log. Our own trimming moves it to the first segment that stays. A broker that
-    was killed early has not written the entry yet: then the leader epochs tell, which begin with the log in both tiers,
-    or without any, what else tiering leaves in the directory.
+    For a topic that it tiers, a broker's checkpoint always has the log start over both tiers; for any other topic only
+    an offset within the local log. Our own trimming moves it to the first segment that stays. A broker killed early has
+    not written the entry yet. Then the leader epochs decide, which begin with the log in both tiers; without any, the
+    other files that tiering leaves in the directory.
     """
     name, checkpoint = f"{found.topic}-{found.partition}", directory.root / LOG_START_OFFSET_CHECKPOINT
     if first == 0:
@@ -245,7 +245,7 @@ def _why_tiered_by_kafka(directory: LogDirectory, found: PartitionDirectory, fir
 
 
 def _sign_of_tiering(directory: LogDirectory, partition_directory: Path, first: int) -> str | None:
-    """Return what else than the checkpoint of log starts shows that a log begins below its first local offset."""
+    """Return what shows, besides the checkpoint of log starts, that a log begins below its first local offset."""
     path = partition_directory / LEADER_EPOCH_CHECKPOINT
     epochs = read_leader_epochs(path) if path.is_file() else ()
     if not epochs:
@@ -258,8 +258,8 @@ def _sign_of_tiering(directory: LogDirectory, partition_directory: Path, first: 
 def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | None) -> dict[Path, list[Path]]:
     """Return, for each partition that `directories` have more than once, by each of its paths, all of them.
 
-    Two of one name are the same partition unless the ids of their clusters differ, or those of their topics: an id that
-    nobody knows tells nothing apart. `cluster_id` is that of directories without meta.properties.
+    Two of one name are the same partition unless the ids of their clusters or of their topics differ. An unknown id
+    does not count as different. `cluster_id` is that of directories without meta.properties.
     """
     named: dict[tuple[str, int], list[tuple[str | None, str | None, Path]]] = {}
     for directory in directories:
@@ -351,7 +351,7 @@ def _compacted(root: Path) -> frozenset[str]:
 
 
 def derived_topic_id(cluster_id: str, topic: str) -> str:
-    """Return the id of a topic without partition.metadata."""
+    """Return the derived id of a topic without partition.metadata."""
     return _derived_id(cluster_id, topic)
 
 

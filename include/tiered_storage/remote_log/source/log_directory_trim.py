@@ -22,9 +22,9 @@ from tiered_storage.remote_log.source.segment_source import LocalSegment
 class LogDirectoryTrim:
     """The LocalTrim of a LogDirectorySource.
 
-    The log start goes into log-start-offset-checkpoint first: a broker that starts here after a crash between two
-    files finds the log beginning where it should, and removes the rest itself. Where the disk has no room for that,
-    index files of what is removed anyway go first, for a broker builds them again; and then the oldest segments.
+    It writes the log start to log-start-offset-checkpoint first. A broker that starts here after a crash between two
+    files then finds the right log start and removes the rest itself. If the disk has no room for the checkpoint, it
+    first removes index files of the doomed segments, which a broker can rebuild, and then the oldest segments.
     """
 
     def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:

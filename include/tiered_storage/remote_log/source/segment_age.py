@@ -9,11 +9,10 @@ from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 
 def is_older_than(segment: OpenSegment, moment: int, below: int | None = None) -> bool:
-    """Return whether every record of a closed segment that has a timestamp was made before `moment` (ms), and one at
-    least.
+    """Return whether a closed segment has timestamps, and all of them are before `moment` (ms).
 
-    Only batches that begin below the offset `below` count, where that is given. Where the time index tells of a later
-    one the segment is not even read. Raises CorruptRecordError and OSError.
+    Only batches that begin below the offset `below` count, if it is given. If the time index has a later timestamp, the
+    segment is not read. Raises CorruptRecordError and OSError.
     """
     return not is_indexed_since(segment, moment, below) and 0 <= largest_timestamp(segment, below) < moment
 
@@ -25,7 +24,7 @@ def is_indexed_since(segment: OpenSegment, moment: int, below: int | None = None
 
 
 def is_indexed_before(segment: OpenSegment, moment: int) -> bool:
-    """Return whether the time index tells of timestamps, all before `moment` (ms): an estimate that reads no batch."""
+    """Return whether the time index has timestamps, all before `moment` (ms): an estimate that reads no batch."""
     indexed = _last_indexed(segment)
     return indexed is not None and 0 <= indexed < moment
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SegmentLocation = NewType("SegmentLocation", str)
 """Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
-sees what the source sees; what it says is the source's own affair."""
+sees what the source sees. Its format is private to the source."""
 PlannedLocation: TypeAlias = Annotated[SegmentLocation, Field(validation_alias=AliasChoices("location", "log_path"))]
 """A location in a plan or a task that is written down; earlier releases called it log_path."""
 
@@ -233,9 +233,9 @@ class OpenSegment(Protocol):
         ...
 
     def scan(self, offset: int) -> tuple[bytes, BatchTable, int] | None:
-        """Return what `read` does, up to the first batch that is broken, checksums compared, with the batches' headers.
+        """Return what `read` does, up to the first broken batch, checksums compared, with the batches' headers.
 
-        So what a crash tore after the end that readers see hinders nobody. Raises as `read` if the first is broken.
+        A torn end after the readable end therefore does no harm. Raises as `read` if the first batch is broken.
         """
         ...
 
@@ -248,11 +248,11 @@ class OpenSegment(Protocol):
         ...
 
     def producers_by_log(self) -> KnownProducers:
-        """Return the same by what the log has before that, whatever the snapshot there says."""
+        """Return the same from the log before the base offset, ignoring the snapshot there."""
         ...
 
     def remember_producers(self, known: KnownProducers) -> None:
-        """Keep what a reader of the whole segment found out, for those that follow it."""
+        """Keep the producers found by a reader of the whole segment, for the segments after it."""
         ...
 
 
@@ -270,11 +270,10 @@ class LocalTrim(Protocol):
         new_local_start: int,
         still_due: Callable[[], int] | None = None,
     ) -> int:
-        """Remove `segments`, the oldest of `partition`, so that its log begins at `new_local_start`; return where it
-        begins now.
+        """Remove `segments`, the oldest of `partition`, up to `new_local_start`; return where its log begins now.
 
-        `still_due` is asked once nobody else can change the log any more: it returns where the log may begin by now,
-        at most `new_local_start`, and what it raises leaves all as it was. Raises LogDirectoryLockedError while a
+        `still_due` is called when nobody else can change the log any more. It returns where the log may begin now, at
+        most `new_local_start`; if it raises, nothing is changed. Raises LogDirectoryLockedError while a
         broker has the directory, and InvalidLogDirectoryError if `segments` are not (or no longer) the oldest
         closed ones. A second call does nothing.
         """
@@ -302,7 +301,7 @@ class SegmentSource(Protocol):
         ...
 
     def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
-        """Name every partition, and look into no log. Raises as `partitions`."""
+        """Name every partition without reading a log. Raises as `partitions`."""
         ...
 
     def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
@@ -314,7 +313,7 @@ class SegmentSource(Protocol):
         ...
 
     def while_trimming(self, segment: LocalSegment) -> SegmentSource:
-        """Return this source for whom `local_trim` asks whether `segment`, of a log that it holds, is still due."""
+        """Return this source for use in `still_due` of `local_trim`, which holds the log of `segment`."""
         ...
 
 

@@ -1,8 +1,8 @@
-"""Find intervals of a table of which more was copied after they were exported.
+"""Find intervals of a table with records that were copied only after the export.
 
 A run at the end of a day lacks the records of segments that are still open. The manifest names the partitions that were
 not copied past the interval's end (`not_reached`), and all that had been copied by then (`partitions`). An interval is
-due for another export when one of the former is copied past its end, or when a new partition has records before it.
+due for another export if one of the former is now copied past its end, or if a new partition has records before it.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class LateIntervals:
 def find_late(
     folder: TableFolder, plan: TablePlan, request: ExportRequest, begin: Callable[[TopicIdPartition], int | None]
 ) -> LateIntervals:
-    """Return the intervals below `folder`, except that of `request`, that may lack records that `plan` knows.
+    """Return the intervals below `folder`, except that of `request`, that may lack records that `plan` has.
 
-    Every manifest is read. `begin` returns the first timestamp (ms) of a partition. Raises what the store raises.
+    Reads every manifest. `begin` returns the first timestamp (ms) of a partition. Raises what the store raises.
     """
     contents = {(interval, name) for interval, name in folder.contents() if name in {MANIFEST, SUCCESS}}
     every = {interval for interval, name in contents if name == MANIFEST} - {request.interval}
@@ -65,7 +65,7 @@ def find_late(
 
 
 def _read(folder: TableFolder, interval: Interval) -> ExportManifest | IncompleteInterval | None:
-    """Return an interval's manifest; None if its folder was removed meanwhile."""
+    """Return an interval's manifest; None if its folder has been removed."""
     try:
         return folder.manifest(interval)
     except (RemoteObjectCorruptError, LaterVersionError) as error:
@@ -73,7 +73,7 @@ def _read(folder: TableFolder, interval: Interval) -> ExportManifest | Incomplet
 
 
 class _Judge:
-    """Judges intervals by what `plan` knows; `committed` are those that have their _SUCCESS."""
+    """Judges intervals by `plan`; `committed` are those that have their _SUCCESS."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Judge:
         return any(begin is not None and begin < manifest.end for begin in begins)
 
     def _reaches(self, manifest: ExportManifest, again: ExportRequest) -> bool:
-        """Return whether a partition is copied past the interval's end now that was not."""
+        """Return whether a partition that was not copied past the interval's end is now."""
         rows = again.table_query.rows
         reached = (each.topic_id_partition.partition for each in self._plan.partitions if each.has_all(rows))
         return not set(manifest.not_reached).isdisjoint(reached)

@@ -1,4 +1,4 @@
-"""An export never replaces the records of an earlier one by fewer: the remote log expires, and tables stay."""
+"""Refuses an export that would replace an earlier export's records by fewer: the remote log expires, tables stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ensure_no_fewer(
 ) -> None:
     """Raise ConfigurationError if `later` would lose records of `earlier`, whatever it gained.
 
-    `plan` and `broken` tell what the later export could not read, `letters` what the earlier one could not decode.
+    `plan` and `broken` have what the later export could not read, `letters` what the earlier one could not decode.
     """
     lost = chain(_fewer_rows(earlier, later), _unreadable_since(earlier, plan, broken, letters))
     if shown := list(islice(lost, NAMED_AT_MOST)):
@@ -54,7 +54,7 @@ def missing_among(manifest: ExportManifest, plan: TablePlan) -> tuple[MissingOff
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """Offsets (inclusive) of which no records can be read, because the offsets `cause` (inclusive) are missing."""
+    """Offsets (inclusive) that cannot be read because the offsets `cause` (inclusive) are missing."""
 
     partition: int
     first: int
@@ -70,7 +70,8 @@ class _Unreadable:
 def _fewer_rows(earlier: ExportManifest, later: ExportManifest) -> Iterator[str]:
     """Yield the partitions that have fewer rows now.
 
-    To leave out aborted records is a wish if the earlier export has them; no manifest tells how many there are.
+    Yields none if the later export leaves out aborted records on request and the earlier one has them: no manifest has
+    their number.
     """
     if later.committed_only and not earlier.committed_only:
         return
@@ -128,7 +129,7 @@ def _lacking(plan: TablePlan) -> Iterator[_Unreadable]:
 
 def _beyond_the_end(earlier: ExportManifest, plan: TablePlan) -> Iterator[_Unreadable]:
     for each in plan.partitions:
-        # An export of committed records leaves undecided ones out that an export of all records has: that is a wish.
+        # An export of committed records leaves out, on request, undecided ones that an export of all records has.
         end = each.decided_end_offset if earlier.committed_only else each.log_end_offset
         number, beyond = each.topic_id_partition.partition, (end, _LAST_OF_ALL)
         yield _Unreadable(number, *beyond, beyond, "the remote log ends before them")

@@ -1,10 +1,9 @@
-"""Entries of a transaction index that the log alone cannot give back, kept while the others are rebuilt.
+"""Keeps entries of a transaction index that the log alone cannot give back, while the others are rebuilt.
 
-Where producers are known only from an offset on, a transaction that is aborted in a segment may have begun before it,
-in a segment that is gone. Its abort marker is there, but where it began, only the old index tells. An entry stays if
-its marker is in the segment, and if it begins before what is known or where the log says so too. All others are those
-of the log. Of last stable offsets the lower one counts: what was still open at the marker holds them back, whoever
-knows of it.
+If producers are known only from an offset on, a transaction aborted in a segment may have begun before that offset, in
+a segment that is gone. The log has its abort marker, but only the old index has its first offset. An entry stays if its
+marker is in the segment, and if it begins before the known part or where the log shows it too. All other entries come
+from the log. The lower of two last stable offsets counts: any transaction still open at the marker holds it back.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from tiered_storage.kafka_log.records.control_record import abort_markers
 
 
 class RetainedAborts:
-    """Goes through the batches of one segment beside the producers, and then completes what these tell."""
+    """Reads the batches of one segment along with the producers, and then completes their index entries."""
 
     def __init__(self, segment: LogSegment, seen_from: int | None) -> None:
-        """Take the entries of the index as it is, be it broken.
+        """Take the entries of the index as it is, even if it is broken.
 
-        Batches of producers are known from offset `seen_from` (inclusive) on; None stands for all of them, and the old
-        index for nothing then.
+        Batches of producers are known from offset `seen_from` (inclusive) on. None: all are known, and the old index is
+        ignored.
         """
         self._segment = segment
         self._seen_from = seen_from or 0
@@ -46,7 +45,7 @@ class RetainedAborts:
                 self._kept[offset] = entry
 
     def joined_with(self, aborted: Sequence[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
-        """Return the whole index: `aborted` is what the batches tell, in the order of their markers."""
+        """Return the whole index; `aborted` are the entries from the batches, in the order of their markers."""
         if not self._kept:
             return tuple(aborted)
         of_log = {entry.last_offset: entry for entry in aborted}

@@ -1,4 +1,4 @@
-"""Finds out from a segment's batches alone all that a log needs to go on appending to it, and changes nothing."""
+"""Computes from a segment's batches alone all that a log needs to append to it; changes nothing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tiered_storage.regular_files import open_regular
 class RecoveredSegment:
     """A segment up to the end of its last whole batch.
 
-    That makes `size` bytes; `torn_bytes` follow them, which have to be cut off. `first_timestamp` (ms) is the largest
-    of the first batch, None if there is no batch. `epochs` are the leader epochs that begin in it, `aborted` the
-    transactions whose abort markers stand in it.
+    That is `size` bytes; the `torn_bytes` after them must be cut off. `first_timestamp` (ms) is the largest of the
+    first batch, None if there is no batch. `epochs` are the leader epochs that begin in the segment, `aborted` the
+    transactions whose abort markers it holds.
     """
 
     size: int
@@ -40,9 +40,9 @@ class RecoveredSegment:
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """What is known to have been on the disk before: all batches below `until` (an offset, exclusive).
+    """What was on the disk before: all batches below `until` (an offset, exclusive).
 
-    Where that is not `certain`, the log may have been truncated and written again since: a torn end may lie below it.
+    Unless that is `certain`, the log may have been truncated and written again since: a torn end may lie below it.
     """
 
     until: int = 0
@@ -59,12 +59,12 @@ def recover_segment(
 ) -> RecoveredSegment:
     """Find out where the last whole batch of `segment` ends, and build its indexes in memory up to there.
 
-    What follows is to be cut off, as a broker does it after a crash. A batch that was `on_disk` and is broken now is no
-    crash's work: then CorruptRecordError is raised.
+    The caller cuts off the bytes after it, as a broker does after a crash. `producers` is the state at the segment's
+    base offset, and afterwards at its end. `segment_end` (exclusive) is where the next segment begins.
 
-    `producers` is the state at its base offset and then at its end. Raises UnsupportedMagicError if the segment
-    holds batches of magic 0 or 1, CorruptRecordError if an end marker with a right checksum cannot be read, or a
-    batch with one reaches beyond `segment_end` (exclusive), if the next segment begins.
+    Raises UnsupportedMagicError if the segment holds batches of magic 0 or 1. Raises CorruptRecordError if a batch that
+    was `on_disk` is broken now, which no crash explains. Raises it too if an end marker with a right checksum cannot be
+    read, or if a batch with a right checksum reaches beyond `segment_end`.
     """
     length, sound_end = sound_part(segment.log_path, segment.base_offset)
     torn_bytes = segment.size() - length

@@ -1,13 +1,13 @@
 """The tables of the SQL metadata store, in types and constraints that SQLite and PostgreSQL share.
 
-    segments          every remote segment whose life has not ended
-    deleted_segments  those that reached DELETE_SEGMENT_FINISHED, with the same columns
-    partitions        every partition that has, or had, a segment
-    log_starts        our log start offset of a partition, and those before it
-    lineages          the leader epochs of a partition that we keep, since brokers forget
-    leases            the newest lease of a partition; a row is never removed, so that its number only rises
-    topics            the decisions on a topic
-    store_identity    one row: our UUID, and that of the object store that we belong to
+    segments             every remote segment whose life has not ended
+    deleted_segments     those that reached DELETE_SEGMENT_FINISHED, with the same columns
+    partitions           every partition that has, or had, a segment
+    log_starts           our log start offset of a partition, and those before it
+    lineages             the leader epochs of a partition that we keep, since brokers forget
+    leases               the newest lease of a partition; a row is never removed, so that its number only rises
+    topics               the decisions on a topic
+    store_identity       one row: our UUID, and that of the object store that we belong to
     partition_deletions  how far the deletion of a whole partition is
     deletion_failures    segments whose objects could not be deleted
     audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
