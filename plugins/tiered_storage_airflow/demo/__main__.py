@@ -17,7 +17,7 @@ from tiered_storage_airflow.links import PAGE
 
 
 def main() -> int:
-    """Run the demo; return 0 only where every record was read back as it was written and the audit found nothing."""
+    """Run the demo; return 0 only if every record was read back as written and the audit found nothing."""
     parser = argparse.ArgumentParser(prog="make demo", description="Tier a log directory from end to end.")
     parser.add_argument("--log-dir", type=Path, help="a stopped broker's log directory; only a copy of it is touched")
     parser.add_argument("--state", type=Path, default=PROJECT_ROOT / ".state" / "demo", help="where the demo works")

@@ -1,4 +1,4 @@
-"""Reads every offset of a partition through both tiers and holds each record against the expected one."""
+"""Reads every offset of a partition through both tiers and compares each record with the expected one."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Compared:
 def compare(remote_log: RemoteLogManager, expected: ExpectedPartition, start_offset: int) -> Compared:
     """Read `expected` from `start_offset`, where it must begin, to its end and compare every record.
 
-    Nothing may be missing or too much. Also asks for the offset before, which must be refused. Raises DemoError at the
-    first difference.
+    No record may be missing or extra. Also reads the offset before `start_offset`, which must be refused. Raises
+    DemoError at the first difference.
     """
     partition = remote_log.find_partition(expected.topic, expected.partition)
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
@@ -79,7 +79,7 @@ def _shown(record: Record | None) -> str:
 
 
 RECORDS = 500
-"""So many records are compared of each partition: its first ones, and those from a time on."""
+"""How many records of each partition are compared: its first ones, and those from a time on."""
 
 Ask = Callable[[str, Mapping[str, str]], bytes]
 """Returns what the API server answers at a path with a query."""

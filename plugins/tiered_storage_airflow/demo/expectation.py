@@ -1,4 +1,4 @@
-"""What a partition must give back, record by record, told by something other than what the demo runs through."""
+"""What a partition must give back, record by record, by code independent of what the demo tests."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class DemoError(TieredStorageError):
 class ExpectedPartition:
     """A partition with all its records, offset by offset, rebuilt at each call of `records`.
 
-    Readers must find it to begin at `log_start_offset` (inclusive) as long as nothing has expired; `records` may tell
-    of some below.
+    For readers it must begin at `log_start_offset` (inclusive) until something expires; `records` may yield some below.
     """
 
     topic: str
@@ -43,7 +42,7 @@ class ExpectedPartition:
 def expect_directory(directory: LogDirectory, found: PartitionDirectory) -> tuple[ExpectedPartition, str | None]:
     """Return what the untouched partition `found` of `directory` must give back, and what a person should know of it.
 
-    It ends before the first transaction that is open at the log's end: nobody knows what becomes of that.
+    It ends before the first transaction that is open at the log's end: its outcome is unknown.
     """
     log_start = list_segments(found.path)[0].base_offset
     if directory.log_start_offsets is not None:

@@ -1,4 +1,4 @@
-"""Retention for the demo, by size, so chosen that some of each log is trimmed, some expires and some stays remote."""
+"""Chooses retention by size for the demo: some of each log is trimmed, some expires and some stays remote."""
 
 from __future__ import annotations
 

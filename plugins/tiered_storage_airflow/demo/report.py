@@ -1,4 +1,4 @@
-"""The demo's last words: what is where now, and how long each step took."""
+"""The demo's report: where each partition's records are now, and how long each step took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo from its first step to its last. Whatever is not as promised ends it with an error."""
+"""The demo from its first step to its last. Any broken promise ends it with an error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RUN_WITHIN = 180.0
 
 def run_dag(api: AirflowApi, dag_id: str, say: Callable[[str], None], conf: Mapping[str, object] | None = None) -> None:
     """Trigger a run of `dag_id` by hand, unpause the DAG and wait until the run has succeeded."""
-    # Before the run that the schedule begins at the unpausing, which then finds nothing to do.
+    # Queue it before unpausing starts the scheduled run, which then finds nothing to do.
     run = api.trigger(dag_id, conf, run_after=datetime.now(UTC) - timedelta(days=1))
     api.unpause(dag_id)
     _finish(api, run, say)
@@ -89,7 +89,7 @@ class Demo:
             self.switch_on(limits)
         with self.step("start Airflow"):
             airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
-            # All topics of the demo's directory, whatever somebody has set for their own.
+            # Use all topics of the demo's directory, whatever the user's own variable says.
             environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*"}
             running = services.up(airflow, say=self.say, environ=environ)
         try:
@@ -103,7 +103,7 @@ class Demo:
         ensure_all_was_shown(table_rows)
 
     def write_log_directory(self) -> list[ExpectedPartition]:
-        """Make what is tiered; return what must be read back."""
+        """Write the logs to tier; return what must be read back."""
         if self.original is None:
             return write_sample(self.places.log_directory, wall_clock())
         copied = copy_log_directory(self.original, self.places.log_directory)
@@ -183,14 +183,14 @@ class Demo:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Say that a step begins, and keep how many seconds it took."""
+        """Print that a step begins, and keep how many seconds it took."""
         self.say(f"{name} …")
         begun = time.monotonic()
         yield
         self.seconds[name] = time.monotonic() - begun
 
     def say(self, text: str) -> None:
-        """Tell whoever watches."""
+        """Print a line to the console."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

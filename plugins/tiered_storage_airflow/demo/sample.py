@@ -1,7 +1,7 @@
 """The demo's own log directory: three topics of six partitions in every codec, and one compacted topic.
 
-What a record holds follows from its topic, partition and number alone, so that the comparison can make each one again
-instead of believing any file. Sizes, keys, headers and nulls vary as in real topics.
+A record's content follows from its topic, partition and number alone, so that the comparison can rebuild each one and
+need not trust any file. Sizes, keys, headers and nulls vary as in real topics.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class PrivateCopy:
 def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
     """Copy what can be tiered of `original` to `copy`.
 
-    Kafka's own topics, the controllers' log and directories on their way in or out are left out; so are the high
-    watermarks: they lag behind where the broker was killed, and no replica is going to truncate a copy. Raises
-    InvalidLogDirectoryError where `original` is no log directory, LogDirectoryLockedError where a broker has it, and
-    DemoError where it has nothing to copy or the disk has no room for it.
+    Skips Kafka's own topics, the controllers' log, and partition directories being moved or deleted. Skips the high
+    watermarks too: they lag if the broker was killed, and no replica will truncate a copy. Raises
+    InvalidLogDirectoryError if `original` is no log directory, LogDirectoryLockedError if a broker holds it, and
+    DemoError if it has nothing to copy or the disk has no room for it.
     """
     ensure_unlocked(original)
     found = read_log_directory(original)
@@ -115,7 +115,7 @@ def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
     make_private_folder(copy)
     wanted = sum(path.stat().st_blocks * 512 for partition in chosen for path in partition.path.iterdir())
     free = shutil.disk_usage(copy).free
-    # The copy, what of it goes to the store, and some air.
+    # Room for the copy, for its remote part, and a reserve.
     if free < 2.2 * wanted:
         raise DemoError(f"{copy} needs {2.2 * wanted:,.0f} bytes for a private copy and its store; {free:,} are free")
     for path in sorted(original.iterdir()):

@@ -39,7 +39,7 @@ class DemoPlaces:
     def write_config(self, limits: Sequence[TopicLimits], compacted: Sequence[str]) -> None:
         """Write the settings: one log directory, a local object store, and the topics that are switched on.
 
-        Only what is tiered here may be deleted from; a compacted topic is only said to be one.
+        Deletion is allowed only for the topics tiered here; a compacted topic is only marked as one.
         """
         switched_on = {
             limit.topic: {
@@ -53,11 +53,11 @@ class DemoPlaces:
         settings = {
             "log.dirs": [str(self.log_directory)],
             "log.end.is.stable": True,
-            # By size alone: what a broker wrote years ago would all be past any limit of time.
+            # Limit by size alone: records of years ago would all be past any time limit.
             "log.retention.ms": -1,
-            # What expires is deleted while somebody looks on.
+            # No grace time, so that the demo shows the deletion.
             "remote.log.deletion.grace.ms": 0,
-            # The event of the copy trims, with nobody at a form.
+            # The copy's event starts the trim, without a manual run.
             "scheduled.deletion.enable": True,
             "state.directory": str(self.state),
             "read.service.rights.file": str(self.rights),
@@ -72,14 +72,14 @@ class DemoPlaces:
 
 
 def tiered_storage(places: DemoPlaces, *arguments: str) -> None:
-    """Run a command of `tiered-storage` on the demo's settings. Raises DemoError with what it said if it fails."""
+    """Run a command of `tiered-storage` on the demo's settings. Raises DemoError with its output if it fails."""
     status, said = _run(places, arguments)
     if status:
         raise DemoError(f"tiered-storage {' '.join(arguments)}: {said}")
 
 
 def expect_refusal(places: DemoPlaces, *arguments: str) -> str:
-    """Run a command that must be refused, and return what it said. Raises DemoError if it succeeds."""
+    """Run a command that must be refused, and return its output. Raises DemoError if it succeeds."""
     status, said = _run(places, arguments)
     if not status:
         raise DemoError(f"tiered-storage {' '.join(arguments)} was to be refused, and was not")

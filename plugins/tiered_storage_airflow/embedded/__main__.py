@@ -27,7 +27,7 @@ app = typer.Typer(help="The embedded Airflow.", add_completion=False, no_args_is
 
 @app.command()
 def up(config: Config = None, port: Port = DEFAULT_PORT) -> None:
-    """Start Airflow on this machine, for this machine only; what has a schedule starts paused."""
+    """Start Airflow on this machine, for this machine only; scheduled DAGs start paused."""
     settings = load_settings(config)
     airflow = EmbeddedAirflow.of(settings, port)
     running = services.up(airflow, say=typer.echo)
@@ -38,7 +38,7 @@ def up(config: Config = None, port: Port = DEFAULT_PORT) -> None:
 
 @app.command()
 def status(config: Config = None) -> None:
-    """Say what runs; exit code 1 where not all of Airflow does."""
+    """Show what runs; exit with code 1 unless all of Airflow runs."""
     running = services.running_airflow(_state(config))
     if running is None:
         typer.echo("Airflow is not up")
@@ -52,7 +52,7 @@ def status(config: Config = None) -> None:
 
 @app.command()
 def down(config: Config = None) -> None:
-    """Stop Airflow and everything that it started; tasks that run get some seconds to end."""
+    """Stop Airflow and everything that it started; running tasks get some seconds to end."""
     stopped = services.down(_state(config), say=typer.echo)
     typer.echo("Airflow is down" if stopped else "Airflow was not up")
 

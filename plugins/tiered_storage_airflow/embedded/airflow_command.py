@@ -1,7 +1,7 @@
 """`python -m tiered_storage_airflow.embedded.airflow_command [--config FILE] ARGUMENTS`: what `make airflow` runs.
 
-Airflow's own command line, in the environment of the embedded Airflow that is up: with its database, its DAGs and its
-secrets. Everything from the first argument on that is not ours goes to `airflow` as it is.
+Runs Airflow's own command line in the environment of the running embedded Airflow: with its database, its DAGs and its
+secrets. The first argument that is not ours, and all after it, go to `airflow` unchanged.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tiered_storage_airflow.embedded.airflow_settings FILE
 
-What the file names is written over what is there; what it does not name stays. Importing this module imports Airflow,
-which looks for its database at once: only this program does so.
+Entries of the file replace existing ones; others stay. Importing this module imports Airflow, which looks for its
+database at once: only this program imports it.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class AirflowApi:
     """
 
     def __init__(self, url: str, username: str, password: str, *, transport: httpx.BaseTransport | None = None) -> None:
-        # A proxy in the environment is not for an address on loopback.
+        # Never use a proxy of the environment for a loopback address.
         self._http = httpx.Client(base_url=url, timeout=30, trust_env=False, transport=transport)
         body = {"username": username, "password": password}
         try:
@@ -226,7 +226,7 @@ class AirflowApi:
             offset += _PAGE
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        # Reading again costs nothing; Airflow on SQLite now and then answers 500 while another writes.
+        # Retry reads: Airflow on SQLite sometimes answers 500 while another process writes.
         again = Retrying(
             stop=stop_after_attempt(_GET_ATTEMPTS),
             wait=wait_exponential(multiplier=0.2),
@@ -290,7 +290,7 @@ def _task(row: Mapping[str, Any]) -> TaskInstance:
 
 
 def _log_line(event: Mapping[str, Any] | str) -> str:
-    """A log event is a line, or an object with `event` and, where something was raised, `error_detail`."""
+    """Return a log event as text: it is a line, or an object with `event` and, after an error, `error_detail`."""
     if isinstance(event, str):
         return event
     raised = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in event.get("error_detail") or []]

@@ -38,12 +38,12 @@ class Credentials:
 
 
 def secrets_path(airflow_home: Path) -> Path:
-    """Where the secrets that the services share lie."""
+    """Return the path of the secrets that the services share."""
     return airflow_home / "secrets.json"
 
 
 def passwords_path(airflow_home: Path) -> Path:
-    """Where the login lies, in the format of Airflow's SimpleAuthManager: a JSON object of user and password."""
+    """Return the path of the login: a JSON object of user and password, as Airflow's SimpleAuthManager reads it."""
     return airflow_home / "passwords.json"
 
 
@@ -79,12 +79,12 @@ def read(airflow_home: Path) -> Credentials:
 
 
 def rights_path(airflow_home: Path) -> Path:
-    """Where the file of rights lies that counts where the settings name none."""
+    """Return the path of the rights file that counts if the settings name none."""
     return airflow_home / "read_rights.yaml"
 
 
 def begin_rights(airflow_home: Path) -> None:
-    """Write the file of rights that lets the user `admin` see all topics, unless there is one: it is its owner's."""
+    """Write a rights file that lets the user `admin` see all topics, unless one exists: never change its owner's."""
     path = rights_path(airflow_home)
     if not path.exists():
         with open_private(path) as file:

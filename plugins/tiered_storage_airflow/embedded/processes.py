@@ -56,7 +56,7 @@ class ServiceProcess:
     started: str
 
     def holds_its_id(self) -> bool:
-        """Return whether the id is still this process's; the process may have ended, and wait to be waited for."""
+        """Return whether the id is still this process's, which may be a zombie by now."""
         try:
             return start_of(self.pid) == self.started
         except psutil.NoSuchProcess:
@@ -111,7 +111,7 @@ def start(
             cwd=directory,
         )
     service = ServiceProcess(name, process.pid, start_of(process.pid))
-    # It outlives this object, and is ended by its id, maybe by another program: nobody is to be warned of that.
+    # The process outlives this object, and another program may end it by its id: suppress Python's warning.
     process.returncode = 0
     return service
 
@@ -141,11 +141,11 @@ def _belongs(process: psutil.Process, sessions: set[int], orphaned: set[int], ma
         session = os.getsid(process.pid)
         if session in sessions or process.environ().get(MARK_VARIABLE) == mark:
             return True
-        # The id of an orphaned session can have been given away meanwhile. The mark would tell, but that Airflow's
-        # worker processes write their title over their environment.
+        # The machine may have reused the id of an orphaned session. The mark cannot decide it: Airflow's worker
+        # processes write their title over their environment.
         return session in orphaned and "".join(process.cmdline()[:1]).startswith(_AIRFLOW_TITLE)
     except (psutil.Error, OSError):
-        # Of another user, or ended meanwhile.
+        # The process is another user's, or has ended.
         return False
 
 
@@ -165,7 +165,7 @@ def signal_all(processes: Iterable[psutil.Process], signal_number: int) -> None:
 
 
 def wait_ended(processes: Sequence[psutil.Process], seconds: float) -> bool:
-    """Wait until none of `processes` runs, at most `seconds`; return whether that came."""
+    """Wait until none of `processes` runs, at most `seconds`; return whether all have ended."""
     ended = wait_until(lambda: not any(is_running(process) for process in processes), seconds, interval=0.1)
     # Those that this very program started are zombies until they are waited for.
     psutil.wait_procs(processes, timeout=0)

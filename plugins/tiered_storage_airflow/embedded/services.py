@@ -50,9 +50,9 @@ Say = Callable[[str], None]
 def up(airflow: EmbeddedAirflow, *, say: Say, environ: Mapping[str, str] = os.environ) -> RunningAirflow:
     """Start the embedded Airflow and wait until it is healthy and has parsed its DAG files; say each step.
 
-    Where it is up already, that one is returned, whatever `airflow` asks for; two calls at once start one. Where a
-    service does not come up, all are stopped again and EmbeddedAirflowError shows the end of its log. Raises
-    ConfigurationError where the file of connections is wrong.
+    If one is up already, returns that one, whatever `airflow` requests; two calls at once start one. If a service does
+    not start, it stops all again and raises EmbeddedAirflowError with the end of the service's log. Raises
+    ConfigurationError if the file of connections is wrong.
     """
     with locked(airflow.home, say):
         former = read_record(airflow.home)
@@ -120,7 +120,7 @@ def _commands(port: int) -> dict[str, list[str]]:
     airflow = str(virtual_environment_bin() / "airflow")
     return {
         API_SERVER: [airflow, "api-server", "--host", LOOPBACK, "--port", str(port)],
-        # Task logs are read from the disk: without their log servers nothing listens beyond loopback.
+        # No log servers, so that nothing listens beyond loopback: task logs are read from the disk.
         SCHEDULER: [airflow, "scheduler", "--skip-serve-logs"],
         DAG_PROCESSOR: [airflow, "dag-processor"],
         TRIGGERER: [airflow, "triggerer", "--skip-serve-logs"],
@@ -186,7 +186,7 @@ def _wait_until_healthy(running: RunningAirflow, started: datetime) -> None:
 
 
 def _unhealthy(http: httpx.Client, started: datetime) -> list[str]:
-    """The parts of Airflow without a healthy sign of life since `started`: an older one is of a former start."""
+    """Return the parts of Airflow without a healthy heartbeat since `started`: an older one is of a former start."""
     try:
         response = http.get("/api/v2/monitor/health")
     except httpx.TransportError:
@@ -229,7 +229,7 @@ def _wait_until_parsed(running: RunningAirflow, dags_folder: Path, started: date
 
 
 def _dag_files(folder: Path) -> set[str]:
-    """The files at the top of the folder that Airflow itself would look into: they name both Airflow and DAGs."""
+    """Return the files at the top of the folder that Airflow itself would parse: they name both Airflow and DAGs."""
     contents = {path.name: path.read_bytes().lower() for path in folder.glob("*.py")}
     return {name for name, content in contents.items() if b"dag" in content and b"airflow" in content}
 

@@ -54,7 +54,7 @@ def stop(running: RunningAirflow, task_grace: float = TASK_GRACE) -> None:
     signal_all(api_server, signal.SIGTERM)
     wait_ended(api_server, _SERVICE_GRACE)
     _kill(everything)
-    # What was being killed may have started something at its last moment.
+    # A process may have started another one just before it was killed.
     for _ in range(_LAST_LOOKS):
         _kill(members(running.services, running.mark))
     remove_record(running)
