@@ -379,7 +379,7 @@ def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
         (("delete-topic", "former", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"), "never had the id"),
         (("delete-records", "orders", 9, "--before", 1), "orders-9"),
         (("delete-records", "order", 0, "--before", 1), "order-0"),
-        (("delete-records", ".*", 0, "--before", 1), ".*-0"),
+        (("delete-records", ".*", 0, "--before", 1), ".*"),
         (("delete-records", "orders", 0, "--before", -7), "give one from 0 to 35"),
         (("delete-records", "orders", 0, "--before", 10**30), "out of range"),
         (("delete-records", "orders", 0, "--before", 36), "it has offsets 0 to 35"),
