@@ -34,6 +34,20 @@ def test_what_was_put_comes_back_with_its_facts(client: ObjectClient, size: int,
     assert client.get_range(NAME, 0, size) == content
 
 
+@pytest.mark.parametrize("size", [0, 5, 9 * MIB])
+def test_an_object_may_be_smaller_than_announced_where_the_caller_says_so(client: ObjectClient, size: int) -> None:
+    content = segment_bytes(size)
+    announced = size + 12 * MIB
+    written = client.put(NAME, announced, reused_chunks(content, MIB), at_most=True)
+    assert (written.size, written.crc32c) == (size, crc32c(content))
+    assert client.get_range(NAME, 0, client.size(NAME)) == content
+    with pytest.raises(RemoteObjectCorruptError):
+        client.put("another", 3, reused_chunks(b"four", 4), at_most=True)
+    with pytest.raises(RemoteObjectCorruptError):
+        client.put("another", 5, reused_chunks(b"four", 4))
+    assert [found.name for found in client.list()] == [NAME]
+
+
 def test_an_object_is_replaced_whole(client: ObjectClient) -> None:
     put(client, NAME, b"a longer first content")
     put(client, NAME, b"second")

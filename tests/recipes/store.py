@@ -35,9 +35,10 @@ class MemoryObjects:
         chunks: Iterator[memoryview],
         *,
         more_follows: bool = False,  # noqa: ARG002 -- nothing outlasts the process anyway
+        at_most: bool = False,
     ) -> WrittenObject:
         check_object_name(name)
-        checked = CheckedChunks(name, size, chunks)
+        checked = CheckedChunks(name, size, chunks, at_most=at_most)
         content = b"".join(bytes(piece) for piece in checked)
         self._held[name] = content, wall_clock()
         return checked.written()

@@ -95,21 +95,31 @@ class LocalDirectory:
         """The file system's limit on a name."""
         return _LONGEST_FILE_NAME
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
+    def put(
+        self,
+        name: str,
+        size: int,
+        chunks: Iterator[memoryview],
+        *,
+        more_follows: bool = False,
+        at_most: bool = False,
+    ) -> WrittenObject:
         """Write an object; see ObjectClient.
 
         Raises RemoteStorageFullError before the first byte if the file system shows less room than `size`.
         """
         if self._reserve is None or not name.endswith(_DOCUMENT):
-            return self._put(name, size, chunks, more_follows=more_follows)
+            return self._put(CheckedChunks(name, size, chunks, at_most=at_most), name, size, more_follows=more_follows)
         held = [bytes(chunk) for chunk in chunks]
-        return self._with_reserve(
-            self._reserve, lambda: self._put(name, size, map(memoryview, held), more_follows=more_follows)
-        )
 
-    def _put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool) -> WrittenObject:
+        def again() -> WrittenObject:
+            checked = CheckedChunks(name, size, map(memoryview, held), at_most=at_most)
+            return self._put(checked, name, size, more_follows=more_follows)
+
+        return self._with_reserve(self._reserve, again)
+
+    def _put(self, checked: CheckedChunks, name: str, size: int, *, more_follows: bool) -> WrittenObject:
         target = self._path(name)
-        checked = CheckedChunks(name, size, chunks)
         with self._temporary(name, size) as (folder, temporary):
             _write(folder, temporary, target, checked, size)
             with _store_errors("rename to its final name", target, size):

@@ -89,12 +89,20 @@ class ObjectClient(Protocol):
         """The limit in bytes on one part of a name, between two slashes."""
         ...
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
+    def put(
+        self,
+        name: str,
+        size: int,
+        chunks: Iterator[memoryview],
+        *,
+        more_follows: bool = False,
+        at_most: bool = False,
+    ) -> WrittenObject:
         """Write `chunks`, `size` bytes in all, durably and atomically, replacing any existing object.
 
         A chunk is valid until the next one is requested. Exceptions from `chunks` pass through; after any failure
         nothing is visible under `name`. With `more_follows`, the name may become durable only with the next put in the
-        same folder.
+        same folder. With `at_most`, there may be fewer bytes than `size`.
         """
         ...
 
@@ -156,12 +164,14 @@ def delete_object(client: ObjectClient, name: str) -> None:
 class CheckedChunks:
     """Passes chunks on in pieces, counts them, computes their CRC-32C and checks the announced size.
 
-    `failure` is the exception of the source, to tell it from those of the store that consumes the pieces.
+    With `at_most`, there may be fewer bytes than announced. `failure` is the exception of the source, to tell it from
+    those of the store that consumes the pieces.
     """
 
-    def __init__(self, name: str, size: int, chunks: Iterator[memoryview]) -> None:
+    def __init__(self, name: str, size: int, chunks: Iterator[memoryview], *, at_most: bool = False) -> None:
         self._name = name
         self._announced = size
+        self._may_end_early = at_most
         self._chunks = chunks
         self._unpassed = memoryview(b"")
         self.size = 0
@@ -194,7 +204,8 @@ class CheckedChunks:
         return piece
 
     def _check_size(self, *, ended: bool) -> None:
-        if self.size > self._announced or (ended and self.size < self._announced):
+        is_short = ended and not self._may_end_early and self.size < self._announced
+        if self.size > self._announced or is_short:
             raise RemoteObjectCorruptError(
                 f"{self._name}: its source {'ended' if ended else 'went on'} after {self._announced} bytes were "
                 f"announced and {self.size} came: has the file changed while it was copied?"

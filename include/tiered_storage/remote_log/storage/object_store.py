@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -85,19 +86,20 @@ class ObjectStore:
         chunks: Iterator[memoryview],
         *,
         more_follows: bool = False,  # noqa: ARG002 -- a store is asked for each object alone
+        at_most: bool = False,
     ) -> WrittenObject:
         """Write an object; see ObjectClient. Each part is sent with its SHA-256; the size is checked afterwards."""
         check_object_name(name)
-        checked = CheckedChunks(name, size, chunks)
+        checked = CheckedChunks(name, size, chunks, at_most=at_most)
         try:
-            self._upload(name, size, _parts(checked, size))
+            self._upload(name, _parts(checked, size))
         except _RAISED_BY_OBSTORE as error:
             if checked.failure is not None:
                 raise checked.failure  # noqa: B904 -- where the two differ, the store's stays as its context
             raise self._translated(error, "write", name) from error
         found = self.size(name)
-        if found != size:
-            raise RemoteObjectCorruptError(f"{self._place(name)}: {size} bytes were sent and {found} are there")
+        if found != checked.size:
+            raise RemoteObjectCorruptError(f"{self._place(name)}: {checked.size} bytes were sent and {found} are there")
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
@@ -175,11 +177,13 @@ class ObjectStore:
     def close(self) -> None:
         """Do nothing: idle connections close by themselves."""
 
-    def _upload(self, name: str, size: int, parts: Iterator[bytearray]) -> None:
-        if size <= PART_BYTES:
-            obstore.put(self._store, name, b"".join(parts), use_multipart=False)
+    def _upload(self, name: str, parts: Iterator[bytearray]) -> None:
+        begun = list(islice(parts, 2))
+        if len(begun) < 2:
+            obstore.put(self._store, name, b"".join(begun), use_multipart=False)
             return
-        obstore.put(self._store, name, parts, chunk_size=PART_BYTES, max_concurrency=MAX_CONCURRENT_PARTS)
+        all_parts = chain(begun, parts)
+        obstore.put(self._store, name, all_parts, chunk_size=PART_BYTES, max_concurrency=MAX_CONCURRENT_PARTS)
 
     def _place(self, name: str) -> str:
         place = f"{self._root}/{name}" if name else self._root
@@ -242,7 +246,7 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
 
 
 def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
-    """Gather chunks of any size, `size` bytes in all, into parts of the upload, each in memory of its own."""
+    """Gather chunks of any size, at most `size` bytes in all, into parts of the upload, each in memory of its own."""
     left = size
     part, filled = bytearray(min(PART_BYTES, left)), 0
     for chunk in chunks:
@@ -255,6 +259,9 @@ def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
                 yield part
                 left -= filled
                 part, filled = bytearray(min(PART_BYTES, left)), 0
+    if filled:
+        del part[filled:]
+        yield part
 
 
 def _checked_url(url: str) -> str:

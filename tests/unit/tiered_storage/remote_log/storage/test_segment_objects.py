@@ -36,11 +36,19 @@ class RecordingDirectory(LocalDirectory):
         self.full_for = self.stuck = "nothing"
         self.before_creation: Callable[[], None] = lambda: None
 
-    def put(self, name: str, size: int, chunks: Iterator[memoryview], *, more_follows: bool = False) -> WrittenObject:
+    def put(
+        self,
+        name: str,
+        size: int,
+        chunks: Iterator[memoryview],
+        *,
+        more_follows: bool = False,
+        at_most: bool = False,
+    ) -> WrittenObject:
         self.calls.append(f"put {name.rpartition('.')[2]}{' ...' if more_follows else ''}")
         if name.endswith(self.full_for):
             raise RemoteStorageFullError(f"{name}: no room")
-        return super().put(name, size, chunks, more_follows=more_follows)
+        return super().put(name, size, chunks, more_follows=more_follows, at_most=at_most)
 
     def create(self, name: str, content: bytes) -> bool:
         self.calls.append(f"create {name.rpartition('.')[2]}")
