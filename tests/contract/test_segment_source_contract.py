@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sources_under_test import SOURCES, SourceUnderTest
+from contract.sources import SOURCES, SourceUnderTest
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
 from tiered_storage.kafka_log.kernels.batch_layout import MAGIC

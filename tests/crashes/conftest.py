@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from crashes.programs import Programs, ProgramServer
+from crashes.recovery import CrashSite
 from support.clocks import SharedClock, put_at
-from support.crash_recovery import CrashSite
-from support.programs import Programs, ProgramServer
 from support.remote_logs import unsynced
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 

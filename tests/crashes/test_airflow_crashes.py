@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from crashes.crash_points import CrashPoint
+from crashes.recovery import GRACE_MS, all_segments, assert_readable, assert_settled, run
+from crashes.storages import HALT
 from support.clocks import SharedClock
-from support.crash_points import CrashPoint
-from support.crash_recovery import GRACE_MS, all_segments, assert_readable, assert_settled, run
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
-from support.storages import HALT
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.embedded import services
@@ -49,7 +49,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parents[2]
 DAGS = ("copy_segments", "expire_remote_segments", "enforce_local_retention", "repair_remote_log")
-STORAGE = "support.storages.HaltingStorage"
+STORAGE = "crashes.storages.HaltingStorage"
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 
 
@@ -165,8 +165,8 @@ def _dags(folder: Path) -> Path:
 def _plugins(folder: Path) -> Path:
     """Make what is in a plugins folder importable: the storage of these tests."""
     folder.mkdir()
-    (folder / "support").symlink_to(PROJECT / "tests" / "support")
-    (folder / ".airflowignore").write_text("support\n")
+    (folder / "crashes").symlink_to(PROJECT / "tests" / "crashes")
+    (folder / ".airflowignore").write_text("crashes\n")
     return folder
 
 

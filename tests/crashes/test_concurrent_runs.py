@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from support.crash_points import CrashPoint
-from support.crash_recovery import (
+from crashes.crash_points import CrashPoint
+from crashes.programs import BACKFILL, Program
+from crashes.recovery import (
     GRACE_MS,
     LEASE_MS,
     CrashSite,
@@ -22,7 +23,6 @@ from support.crash_recovery import (
     finished_ranges,
     run,
 )
-from support.programs import BACKFILL, Program
 from support.remote_logs import BATCH_BYTES, ENABLED, NOW, SEGMENT_OFFSETS, RemoteLogFiles
 
 PARTITIONS = {("orders", number): 4 for number in range(4)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import CrashSite, assert_copy_completes, cells
+from crashes.crash_points import Crash, CrashPoint
+from crashes.recovery import CrashSite, assert_copy_completes, cells
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
 ALL = [("orders-0", 0, 9), ("orders-0", 10, 19), ("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19)]

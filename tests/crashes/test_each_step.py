@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from support.command_line import run_on
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import (
+from crashes.crash_points import Crash, CrashPoint
+from crashes.programs import BACKFILL
+from crashes.recovery import (
     GRACE_MS,
     LEASE_MS,
     CrashSite,
@@ -35,7 +35,7 @@ from support.crash_recovery import (
     run,
     without_metadata,
 )
-from support.programs import BACKFILL
+from support.command_line import run_on
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
 
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}

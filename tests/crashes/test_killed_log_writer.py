@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.writing_program import CONFIG, TOPIC, key_at, value_at
+from crashes.log_writer import CONFIG, TOPIC, key_at, value_at
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -40,7 +40,7 @@ def test_a_killed_writer_leaves_all_that_was_flushed(tmp_path: Path, kills: int)
 
 def _write_and_die(root: Path, seed: int, chance: random.Random, flushed: int) -> int:
     """Kill a writer in the middle of what it does; return up to where all was on the disk."""
-    command = [sys.executable, "-m", "support.writing_program", str(root), str(seed)]
+    command = [sys.executable, "-m", "crashes.log_writer", str(root), str(seed)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import CrashSite, assert_rebuild_completes, cells, metadata_files, without_metadata
+from crashes.crash_points import Crash, CrashPoint
+from crashes.recovery import CrashSite, assert_rebuild_completes, cells, metadata_files, without_metadata
 
 REBUILD_CRASHES = [
     *(Crash(CrashPoint.AFTER_TOPIC_DECIDED, nth) for nth in (1, 2)),

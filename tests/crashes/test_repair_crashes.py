@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import (
+from crashes.crash_points import Crash, CrashPoint
+from crashes.recovery import (
     GRACE_MS,
     CrashSite,
     assert_repair_completes,

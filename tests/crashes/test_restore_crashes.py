@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import (
+from crashes.crash_points import Crash, CrashPoint
+from crashes.recovery import (
     CrashSite,
     assert_nothing_half_has_a_name,
     assert_restore_completes,

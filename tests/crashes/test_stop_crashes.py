@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from crashes.crash_points import Crash, CrashPoint
+from crashes.recovery import LEASE_MS, CrashSite, assert_readable, assert_settled, finished_ranges, run
 from support.command_line import run_on
-from support.crash_points import Crash, CrashPoint
-from support.crash_recovery import LEASE_MS, CrashSite, assert_readable, assert_settled, finished_ranges, run
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles, assert_clean
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 3}

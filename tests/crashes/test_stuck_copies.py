@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from crashes.storages import HANGING_VICTIM, WHILE_THERE
 from support.airflow_home import PROJECT
 from support.remote_logs import assert_clean
-from support.storages import HANGING_VICTIM, WHILE_THERE
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
 
@@ -26,7 +26,7 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     site.configure(
         {"orders": TIERED, "payments": TIERED},
         copy_stuck_after_ms=STUCK_AFTER_MS,
-        remote_log_storage_manager_class_name="support.storages.HangingStorage",
+        remote_log_storage_manager_class_name="crashes.storages.HangingStorage",
     )
     marker = tmp_path / "hangs"
     marker.touch()

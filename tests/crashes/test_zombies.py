@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.command_line import run_on
-from support.crash_points import CrashPoint
-from support.crash_recovery import (
+from crashes.crash_points import CrashPoint
+from crashes.programs import Program
+from crashes.recovery import (
     GRACE_MS,
     LEASE_MS,
     CrashSite,
@@ -16,7 +16,7 @@ from support.crash_recovery import (
     finished_ranges,
     run,
 )
-from support.programs import Program
+from support.command_line import run_on
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}

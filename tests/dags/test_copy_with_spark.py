@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from crashes.crash_points import CrashPoint
+from crashes.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
 from support.airflow_home import PROJECT, AirflowHome
-from support.crash_points import CrashPoint
 from support.object_stores import localbucket_server
 from support.remote_logs import assert_clean
-from support.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
@@ -47,7 +47,7 @@ def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_co
     site.configure(
         {"orders": TIERED},
         commit_batch_partitions=1,
-        remote_log_storage_manager_class_name="support.storages.DyingStorage",
+        remote_log_storage_manager_class_name="crashes.storages.DyingStorage",
     )
     run = airflow.run("copy_segments")
     assert run.state == "failed"
@@ -83,7 +83,7 @@ def test_a_worker_that_stands_still_is_given_up_and_nothing_counts_of_what_it_wr
     monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests"))
     names = ("orders-0", "orders-1")
     site.write_logs(dict.fromkeys(names, 1))
-    storage = {"remote_log_storage_manager_class_name": "support.storages.HaltingStorage"}
+    storage = {"remote_log_storage_manager_class_name": "crashes.storages.HaltingStorage"}
     site.configure({"orders": TIERED}, **storage)
     # The first job of a version compiles its kernels, which no byte moves by.
     assert airflow.run("copy_segments").state == "success"

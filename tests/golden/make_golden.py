@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.golden_logs import make_golden_logs
+from golden.logs import make_golden_logs
 from support.kafka_programs import KafkaPrograms
 
 HERE = Path(__file__).parent

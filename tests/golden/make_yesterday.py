@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 
 import tiered_storage
-from support.earlier_versions import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, work_files
+from golden.earlier_versions import CLUSTER_ID, FOLDER, PLACE, RUN, generation, open_at, work_files
 from support.remote_logs import SIZES, a_remote_log, topic_id
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from support import golden_checks
+from golden import checks
+from golden.framings import REFUSED_FRAMINGS, batch_in
+from golden.logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
+from golden.topics import framed_records
 from support.command_line import run
 from support.dumps import rows_of_ours, rows_of_the_tool
-from support.framings import REFUSED_FRAMINGS, batch_in
-from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
-from support.golden_topics import framed_records
 from support.kafka_clients import ProduceRefusedError, produce_batch, send
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
@@ -67,12 +67,12 @@ def _wait_for_abort(directory: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("check", golden_checks.CHECKS)
+@pytest.mark.parametrize("check", checks.CHECKS)
 def test_fresh_golden_logs(golden: GoldenLogs, check: Callable[[GoldenLogs], None]) -> None:
     check(golden)
 
 
-@pytest.mark.parametrize("check", golden_checks.CHECKS_OF_COPIES)
+@pytest.mark.parametrize("check", checks.CHECKS_OF_COPIES)
 def test_copies_of_fresh_golden_logs(
     golden: GoldenLogs, check: Callable[[GoldenLogs, Path], None], tmp_path: Path
 ) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from golden.checks import record_of
 from support.command_line import run
-from support.golden_checks import record_of
 from support.kafka_clients import Codec
 from support.real_kafka import RealKafka
 from support.records import rows_of, varied_records

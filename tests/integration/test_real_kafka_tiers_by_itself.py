@@ -23,7 +23,7 @@ TIERED = {**SMALL_SEGMENTS, "remote.storage.enable": "true", "local.retention.by
 def left(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log directory that a broker left: `tiered` began in its own remote tier, `plain` it never tiered."""
     root = tmp_path_factory.mktemp("tiering")
-    source = Path(__file__).parents[1] / "support" / "DirectoryRemoteStorage.java"
+    source = Path(__file__).with_name("DirectoryRemoteStorage.java")
     programs = kafka_programs.with_classes(source, root / "classes")
     metadata = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
     properties = {

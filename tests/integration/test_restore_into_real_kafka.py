@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from crashes.crash_points import Crash, CrashPoint
+from crashes.programs import Programs, ProgramServer
 from support.clocks import SharedClock
 from support.command_line import CommandResult, run_on
-from support.crash_points import Crash, CrashPoint
-from support.programs import Programs, ProgramServer
 from support.real_kafka import RealKafka
 from support.records import varied_records
 from support.remote_logs import (

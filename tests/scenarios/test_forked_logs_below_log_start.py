@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.command_line import run_on
-from support.forked_logs import (
+from scenarios.forked_logs import (
     SEGMENT_BYTES,
     SIZES,
     VERIFIES,
@@ -24,6 +23,7 @@ from support.forked_logs import (
     retain,
     write,
 )
+from support.command_line import run_on
 from support.plain_reader import plain_reader
 from support.records import USUAL_EXAMPLES
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, copy, local_log, segments_of

@@ -10,8 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 
-from support.command_line import mentions, run_on
-from support.forked_logs import (
+from scenarios.forked_logs import (
     FINISHED,
     SEGMENT_BYTES,
     SIZES,
@@ -25,6 +24,7 @@ from support.forked_logs import (
     retain,
     write,
 )
+from support.command_line import mentions, run_on
 from support.plain_reader import plain_reader
 from support.remote_logs import ORDERS_0, copy, segments_of
 from tiered_storage.errors import ForkedLogError

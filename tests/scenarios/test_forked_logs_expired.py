@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.forked_logs import everything_said, forked, local_values, over, retain, stored_values, write
 from support.command_line import run_on
-from support.forked_logs import everything_said, forked, local_values, over, retain, stored_values, write
 from support.remote_logs import ENABLED, NOW, ORDERS_0, RemoteLogFiles, begin, carry_out, copy, cut, segments_of
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.context import store_options

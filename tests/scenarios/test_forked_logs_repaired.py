@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
-from support.forked_logs import (
+from scenarios.forked_logs import (
     FINISHED,
     copy_forks_too,
     everything_said,
@@ -22,6 +21,7 @@ from support.forked_logs import (
     stored_values,
     write,
 )
+from support.command_line import CommandResult, run_on
 from support.metadata_stores import ManualClock, a_step
 from support.remote_logs import RemoteLogFiles, copy, cut, end_below, flip_bit, held_by, segments_of
 from tiered_storage.remote_log.model import SegmentState

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from support.brokers import Brokers
+from scenarios.brokers import Brokers
 from support.plain_reader import plain_reader
 from support.remote_logs import (
     CLUSTER_ID,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.brokers import Brokers
+from scenarios.brokers import Brokers
 from support.command_line import run_on
 from support.plain_reader import plain_reader
 from support.remote_logs import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from golden.logs import GoldenLogs
 from support.command_line import CommandResult, run
-from support.golden_logs import GoldenLogs
 
 GOLDEN = GoldenLogs(Path(__file__).parents[3] / "golden")
 

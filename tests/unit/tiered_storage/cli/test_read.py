@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run_on
-from support.modelled_logs import Append, End, Step, write_modelled_log
 from support.remote_logs import (
     NOW,
     SEGMENT_BYTES,
@@ -25,6 +24,7 @@ from tiered_storage.cli.common import progress as cli_progress
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
+from unit.tiered_storage.remote_log.read.modelled_logs import Append, End, Step, write_modelled_log
 
 ODD_VALUES = [
     b"[bold]brackets[/] [/nothing]",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from golden.earlier_versions import copy_generation
 from support.command_line import everything_in, examined
-from support.earlier_versions import copy_generation
 from support.remote_logs import (
     ENABLED,
     NOW,

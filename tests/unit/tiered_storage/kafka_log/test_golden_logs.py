@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from support import golden_checks
-from support.golden_logs import GoldenLogs
+from golden import checks
+from golden.logs import GoldenLogs
 
 GOLDEN = GoldenLogs(Path(__file__).parents[3] / "golden")
 
 
-@pytest.mark.parametrize("check", golden_checks.CHECKS)
+@pytest.mark.parametrize("check", checks.CHECKS)
 def test_golden_logs(check: Callable[[GoldenLogs], None]) -> None:
     check(GOLDEN)
 
 
-@pytest.mark.parametrize("check", golden_checks.CHECKS_OF_COPIES)
+@pytest.mark.parametrize("check", checks.CHECKS_OF_COPIES)
 def test_copies_of_golden_logs(check: Callable[[GoldenLogs, Path], None], tmp_path: Path) -> None:
     check(GOLDEN, tmp_path)

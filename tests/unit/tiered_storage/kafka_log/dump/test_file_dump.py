@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from golden.logs import GoldenLogs
 from support.dumps import dumped, notes, problems
-from support.golden_logs import GoldenLogs
 from support.records import USUAL_EXAMPLES
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.dump.dump_event import DumpProblem

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.framings import BROKEN_FRAMINGS, FRAMINGS, ODD_FRAMINGS, REFUSED_FRAMINGS, WRONGLY_SUMMED
+from golden.framings import BROKEN_FRAMINGS, FRAMINGS, ODD_FRAMINGS, REFUSED_FRAMINGS, WRONGLY_SUMMED
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.records import compression, whole_decompression
 from tiered_storage.kafka_log.records.compression import Compression, compress, decompress

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from golden.logs import GoldenLogs
 from support.command_line import mentions
-from support.golden_logs import GoldenLogs
 from support.local_logs import NOW, TOPIC_ID
 from support.metadata_stores import ManualClock
 from support.records import USUAL_EXAMPLES

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.modelled_logs import STEPS, ModelledLog, Step, write_modelled_log
 from support.remote_logs import NOW, ORDERS_0, RemoteLogFiles, copy, held_by, local_log
 from support.storages import StagedStorage
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -17,6 +16,7 @@ from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from unit.tiered_storage.remote_log.read.modelled_logs import STEPS, ModelledLog, Step, write_modelled_log
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 SHARES = st.floats(0, 1)

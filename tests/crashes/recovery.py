@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from crashes.crash_points import Crash, CrashPoint
+from crashes.programs import Programs
 from support.clocks import SharedClock
 from support.command_line import CommandResult, run_on
-from support.crash_points import Crash, CrashPoint
 from support.local_logs import read_all
 from support.plain_reader import plain_reader
-from support.programs import Programs
 from support.remote_logs import (
     LOG_CONFIG,
     ORDERS_0,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import cycle, pairwise
 from pathlib import Path
 
-from support.dumps import rows_of_ours, rows_of_the_tool
-from support.framings import XERIAL_MAGIC
-from support.golden_logs import KNOWN_TO_THE_TOOL, GoldenLogs
-from support.golden_topics import (
+from golden.framings import XERIAL_MAGIC
+from golden.logs import KNOWN_TO_THE_TOOL, GoldenLogs
+from golden.restarted_indexes import RestartedIndexes
+from golden.topics import (
     APPEND_TIME_TOPICS,
     BROKER_CODECS,
     FIRST_TIMESTAMP,
@@ -23,9 +23,9 @@ from support.golden_topics import (
     framed_records,
     golden_records,
 )
+from support.dumps import rows_of_ours, rows_of_the_tool
 from support.kafka_clients import CODECS
 from support.records import Row, expected_rows, rows_of
-from support.restarted_broker import RestartedIndexes
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
 from tiered_storage.kafka_log.dump.dump_event import DumpProblem
 from tiered_storage.kafka_log.dump.file_dump import dump_file

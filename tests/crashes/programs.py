@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from support.crash_points import Crash, CrashPoint
-from support.crashing_program import COMMAND_LINE, GO_ON, Request
+from crashes.crash_points import Crash, CrashPoint
+from crashes.program_server import COMMAND_LINE, GO_ON, Request
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import CopyJob
@@ -32,7 +32,7 @@ class ProgramServer:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.crashing_program"],
+            [sys.executable, "-m", "crashes.program_server"],
             stdin=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(TESTS)},
@@ -167,7 +167,7 @@ class Programs:
             program.kill()
 
 
-BACKFILL = "support.programs:backfill"
+BACKFILL = "crashes.programs:backfill"
 
 
 def backfill() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.framings import FRAMINGS, Framing, batch_in
+from golden.framings import FRAMINGS, Framing, batch_in
 from support.kafka_clients import CODECS, Codec, RealKafkaClient, produce_batch, send
 from support.real_kafka import RealKafka
 from tiered_storage.errors import CorruptLogError

@@ -37,7 +37,7 @@ PLACE = "/yesterday"
 RUN = "runs/yesterday"
 FOLDER = f"{RUN}/1"
 
-_GOLDEN = Path(__file__).parent.parent / "golden"
+_GOLDEN = Path(__file__).parent
 
 
 def generation(number: int) -> Path:

@@ -1,4 +1,4 @@
-"""Appends to a log for as long as it lives: python -m support.writing_program LOG_DIRECTORY SEED.
+"""Appends to a log for as long as it lives: python -m crashes.log_writer LOG_DIRECTORY SEED.
 
 Says `from N` when the log is open, and `flushed N` for each offset up to which all is on the disk. What a record holds
 follows from its offset, so that whoever reads it can tell whether it is the right one.

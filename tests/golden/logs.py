@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.golden_topics import (
+from golden.topics import (
     BROKER_PROPERTIES,
     LOG_STARTS,
     PARTITIONS,

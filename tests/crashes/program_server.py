@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+from crashes.crash_points import Crash, CrashPoint, install
 from support.clocks import SharedClock, put_at
-from support.crash_points import Crash, CrashPoint, install
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 
 GO_ON = "go-on"
