@@ -16,7 +16,7 @@ from crashes.crash_points import CrashPoint
 from crashes.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
 from support.airflow_home import PROJECT, AirflowHome
 from support.object_stores import localbucket_server
-from support.remote_logs import assert_clean
+from support.remote_logs import assert_clean, is_kept_by_the_store
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
@@ -132,7 +132,8 @@ def out_of_reach(children: Callable[..., list[psutil.Process]]) -> Callable[...,
 
 
 def objects_of(site: TieredSite) -> list[Path]:
-    return [path for path in (site.state / "remote").rglob("*") if path.is_file() and path.suffix != ".json"]
+    found = (site.state / "remote").rglob("*")
+    return [path for path in found if path.is_file() and path.suffix != ".json" and not is_kept_by_the_store(path)]
 
 
 def continued(worker: psutil.Process) -> bool:
