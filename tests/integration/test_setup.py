@@ -21,7 +21,7 @@ case "$*" in
   *print*) echo "Python $FAKE_VERSION" ;;
   *version_info*) [ "${FAKE_VERSION:-3.11}" = 3.11 ] ;;
   *ensurepip*) [ -z "${NO_ENSUREPIP:-}" ] ;;
-  "-m venv"*) mkdir -p .venv/bin; for name in python uv; do cp "$0" .venv/bin/$name; done
+  "-m venv"*) mkdir -p .venv/bin; for name in python uv npm; do cp "$0" .venv/bin/$name; done
               echo "#!$PWD/.venv/bin/python" > .venv/bin/pip ;;
   *embedded.java*) echo /a/java ;;
 esac
@@ -36,6 +36,7 @@ def clone(tmp_path: Path) -> Path:
     (project / "tests").mkdir()
     for name in (".ci/setup", ".ci/uv.txt", ".ci/build.txt", "pyproject.toml", "requirements.txt"):
         shutil.copy(PROJECT_ROOT / name, project / name)
+    shutil.copytree(PROJECT_ROOT / ".ci" / "azurite", project / ".ci" / "azurite")
     shutil.copy(PROJECT_ROOT / "tests" / "requirements.txt", project / "tests" / "requirements.txt")
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "python3.11"
@@ -95,6 +96,8 @@ def test_what_the_tests_need_is_added_and_stays(clone: Path) -> None:
     run_setup(clone, "run")
     run_setup(clone, "test")
     assert "--require-hashes tests/requirements.txt" in calls(clone)
+    assert "npm ci --prefix .venv/azurite --ignore-scripts" in calls(clone)
+    assert (clone / ".venv" / "azurite" / "package-lock.json").is_file()
     run_setup(clone, "run")
     assert calls(clone) == ""
     with (clone / "pyproject.toml").open("a") as file:

@@ -22,6 +22,7 @@ from uuid import uuid4
 from localbucket import S3Handler
 from moto.server import ThreadedMotoServer
 
+from support.azurite import CONTAINER, AzureEndpoint, azurite_server
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 
 REGION = "us-east-1"
@@ -130,7 +131,8 @@ def refusing_proxy(endpoint: S3Endpoint, refused: str) -> Iterator[S3Endpoint]:
 
 
 LOCAL_DIRECTORY = "local directory"
-KINDS = (LOCAL_DIRECTORY, "localbucket", "moto")
+AZURITE = "azurite"
+KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", AZURITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +151,16 @@ class Stores:
         self._running = running
         self._buckets = buckets
         self._servers: dict[str, S3Endpoint] = {}
+        self._azurite: AzureEndpoint | None = None
 
     def empty(self, kind: str, directory: Path) -> StoreUnderTest:
         """Return an empty store of `kind`; one that keeps files does so in `directory`."""
         if kind == LOCAL_DIRECTORY:
             url = f"{directory.as_uri()}/a%20store"
             return StoreUnderTest(url, ObjectStoreOptions(), lambda: [str(path) for path in directory.rglob("*.tmp")])
+        if kind == AZURITE:
+            # Blocks that were never committed have no names; Azure drops them by itself.
+            return StoreUnderTest(f"az://{CONTAINER}/{uuid4().hex}/root", self._azure().options, list)
         endpoint = self._server(kind)
         return StoreUnderTest(
             f"s3://{endpoint.bucket}/{uuid4().hex}/root",
@@ -167,6 +173,11 @@ class Stores:
             server = moto_server() if kind == "moto" else localbucket_server(self._buckets)
             self._servers[kind] = self._running.enter_context(server)
         return self._servers[kind]
+
+    def _azure(self) -> AzureEndpoint:
+        if self._azurite is None:
+            self._azurite = self._running.enter_context(azurite_server(self._buckets / AZURITE))
+        return self._azurite
 
     def _uploads_in_localbucket(self) -> list[str]:
         # It lists no uploads, and keeps them beside its buckets: a folder is one as long as this file is in it. A part

@@ -17,9 +17,9 @@ PIECE_BYTES = 1 << 20
 class ObjectStoreOptions:
     """How to reach a store; None means the provider's usual sources (AWS_…, GOOGLE_…, AZURE_… and so on).
 
-    `endpoint`, `region` and the keys are for s3:// URLs. `properties` go to obstore unchanged, such as `account_key`
-    for az://. Times are ms. `max_retries` counts the requests after the first one, all begun within `retry_timeout_ms`.
-    Neither keys nor properties show in the repr.
+    `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
+    `azure_storage_account_key` for az://. Times are ms. `max_retries` counts the requests after the first one, all
+    begun within `retry_timeout_ms`. Neither keys nor properties show in the repr.
     """
 
     endpoint: str | None = None

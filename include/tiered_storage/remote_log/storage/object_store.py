@@ -1,12 +1,12 @@
 """Objects in S3, Google Cloud Storage or Azure Blob Storage, by obstore.
 
-Tested against S3 servers. gs:// and az:// use the same code through obstore's own classes but were never run: no server
-for them was available.
+Tested against S3 servers and Azurite. gs:// uses the same code through obstore's own class and is untested: no
+server for it was available.
 
 A large object is uploaded in parts of 8 MiB, a few at a time, and becomes visible when the last one is complete. If
 that fails, the upload is aborted. Uploads of killed processes, and parts that arrive after the abort, stay in the
 bucket, invisible to listings, until a lifecycle rule of the bucket (AbortIncompleteMultipartUpload on S3) removes them:
-set one.
+set one. Azure removes them after a week by itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ObjectStore:
     """The ObjectClient of a bucket, or of a part of one."""
 
     def __init__(self, url: str, options: ObjectStoreOptions) -> None:
-        """Use `url`: s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix. Nothing is sent yet.
+        """Use `url`: s3://bucket/prefix, gs://bucket/prefix or az://container/prefix. Nothing is sent yet.
 
         Raises ConfigurationError if URL and options make no store.
         """
@@ -224,7 +224,9 @@ def _is_missing(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError)
 
 
-_lacks_bucket = _mentions("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_lacks_bucket = _mentions(
+    "NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist", "The specified container does not exist"
+)
 
 _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str], ...] = (
     (_mentions("ExpiredToken", "InvalidToken"), RemoteStorageRefusedError, "the credentials have expired"),
@@ -236,7 +238,11 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
     (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),
     (_lacks_bucket, RemoteObjectNotFoundError, "its bucket does not exist, make it or correct the URL"),
     (_is_missing, RemoteObjectNotFoundError, "there is no such object"),
-    (_mentions("416 Range Not Satisfiable"), RemoteObjectCorruptError, "it ends before that"),
+    (
+        _mentions("416 Range Not Satisfiable", "Wanted range starting at"),
+        RemoteObjectCorruptError,
+        "it ends before that",
+    ),
     (
         _mentions("507 Insufficient Storage", "StorageFull", "QuotaExceeded"),
         RemoteStorageFullError,
@@ -291,6 +297,8 @@ def _open(url: str, options: ObjectStoreOptions) -> Any:
     if url.startswith("s3:"):
         config = _s3_config(options) | config
         given = _s3_credentials(options)
+    elif url.startswith("az:") and options.endpoint is not None:
+        config = {"azure_storage_endpoint": options.endpoint} | config
     client_options: ClientConfig = {
         "allow_http": options.allow_http,
         "connect_timeout": timedelta(milliseconds=options.connect_timeout_ms),

@@ -41,7 +41,7 @@ OBJECT_CLIENTS: dict[str, Callable[[str, ObjectStoreOptions, StoreReserve | None
 
 
 def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreReserve | None = None) -> ObjectClient:
-    """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix, az://account/container.
+    """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, az://container/prefix, gs://bucket/prefix.
 
     With `reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
     Raises ConfigurationError for another URL, and if URL and options make no store. Nothing is read or written yet.
@@ -50,7 +50,7 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
     if scheme not in OBJECT_CLIENTS:
         raise ConfigurationError(
             f"a store at {scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "
-            "s3://bucket/prefix, gs://bucket/prefix or az://account/container/prefix"
+            "s3://bucket/prefix, az://container/prefix or gs://bucket/prefix (untested)"
         )
     return OBJECT_CLIENTS[scheme](url, options, reserve)
 
