@@ -8,12 +8,12 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.object_client import (
     CheckedChunks,
-    ObjectStoreOptions,
     StoredObject,
     StoreReserve,
     WrittenObject,
+    check_object_name,
 )
-from tiered_storage.remote_log.storage.object_names import check_object_name
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 
 _STORES: dict[str, dict[str, tuple[bytes, int]]] = {}
 """What each URL holds: name to bytes and the ms of the last change."""

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.jobs.groups import Description, JobDescription, JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
-from tiered_storage.remote_log.storage.opening import load_remote_storage_manager, open_object_client
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
 from tiered_storage.settings.settings import Settings
 
 JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"

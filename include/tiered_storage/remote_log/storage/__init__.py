@@ -13,6 +13,7 @@ __all__ = [
     "object_client",
     "object_names",
     "opening",
+    "options",
     "partition_manifest",
     "remote_storage_manager",
     "segment_objects",

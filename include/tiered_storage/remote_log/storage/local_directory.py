@@ -38,8 +38,10 @@ from tiered_storage.remote_log.storage.object_client import (
     StoredObject,
     StoreReserve,
     WrittenObject,
+    check_object_name,
+    is_temporary_name,
+    temporary_name,
 )
-from tiered_storage.remote_log.storage.object_names import check_object_name, is_temporary_name, temporary_name
 
 READ_BACK_BYTES = 1 << 20
 """The size of a piece that is read back: it stays in the CPU's cache from the copy to the checksum."""

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 PIECE_BYTES = 1 << 20
 """The size of a passed-on piece: it is still in the CPU's cache when it is written after its checksum."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectStoreOptions:
-    """How to reach a store; None means the provider's usual sources (AWS_…, GOOGLE_…, AZURE_… and so on).
-
-    `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
-    `azure_storage_account_key` for az://. Times are ms. `max_retries` counts the requests after the first one, all
-    begun within `retry_timeout_ms`. Neither keys nor properties show in the repr.
-    """
-
-    endpoint: str | None = None
-    region: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    allow_http: bool = False
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
-    connect_timeout_ms: int = 5_000
-    request_timeout_ms: int = 60_000
-    max_retries: int = 4
-    retry_timeout_ms: int = 15_000
-
-
-def options_of(environ: Mapping[str, str]) -> ObjectStoreOptions:
-    """Return how `environ` (AWS_*) says that a store is reached; plain http only where the endpoint says so itself."""
-    endpoint = environ.get("AWS_ENDPOINT_URL")
-    return ObjectStoreOptions(
-        endpoint=endpoint,
-        region=environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"),
-        access_key_id=environ.get("AWS_ACCESS_KEY_ID"),
-        secret_access_key=environ.get("AWS_SECRET_ACCESS_KEY"),
-        session_token=environ.get("AWS_SESSION_TOKEN"),
-        allow_http=endpoint is not None and endpoint.startswith("http://"),
-    )
+MAX_NAME_BYTES = 1024
+"""The longest key that every object store accepts, minus the length of our root."""
+TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
+"""The end of a name during its write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +184,24 @@ class CheckedChunks:
     def written(self) -> WrittenObject:
         """What has been passed on so far."""
         return WrittenObject(self.size, self.crc32c)
+
+
+def temporary_name(name: str, random_hex: str) -> str:
+    """Return the name of the object `name` during its write; `random_hex` is 16 hex digits."""
+    return f"{name}.{random_hex}.tmp"
+
+
+def is_temporary_name(name: str) -> bool:
+    """Return whether `name` is the temporary name of an object during its write."""
+    return TEMPORARY_SUFFIX.fullmatch(name[-21:]) is not None
+
+
+def check_object_name(name: str) -> None:
+    """Raise ConfigurationError unless `name` stays below the root that it is joined to, on every kind of store."""
+    parts = name.split("/")
+    if any(part in {"", ".", ".."} for part in parts) or not name.isprintable() or "\\" in name:
+        raise ConfigurationError(
+            f"{name!r} is no name for an object: it must be plain parts with single slashes between"
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise ConfigurationError(f"{name[:80]!r}… is no name for an object: it has more than {MAX_NAME_BYTES} bytes")

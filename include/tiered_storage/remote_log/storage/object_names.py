@@ -21,6 +21,7 @@ from enum import StrEnum
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+from tiered_storage.remote_log.storage.object_client import TEMPORARY_SUFFIX
 
 STORE_IDENTITY = "store.json"
 STORE_GENERATION = "store.generation"
@@ -29,8 +30,6 @@ STORE_DECISIONS = "store.decisions"
 STORE_CLOCK = "store.clock"
 RESERVED = frozenset({STORE_IDENTITY, STORE_GENERATION, STORE_DECISIONS, STORE_CLOCK})
 """The store's own names beside the clusters' folders."""
-MAX_NAME_BYTES = 1024
-"""The longest key that every object store accepts, minus the length of our root."""
 
 HIGHEST_NUMBER = 2**62
 """The highest fencing number and generation; an object with a higher one is not ours.
@@ -43,7 +42,6 @@ _MAX_PARTITION = 2**31 - 1
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 """A Kafka Uuid: the form of topic ids and segment ids."""
-_TEMPORARY_SUFFIX = re.compile(r"\.[0-9a-f]{16}\.tmp")
 _PARTITION_FOLDER = re.compile(
     rf"(?P<cluster_id>{_PLAIN_NAME.pattern})"
     rf"/(?P<topic>{_PLAIN_NAME.pattern})-(?P<topic_id>{UUID.pattern})"
@@ -52,11 +50,11 @@ _PARTITION_FOLDER = re.compile(
 _SEGMENT_OBJECT = re.compile(
     rf"{_PARTITION_FOLDER.pattern}"
     rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit)"
-    rf"(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
+    rf"(?P<temporary>{TEMPORARY_SUFFIX.pattern})?"
 )
 
 _PARTITION_DOCUMENT = re.compile(
-    rf"[^/]+/[^/]+/[^/]+/state/(?P<fencing_number>[0-9]{{20}})\.json(?P<temporary>{_TEMPORARY_SUFFIX.pattern})?"
+    rf"[^/]+/[^/]+/[^/]+/state/(?P<fencing_number>[0-9]{{20}})\.json(?P<temporary>{TEMPORARY_SUFFIX.pattern})?"
 )
 
 
@@ -226,27 +224,6 @@ def _number_in(name: str, folder: str) -> int | None:
         return None
     number = int(match["number"])
     return None if number > HIGHEST_NUMBER else number
-
-
-def temporary_name(name: str, random_hex: str) -> str:
-    """Return the name of the object `name` during its write; `random_hex` is 16 hex digits."""
-    return f"{name}.{random_hex}.tmp"
-
-
-def is_temporary_name(name: str) -> bool:
-    """Return whether `name` is the temporary name of an object during its write."""
-    return _TEMPORARY_SUFFIX.fullmatch(name[-21:]) is not None
-
-
-def check_object_name(name: str) -> None:
-    """Raise ConfigurationError unless `name` stays below the root that it is joined to, on every kind of store."""
-    parts = name.split("/")
-    if any(part in {"", ".", ".."} for part in parts) or not name.isprintable() or "\\" in name:
-        raise ConfigurationError(
-            f"{name!r} is no name for an object: it must be plain parts with single slashes between"
-        )
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise ConfigurationError(f"{name[:80]!r}… is no name for an object: it has more than {MAX_NAME_BYTES} bytes")
 
 
 def _plain(what: str, value: str) -> str:

@@ -32,12 +32,13 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
 )
 from tiered_storage.remote_log.storage.object_client import (
+    MAX_NAME_BYTES,
     CheckedChunks,
-    ObjectStoreOptions,
     StoredObject,
     WrittenObject,
+    check_object_name,
 )
-from tiered_storage.remote_log.storage.object_names import MAX_NAME_BYTES, check_object_name
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

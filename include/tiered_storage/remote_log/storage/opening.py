@@ -1,21 +1,15 @@
-"""Open a store from its URL, or a user's own class by its name."""
+"""Open an object store by its URL."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_client import ObjectClient, ObjectStoreOptions, StoreReserve
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-
-DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
-
-_METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
+from tiered_storage.remote_log.storage.object_client import ObjectClient, StoreReserve
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 
 
 def _open_directory(url: str, _: ObjectStoreOptions, reserve: StoreReserve | None) -> ObjectClient:
@@ -53,31 +47,3 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
             "s3://bucket/prefix, az://container/prefix or gs://bucket/prefix (untested)"
         )
     return OBJECT_CLIENTS[scheme](url, options, reserve)
-
-
-def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
-    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
-
-    The class must have the five methods of the protocol and a class method `open(url, options)`.
-    Raises ConfigurationError if it cannot be imported or lacks one.
-    """
-    manager_class = _load_class(class_name)
-    missing = [method for method in ("open", *_METHODS) if not callable(getattr(manager_class, method, None))]
-    if missing:
-        raise ConfigurationError(f"{class_name} is no RemoteStorageManager: it lacks {', '.join(missing)}")
-    return cast(RemoteStorageManager, manager_class.open(url, options))  # type: ignore[attr-defined]
-
-
-def _load_class(class_name: str) -> type:
-    module_name, _, name = class_name.rpartition(".")
-    if not module_name:
-        raise ConfigurationError(f"{class_name!r} does not name a class: give package.module.Class")
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{class_name} cannot be imported ({error}): is its package installed here?"
-        ) from error
-    if not isinstance(found, type):
-        raise ConfigurationError(f"{class_name} cannot be used: {module_name} has no class {name}")
-    return found

@@ -5,13 +5,15 @@ The docstrings here are the contract; one test suite runs it against every imple
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
-from tiered_storage.errors import TieredStorageError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 
 
 class IndexKind(IntEnum):
@@ -98,3 +100,36 @@ def delete_singly(
         except TieredStorageError as error:
             failed[segment.segment_id.id] = error
     return failed
+
+
+DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
+
+_METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
+
+
+def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
+    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
+
+    The class must have the five methods of the protocol and a class method `open(url, options)`.
+    Raises ConfigurationError if it cannot be imported or lacks one.
+    """
+    manager_class = _load_class(class_name)
+    missing = [method for method in ("open", *_METHODS) if not callable(getattr(manager_class, method, None))]
+    if missing:
+        raise ConfigurationError(f"{class_name} is no RemoteStorageManager: it lacks {', '.join(missing)}")
+    return cast(RemoteStorageManager, manager_class.open(url, options))  # type: ignore[attr-defined]
+
+
+def _load_class(class_name: str) -> type:
+    module_name, _, name = class_name.rpartition(".")
+    if not module_name:
+        raise ConfigurationError(f"{class_name!r} does not name a class: give package.module.Class")
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{class_name} cannot be imported ({error}): is its package installed here?"
+        ) from error
+    if not isinstance(found, type):
+        raise ConfigurationError(f"{class_name} cannot be used: {module_name} has no class {name}")
+    return found

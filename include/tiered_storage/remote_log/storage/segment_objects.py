@@ -29,22 +29,22 @@ from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_client import (
     CheckedChunks,
     ObjectClient,
-    ObjectStoreOptions,
     StoreReserve,
     WrittenObject,
+    check_object_name,
+    temporary_name,
 )
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
     ObjectKind,
     SegmentObjectName,
     SegmentObjectNames,
-    check_object_name,
     parse_object_name,
     parse_partition_manifest_name,
     segment_object_names,
-    temporary_name,
 )
 from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations

@@ -19,16 +19,20 @@ from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_client import ObjectClient, StoredObject, delete_object
+from tiered_storage.remote_log.storage.object_client import (
+    ObjectClient,
+    StoredObject,
+    delete_object,
+    is_temporary_name,
+    temporary_name,
+)
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     STORE_DECISIONS,
     STORE_GENERATION,
-    is_temporary_name,
     parse_store_decision_name,
     parse_store_generation_name,
     store_generation_name,
-    temporary_name,
 )
 
 FORMAT_VERSION = 1

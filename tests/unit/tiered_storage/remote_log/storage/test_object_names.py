@@ -12,20 +12,18 @@ from support.remote_segments import TOPIC_ID, partition
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
+from tiered_storage.remote_log.storage.object_client import check_object_name, is_temporary_name, temporary_name
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     ObjectKind,
     PartitionManifestName,
     SegmentObjectName,
-    check_object_name,
-    is_temporary_name,
     parse_object_name,
     parse_partition_folder,
     parse_partition_manifest_name,
     partition_folder,
     partition_manifests_folder,
     segment_object_names,
-    temporary_name,
 )
 
 SEGMENT_ID = encode_uuid(bytes(range(100, 116)))
