@@ -185,7 +185,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split, in Arrow."""
-        from tiered_storage.remote_log.storage.options import options_of  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.storage.clients.options import options_of  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
         from tiered_storage.remote_log.tables.reading import read_split  # noqa: PLC0415 - as above
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
-from tiered_storage.remote_log.storage.object_client import ObjectClient
-from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 

@@ -11,10 +11,10 @@ import pytest
 from support.remote_segments import reused_chunks, segment_bytes
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.remote_log.storage.object_client import delete_object
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.storage.object_client import ObjectClient
+    from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 MIB = 1 << 20
 NAME = "some/folder/an object.bin"

@@ -26,8 +26,8 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.retention.deletion_gate import STORE_PRECISION_MS, ensure_store_agrees
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_client import delete_object
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
     ObjectKind,
@@ -38,7 +38,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 if TYPE_CHECKING:
     from support.object_stores import StoreUnderTest
-    from tiered_storage.remote_log.storage.object_client import ObjectClient
+    from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 MIB = 1 << 20

@@ -11,7 +11,7 @@ from crashes.programs import Programs, ProgramServer
 from crashes.recovery import CrashSite
 from support.clocks import SharedClock, put_at
 from support.remote_logs import unsynced
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from tiered_storage.remote_log.metadata.sql.topics import SqlTopics
 from tiered_storage.remote_log.model import PartitionDeleteState, SegmentState
 from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import TargetDirectory
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 _STORE_FILE = re.compile(r"\d{20}-[A-Za-z0-9_-]{22}\.(log|indexes|commit)")

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from crashes.crash_points import Crash, CrashPoint, install
 from support.clocks import SharedClock, put_at
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 GO_ON = "go-on"
 """The file in a program's folder that lets it go on where it was made to stand still."""

@@ -12,7 +12,7 @@ from typing import Self
 from crashes.crash_points import Crash, CrashPoint, install
 from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage_airflow.embedded.processes import wait_until

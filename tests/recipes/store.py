@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
-from tiered_storage.remote_log.storage.object_client import (
+from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
     StoredObject,
     StoreReserve,
     WrittenObject,
     check_object_name,
 )
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 _STORES: dict[str, dict[str, tuple[bytes, int]]] = {}
 """What each URL holds: name to bytes and the ms of the last change."""

@@ -27,7 +27,7 @@ from support.remote_logs import segments_of as segments_in
 from support.small_disks import fill, free, make_room, small_disk
 from tiered_storage import disk_space
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
-from tiered_storage.remote_log.storage.local_directory import RESERVE
+from tiered_storage.remote_log.storage.clients.local_directory import RESERVE
 
 RESERVE_BYTES = 8 << 20
 ROOMY = 6 * RESERVE_BYTES

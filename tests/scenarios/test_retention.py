@@ -42,7 +42,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 SEGMENTS = 3
 TOTAL = SEGMENTS * SEGMENT_BYTES + BATCH_BYTES

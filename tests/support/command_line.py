@@ -23,7 +23,7 @@ from tiered_storage.cli import main as cli
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, Verdict
 from tiered_storage.doctor.examination import examine
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 _built_once = cache(typer.main.get_command)
 """A process of its own builds all of its commands, from their signatures, for the one that it runs."""

@@ -23,7 +23,7 @@ from localbucket import S3Handler
 from moto.server import ThreadedMotoServer
 
 from support.azurite import CONTAINER, AzureEndpoint, azurite_server
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 REGION = "us-east-1"
 BUCKET = "remote-log-tests"

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 Files = dict[str, bytes]
 """The content of files by their names, relative to the directory that they are in."""

@@ -16,7 +16,7 @@ from recipes.store import open_memory
 from support.remote_logs import a_copied_remote_log, a_remote_log, assert_clean, copy
 from tiered_storage.cli import main
 from tiered_storage.remote_log.context import METADATA_STORES
-from tiered_storage.remote_log.storage.opening import OBJECT_CLIENTS
+from tiered_storage.remote_log.storage.clients.opening import OBJECT_CLIENTS
 
 PROJECT = Path(__file__).parents[2]
 

@@ -21,8 +21,8 @@ from tiered_storage.doctor.settings_origin import check_settings
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import open_storage, store_options
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.settings.settings import Settings, load_settings
 
 __all__ = ["Check", "Verdict", "examine"]

@@ -23,10 +23,10 @@ from tiered_storage.remote_log.metadata.sql.schema_migrations import later_versi
 from tiered_storage.remote_log.metadata.sql.sqlite_database import SqliteDatabase, open_existing
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, sqlite_path
 from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement, has_own_clock
-from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.object_names import segment_object_names
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (

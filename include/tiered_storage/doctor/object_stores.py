@@ -13,9 +13,9 @@ from tiered_storage.clock import Clock
 from tiered_storage.disk_space import disk_of, free_bytes
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.remote_log.storage.object_client import ObjectClient, delete_object
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, delete_object
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
 from tiered_storage.settings.settings import Settings
 

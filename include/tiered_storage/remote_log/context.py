@@ -32,9 +32,9 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, name_of
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions, options_of
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
 from tiered_storage.remote_log.tiering_policy import decided_topic
 from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+    from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
     from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
     from tiered_storage.settings.settings import Settings
 
@@ -36,7 +36,7 @@ class RemoteStorageHook(BaseHook):
     def options(self, settings: Settings) -> ObjectStoreOptions:
         """Return how to reach the store, from the settings, else the connection, else the environment (AWS_*)."""
         from tiered_storage.remote_log.context import configured_options, store_options
-        from tiered_storage.remote_log.storage.options import options_of
+        from tiered_storage.remote_log.storage.clients.options import options_of
 
         try:
             connection = self.get_connection(self.remote_storage_conn_id)

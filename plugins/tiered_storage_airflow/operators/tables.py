@@ -255,7 +255,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
         from contextlib import closing
 
         from tiered_storage.remote_log.progress import Amount, TaskProgress
-        from tiered_storage.remote_log.storage.opening import open_object_client
+        from tiered_storage.remote_log.storage.clients.opening import open_object_client
         from tiered_storage.remote_log.tables.export_job import ExportJobDescription
 
         progress = TaskProgress("exported", Amount(pieces, size), self.log.info)

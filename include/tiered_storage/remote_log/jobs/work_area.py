@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, UntrustedMessageError
 from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
-from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 Message = TypeVar("Message")
 

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.jobs.groups import Description, JobDescription, JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
 from tiered_storage.settings.settings import Settings
 

@@ -41,6 +41,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
@@ -49,7 +50,6 @@ from tiered_storage.remote_log.storage.object_names import (
     SegmentObjectName,
     parse_partition_folder,
 )
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_rights
 from tiered_storage.settings.settings import Settings

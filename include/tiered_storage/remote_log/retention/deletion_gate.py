@@ -27,8 +27,8 @@ from tiered_storage.remote_log.metadata.metadata_store import ClockReading, Cloc
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 WHOLE_STORE = ""

@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
-from tiered_storage.remote_log.storage.object_client import TEMPORARY_SUFFIX
+from tiered_storage.remote_log.storage.clients.object_client import TEMPORARY_SUFFIX
 
 STORE_IDENTITY = "store.json"
 STORE_GENERATION = "store.generation"

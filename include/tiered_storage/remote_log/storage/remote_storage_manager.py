@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 
 class IndexKind(IntEnum):

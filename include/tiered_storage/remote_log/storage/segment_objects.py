@@ -21,12 +21,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
-from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_client import (
+from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
     ObjectClient,
     StoreReserve,
@@ -34,6 +29,13 @@ from tiered_storage.remote_log.storage.object_client import (
     check_object_name,
     temporary_name,
 )
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
+from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import (
     STORE_CLOCK,
     ObjectKind,
@@ -43,8 +45,6 @@ from tiered_storage.remote_log.storage.object_names import (
     parse_partition_manifest_name,
     segment_object_names,
 )
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations

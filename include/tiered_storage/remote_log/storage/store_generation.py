@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_client import (
+from tiered_storage.remote_log.storage.clients.object_client import (
     ObjectClient,
     StoredObject,
     delete_object,
     is_temporary_name,
     temporary_name,
 )
+from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     STORE_DECISIONS,

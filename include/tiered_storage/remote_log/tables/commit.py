@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
-from tiered_storage.remote_log.storage.object_client import delete_object
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.tables.layout import (
     COMMITTING,
     DEAD_LETTERS,

@@ -28,8 +28,8 @@ from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.storage.object_client import PIECE_BYTES, ObjectClient
-from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.object_client import PIECE_BYTES, ObjectClient
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name

@@ -31,7 +31,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.remote_log.storage.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 FORMAT_VERSION = 1
 TABLE, MANIFEST, SUCCESS, DEAD_LETTERS, TEMPORARY = (

@@ -23,8 +23,8 @@ from support.remote_logs import (
 )
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 COMPACTED = {**ENABLED, "cleanup.policy": "compact"}
 

@@ -12,7 +12,7 @@ from support.command_line import run_on
 from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 WANTED = {"orders": {**ENABLED, "local.retention.bytes": 0}}
 

@@ -14,9 +14,9 @@ from tiered_storage.doctor import object_stores
 from tiered_storage.doctor.check import Check, Verdict
 from tiered_storage.doctor.object_stores import check_folder, check_objects
 from tiered_storage.errors import RemoteStorageError, RemoteStorageFullError, RemoteStorageRefusedError
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_client import StoredObject
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.object_client import StoredObject
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 
 @dataclass

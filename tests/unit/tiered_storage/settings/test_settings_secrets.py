@@ -19,8 +19,8 @@ from tiered_storage.remote_log.jobs.messages import from_lines
 from tiered_storage.remote_log.restore.client_properties import read_client_properties
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMap, OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import UNFINISHED, TargetDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.json_document import JsonDocument
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
 from tiered_storage.remote_log.tables.layout import ExportedTable, read_document
 from tiered_storage.settings.read_rights import load_read_rights
 from tiered_storage.settings.settings import load_settings

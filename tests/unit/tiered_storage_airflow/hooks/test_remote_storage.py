@@ -8,7 +8,7 @@ import pytest
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.settings.settings import Settings
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 

@@ -39,7 +39,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadata,
     SegmentState,
 )
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

@@ -9,7 +9,7 @@ from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy.job import run_copy_group
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.worker import group_count
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions, options_of
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
 
 
 def test_a_worker_needs_no_more_than_what_its_submitter_hands_it(tmp_path: Path) -> None:

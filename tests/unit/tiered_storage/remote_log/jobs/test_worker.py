@@ -9,7 +9,7 @@ from support.remote_logs import a_remote_log
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 OPTIONS = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
 

@@ -39,7 +39,7 @@ from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadata
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.rebuild.metadata_rebuild import RebuildReport, rebuild_metadata
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 DELETING = "DELETE_SEGMENT_STARTED"

@@ -15,7 +15,7 @@ from support.remote_logs import ENABLED, ORDERS_0, RemoteLogFiles, a_copied_remo
 from tiered_storage.errors import DeletionRefusedError, RemoteStorageFullError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.object_client import WrittenObject
+from tiered_storage.remote_log.storage.clients.object_client import WrittenObject
 
 WEEK = 604_800_000
 SKEW = 300_000

@@ -30,8 +30,8 @@ from tiered_storage.errors import DeletionRefusedError, RemoteStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.retention.deletion_gate import GraceTime, has_own_clock
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 MINUTE = 60_000

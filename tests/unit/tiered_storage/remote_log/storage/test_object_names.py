@@ -12,7 +12,7 @@ from support.remote_segments import TOPIC_ID, partition
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
-from tiered_storage.remote_log.storage.object_client import check_object_name, is_temporary_name, temporary_name
+from tiered_storage.remote_log.storage.clients.object_client import check_object_name, is_temporary_name, temporary_name
 from tiered_storage.remote_log.storage.object_names import (
     HIGHEST_NUMBER,
     ObjectKind,

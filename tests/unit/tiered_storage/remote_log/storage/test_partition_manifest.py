@@ -14,7 +14,7 @@ from support.remote_segments import partition
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, partition_manifests_folder
 from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
 

@@ -17,9 +17,9 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.object_client import WrittenObject, delete_object
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_client import WrittenObject, delete_object
 from tiered_storage.remote_log.storage.object_names import ObjectKind, parse_object_name
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager

@@ -37,8 +37,8 @@ from tiered_storage.remote_log.copy.copier import CopySizes
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables import export_job
 from tiered_storage.remote_log.tables import exports as remote_log_tables

@@ -31,14 +31,14 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
-from tiered_storage.remote_log.storage.object_client import (
+from tiered_storage.remote_log.storage.clients.object_client import (
     MAX_NAME_BYTES,
     CheckedChunks,
     StoredObject,
     WrittenObject,
     check_object_name,
 )
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

@@ -8,10 +8,10 @@ import pytest
 
 from support.remote_segments import segment_data, segment_metadata
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_store import ObjectStore
-from tiered_storage.remote_log.storage.opening import open_object_client
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.object_store import ObjectStore
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import (
     DEFAULT_REMOTE_STORAGE_MANAGER,
     load_remote_storage_manager,

@@ -7,9 +7,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_client import ObjectClient, StoreReserve
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, StoreReserve
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 
 def _open_directory(url: str, _: ObjectStoreOptions, reserve: StoreReserve | None) -> ObjectClient:
@@ -20,7 +20,7 @@ def _open_directory(url: str, _: ObjectStoreOptions, reserve: StoreReserve | Non
 
 
 def _open_bucket(url: str, options: ObjectStoreOptions, _: StoreReserve | None) -> ObjectClient:
-    from tiered_storage.remote_log.storage.object_store import ObjectStore  # noqa: PLC0415 -- starts threads of its own
+    from tiered_storage.remote_log.storage.clients.object_store import ObjectStore  # noqa: PLC0415 -- starts threads of its own
 
     return ObjectStore(url, options)
 

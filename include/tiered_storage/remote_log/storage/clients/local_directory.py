@@ -31,9 +31,9 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import PRIVATE_FOLDER
-from tiered_storage.remote_log.storage.early_write_out import EarlyWriteOut
-from tiered_storage.remote_log.storage.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside
-from tiered_storage.remote_log.storage.object_client import (
+from tiered_storage.remote_log.storage.clients.early_write_out import EarlyWriteOut
+from tiered_storage.remote_log.storage.clients.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside
+from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
     StoredObject,
     StoreReserve,

@@ -28,9 +28,9 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
-from tiered_storage.remote_log.storage.object_client import delete_object
-from tiered_storage.remote_log.storage.object_store import PART_BYTES, ObjectStore
-from tiered_storage.remote_log.storage.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
+from tiered_storage.remote_log.storage.clients.object_store import PART_BYTES, ObjectStore
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 NAME = "folder/segment.log"
 Call = Callable[[ObjectStore], object]

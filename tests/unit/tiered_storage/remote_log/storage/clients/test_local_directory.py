@@ -22,8 +22,8 @@ from tiered_storage.errors import (
     RemoteStorageFullError,
     RemoteStorageRefusedError,
 )
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_client import delete_object
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.object_names import parse_object_name, segment_object_names
 
 NAME = "cluster/topic/0/object.log"
@@ -92,8 +92,8 @@ def test_a_limit_of_the_process_is_no_room_either(root: Path) -> None:
     program = """
 import resource, sys
 from pathlib import Path
-from tiered_storage.remote_log.storage import local_directory
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients import local_directory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 LocalDirectory(Path(sys.argv[1])).put("a/b", 100_000, iter([memoryview(bytes(100_000))]))
 """
@@ -197,8 +197,8 @@ def test_what_a_killed_process_leaves_is_known_by_its_name(root: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
-from tiered_storage.remote_log.storage import local_directory
-from tiered_storage.remote_log.storage.local_directory import LocalDirectory
+from tiered_storage.remote_log.storage.clients import local_directory
+from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 def chunks():
     yield memoryview(bytes(50_000))
