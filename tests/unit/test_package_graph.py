@@ -28,7 +28,16 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
     *(
         f"{REMOTE}.{name}"
-        for name in ("storage", "metadata", "metadata.sql", "tiering_policy", "indexes", "jobs", "context")
+        for name in (
+            "storage.clients",
+            "storage",
+            "metadata",
+            "metadata.sql",
+            "tiering_policy",
+            "indexes",
+            "jobs",
+            "context",
+        )
     ),
     *(
         f"{REMOTE}.{name}"
@@ -49,7 +58,6 @@ MOST_MODULES = 12
 BIGGER_ROOMS: dict[str, int] = {
     "tiered_storage.remote_log.metadata.sql": 14,
     "tiered_storage.remote_log.retention": 15,
-    "tiered_storage.remote_log.storage": 18,
 }
 
 

@@ -1,8 +1,7 @@
-"""Object stores, and the objects of a remote segment.
+"""The objects of a remote segment: their names, formats and life in a store.
 
-`remote_storage_manager` is the border (KIP-405's RemoteStorageManager), `listable_storage` what a store may offer
-beyond it, `object_client` the smaller border below both. `segment_objects` implements the first two over the third;
-`opening` finds them by URL or class name.
+`remote_storage_manager` is the border (KIP-405's RemoteStorageManager), and `listable_storage` what a store may offer
+beyond it. `segment_objects` implements both over an object store of the room `clients`.
 """
 
 __all__ = [
@@ -10,10 +9,7 @@ __all__ = [
     "commit_marker",
     "listable_storage",
     "manifest",
-    "object_client",
     "object_names",
-    "opening",
-    "options",
     "partition_manifest",
     "remote_storage_manager",
     "segment_objects",
