@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from tiered_storage.remote_log.metadata.sql.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager

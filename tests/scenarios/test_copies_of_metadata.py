@@ -19,7 +19,7 @@ from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, topic_id
 from tiered_storage.cli.main import LazyCommand, app
 from tiered_storage.clock import as_date
-from tiered_storage.remote_log.metadata.sql import sqlite_database
+from tiered_storage.remote_log.metadata.sql.database import sqlite_database
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.storage.object_names import STORE_GENERATION, STORE_IDENTITY
 

@@ -32,7 +32,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan

@@ -39,7 +39,7 @@ from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
-from tiered_storage.remote_log.metadata.sql.sqlite_database import file_identity
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import file_identity
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader

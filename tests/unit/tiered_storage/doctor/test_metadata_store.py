@@ -22,7 +22,7 @@ from support.remote_logs import (
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 
 
 def database_of(files: RemoteLogFiles) -> Path:

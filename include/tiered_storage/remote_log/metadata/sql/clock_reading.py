@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 
 from tiered_storage.clock import BootTime
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, RenewedAt
-from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing, insert_or_replace
-from tiered_storage.remote_log.metadata.sql.schema import clock_reading, deleted_segments, segments
+from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import clock_reading, deleted_segments, segments
 
 
 class SqlClockReading:

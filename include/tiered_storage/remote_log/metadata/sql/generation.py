@@ -24,8 +24,8 @@ from sqlalchemy import Connection, Row, select, update
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.metadata_store import Generation
-from tiered_storage.remote_log.metadata.sql.engine import Database
-from tiered_storage.remote_log.metadata.sql.schema import audit_verdicts, deletion_stop, generation, topics
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_stop, generation, topics
 
 
 class SqlGeneration:

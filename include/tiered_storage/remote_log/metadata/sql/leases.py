@@ -15,8 +15,8 @@ from sqlalchemy import Connection, bindparam, select, update
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataCorruptError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease
-from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing
-from tiered_storage.remote_log.metadata.sql.schema import leases
+from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
+from tiered_storage.remote_log.metadata.sql.database.schema import leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER

@@ -18,15 +18,15 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import LogStart, ObservedLineage
-from tiered_storage.remote_log.metadata.sql.engine import insert_missing, insert_or_replace
-from tiered_storage.remote_log.metadata.sql.leases import newest_leases, why_lost
-from tiered_storage.remote_log.metadata.sql.schema import (
+from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import (
     lineages,
     log_starts,
     partition_deletions,
     partitions,
     topics,
 )
+from tiered_storage.remote_log.metadata.sql.leases import newest_leases, why_lost
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
     bound_key,
     epochs_of,

@@ -9,9 +9,9 @@ from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, sele
 
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.metadata.safety import LONGEST_TEXT, AuditVerdict, DeletionFailure, Stop
-from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_failures, deletion_stop
 from tiered_storage.remote_log.metadata.sql.generation import record_decision
-from tiered_storage.remote_log.metadata.sql.schema import audit_verdicts, deletion_failures, deletion_stop
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
     ROWS_A_STATEMENT,
     bound_key,

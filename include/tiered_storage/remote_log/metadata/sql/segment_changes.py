@@ -14,9 +14,14 @@ from sqlalchemy import update as update_rows
 
 from tiered_storage.errors import InvalidTransitionError, LeaseLostError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Addition, Outcome, Step
-from tiered_storage.remote_log.metadata.sql.engine import insert_missing
+from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing
+from tiered_storage.remote_log.metadata.sql.database.schema import (
+    deleted_segments,
+    partition_deletions,
+    partitions,
+    segments,
+)
 from tiered_storage.remote_log.metadata.sql.leases import newest_leases, why_lost
-from tiered_storage.remote_log.metadata.sql.schema import deleted_segments, partition_deletions, partitions, segments
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values, row_of, segment_of
 from tiered_storage.remote_log.model import (
     Lease,

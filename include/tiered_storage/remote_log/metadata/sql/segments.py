@@ -21,7 +21,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Outcome,
     Step,
 )
-from tiered_storage.remote_log.metadata.sql.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.schema import deleted_segments, partitions, segments
 from tiered_storage.remote_log.metadata.sql.leases import check_lease_of
 from tiered_storage.remote_log.metadata.sql.partition_states import (
     all_states,
@@ -33,7 +34,6 @@ from tiered_storage.remote_log.metadata.sql.partition_states import (
     write_deletion,
     write_lineages,
 )
-from tiered_storage.remote_log.metadata.sql.schema import deleted_segments, partitions, segments
 from tiered_storage.remote_log.metadata.sql.segment_changes import (
     add_segments,
     known_ids,

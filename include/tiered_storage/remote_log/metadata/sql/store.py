@@ -12,14 +12,14 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql.clock_reading import SqlClockReading
-from tiered_storage.remote_log.metadata.sql.engine import Database, insert_missing
+from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
+from tiered_storage.remote_log.metadata.sql.database.schema import store_identity, work_area_key
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import bring_up_to_date, upgrade
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_sqlite
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
-from tiered_storage.remote_log.metadata.sql.schema import store_identity, work_area_key
-from tiered_storage.remote_log.metadata.sql.schema_migrations import bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.sql.sqlite_database import open_sqlite
 from tiered_storage.remote_log.metadata.sql.topics import SqlTopics
 
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Row, select
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql.engine import Database, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_or_replace
+from tiered_storage.remote_log.metadata.sql.database.schema import topics
 from tiered_storage.remote_log.metadata.sql.generation import record_decision
-from tiered_storage.remote_log.metadata.sql.schema import topics
 
 
 class SqlTopics:

@@ -26,7 +26,7 @@ def test_the_archive_holds_the_library_and_nothing_compiled(archive: Path) -> No
 
     assert "tiered_storage/__init__.py" in names
     assert "tiered_storage/remote_log/copy/job.py" in names
-    assert "tiered_storage/remote_log/metadata/sql/migrations/env.py" in names
+    assert "tiered_storage/remote_log/metadata/sql/database/migrations/env.py" in names
     assert all(name.startswith("tiered_storage/") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     assert names == sorted(names)

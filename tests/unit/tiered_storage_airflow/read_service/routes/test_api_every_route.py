@@ -39,7 +39,7 @@ NAMES = {"offsets": "max-timestamp", "indexes": "remote-log-index", "assets": "s
 HANGING = {
     "opening": ("support.remote_logs.RemoteLogFiles.open",),
     "rights": ("tiered_storage_airflow.read_service.rights_file.RightsFile.current",),
-    "metadata": ("tiered_storage.remote_log.metadata.sql.engine.Database.reading",),
+    "metadata": ("tiered_storage.remote_log.metadata.sql.database.engine.Database.reading",),
     "logs": (
         "tiered_storage.remote_log.source.log_directory_source.LogDirectorySource.partition",
         "tiered_storage.remote_log.source.log_directory_source.LogDirectorySource.partitions",

@@ -176,7 +176,7 @@ def test_opening_an_up_to_date_store_does_not_load_the_migrations(
     def refuse(*_: object) -> None:
         raise AssertionError("migrations were run")
 
-    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql.schema_migrations.upgrade", refuse)
+    monkeypatch.setattr("tiered_storage.remote_log.metadata.sql.database.schema_migrations.upgrade", refuse)
     monkeypatch.setattr("tiered_storage.remote_log.metadata.sql.store.upgrade", refuse)
 
     with sqlite_store(tmp_path, clock) as store:

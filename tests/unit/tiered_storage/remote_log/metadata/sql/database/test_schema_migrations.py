@@ -18,9 +18,9 @@ from sqlalchemy.schema import CreateTable
 
 from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
 from tiered_storage.errors import MetadataCorruptError, RemoteMetadataError
-from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE, metadata
-from tiered_storage.remote_log.metadata.sql.schema_migrations import REVISIONS, bring_up_to_date
-from tiered_storage.remote_log.metadata.sql.sqlite_database import SqliteDatabase
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE, metadata
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import REVISIONS, bring_up_to_date
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 
 NEXT_REVISION = """

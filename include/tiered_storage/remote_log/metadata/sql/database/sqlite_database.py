@@ -36,9 +36,9 @@ from tiered_storage.errors import (
     RemoteMetadataError,
 )
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
-from tiered_storage.remote_log.metadata.sql.engine import Database
-from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION
-from tiered_storage.remote_log.metadata.sql.schema_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 
 RESTORE = (
     "restore the file from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds it from the "

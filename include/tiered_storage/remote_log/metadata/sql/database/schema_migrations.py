@@ -10,8 +10,8 @@ from pathlib import Path
 from sqlalchemy import ColumnClause, Connection, String, column, inspect, select, table
 
 from tiered_storage.errors import MetadataCorruptError
-from tiered_storage.remote_log.metadata.sql.engine import Database
-from tiered_storage.remote_log.metadata.sql.schema import SCHEMA_VERSION, VERSION_TABLE
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
 
 _ALEMBIC = threading.Lock()
 """Alembic keeps state in globals: one thread at a time."""

@@ -26,8 +26,8 @@ from tiered_storage.errors import (
     MetadataUnavailableError,
     RemoteMetadataError,
 )
-from tiered_storage.remote_log.metadata.sql import sqlite_database
-from tiered_storage.remote_log.metadata.sql.sqlite_database import SqliteDatabase, file_identity
+from tiered_storage.remote_log.metadata.sql.database import sqlite_database
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, file_identity
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 
 

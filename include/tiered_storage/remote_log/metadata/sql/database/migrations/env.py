@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tiered_storage.remote_log.metadata.sql.schema import VERSION_TABLE
+from tiered_storage.remote_log.metadata.sql.database.schema import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
