@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection, and in the transaction, of sql_migrations.upgrade()."""
+"""Alembic's entry: runs the revisions on the connection, and in the transaction, of schema_migrations.upgrade()."""
 
 from __future__ import annotations
 

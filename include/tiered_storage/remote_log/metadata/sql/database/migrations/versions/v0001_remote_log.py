@@ -1,4 +1,4 @@
-"""The first tables; what they are for stands in sql/schema.py."""
+"""The first tables; what they are for stands in database/schema.py."""
 
 from __future__ import annotations
 
