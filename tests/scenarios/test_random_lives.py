@@ -52,7 +52,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
-from tiered_storage.remote_log.retention.deletion_gate import DeletionKind
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionKind
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.object_names import partition_folder
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.copy.commit import CommitReport
     from tiered_storage.remote_log.copy.start import BegunCopy
     from tiered_storage.remote_log.retention.expiry import ExpiryPlan
-    from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
+    from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
     from tiered_storage.remote_log.retention.past_retention import PastRetention
     from tiered_storage.remote_log.selection import Selection
     from tiered_storage.settings.settings import Settings
@@ -127,7 +127,7 @@ def retain(
     as_json: JsonOption = False,
 ) -> None:
     """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed."""
-    from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, amount_to_look_at
+    from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, amount_to_look_at
 
     chosen = topics != ".*" or partitions is not None or max_segments is not None
     check_plan_options(plan_file, save_plan_to, dry_run=dry_run, chosen=chosen)

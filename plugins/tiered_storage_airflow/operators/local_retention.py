@@ -65,7 +65,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
     def execute(self, context: Context) -> str:
         """Plan event by event; if two events name a partition, keep the plan that removes more."""
         from tiered_storage.remote_log.model import TopicIdPartition
-        from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, LocalRetentionRun
+        from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionRun
 
         skip_unless_wanted(self.wanted)
         only_show = is_switched_on(self.is_dry_run, "dry_run")
@@ -132,7 +132,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
     def execute(self, context: Context) -> None:
         """Trim partition by partition; a failed partition does not hold up others."""
         from tiered_storage.remote_log.progress import TaskProgress
-        from tiered_storage.remote_log.retention.local_retention import (
+        from tiered_storage.remote_log.retention.local.plan import (
             LocalRetentionPlan,
             LocalRetentionRun,
             amount_to_look_at,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tiered_storage.remote_log.audit.report import AuditReport, TopicFindings
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
-from tiered_storage.remote_log.retention.deletion_gate import store_verdict
+from tiered_storage.remote_log.retention.gate.deletion_gate import store_verdict
 from tiered_storage.remote_log.selection import Selection
 
 

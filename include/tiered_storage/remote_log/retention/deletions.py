@@ -23,11 +23,11 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.deletion_gate import ClockAgreement, DeletionGate, DeletionKind, GraceTime
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
-from tiered_storage.remote_log.retention.local_retention import (
+from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement, DeletionGate, DeletionKind, GraceTime
+from tiered_storage.remote_log.retention.local.plan import (
     LocalRetentionEnforcement,
     LocalRetentionPlan,
     LocalRetentionReport,

@@ -31,14 +31,14 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.retention.deletion_gate import (
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
+from tiered_storage.remote_log.retention.gate.deletion_gate import (
     ClockAgreement,
     DeletionGate,
     DeletionKind,
     unknown_versions,
 )
-from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.retention.local_retention import ensure_whole
+from tiered_storage.remote_log.retention.local.plan import ensure_whole
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000

@@ -13,8 +13,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import decide_partition

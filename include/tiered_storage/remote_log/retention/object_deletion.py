@@ -29,7 +29,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.retention.deletion_gate import (
+from tiered_storage.remote_log.retention.gate.deletion_gate import (
     ClockAgreement,
     DeletionGate,
     DeletionKind,

@@ -15,7 +15,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.expiry import plan_expiry
-from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import PartitionLog

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.retention.deletion_gate import DeletionGate, DeletionKind, GraceTime
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind, GraceTime
 
 
 @dataclass(frozen=True, slots=True)

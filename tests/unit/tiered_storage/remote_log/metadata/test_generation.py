@@ -25,7 +25,7 @@ from tiered_storage.remote_log.metadata.metadata_store import Generation
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.retention.deletion_gate import DeletionKind
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionKind
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory

@@ -30,14 +30,14 @@ from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.deletion_gate import (
+from tiered_storage.remote_log.retention.gate.deletion_gate import (
     NO_GRACE,
     DeletionGate,
     DeletionKind,
     GraceTime,
     ensure_known_versions,
 )
-from tiered_storage.remote_log.retention.expired_segments import (
+from tiered_storage.remote_log.retention.local.expired_segments import (
     ExpiredSegments,
     TotalRetention,
     ensure_sent,
@@ -45,7 +45,7 @@ from tiered_storage.remote_log.retention.expired_segments import (
     why_together,
     why_waiting,
 )
-from tiered_storage.remote_log.retention.trim_steps import STEP_BYTES, trim_steps
+from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES, trim_steps
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,

@@ -38,8 +38,8 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
-from tiered_storage.remote_log.retention import local_retention
-from tiered_storage.remote_log.retention.local_retention import LocalRetentionPlan, LocalRetentionReport
+from tiered_storage.remote_log.retention.local import plan
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionReport
 from tiered_storage.remote_log.selection import EVERYTHING
 
 KEEPING: dict[str, Any] = {"local.retention.bytes": 10**9}
@@ -242,7 +242,7 @@ def test_rebuilt_metadata_prove_nothing_of_what_was_deleted(tmp_path: Path) -> N
 def test_a_segment_of_another_storage_manager_proves_nothing(tmp_path: Path) -> None:
     files = at("leader", tmp_path, 13)
     delete_records(files, 20)
-    with mock.patch("tiered_storage.remote_log.retention.expired_segments.known_crc32c", return_value=None):
+    with mock.patch("tiered_storage.remote_log.retention.local.expired_segments.known_crc32c", return_value=None):
         held_back = retain(at("leader", tmp_path, 13, **KEEPING), NOW)
 
     assert "nothing proves" in str(held_back)

@@ -12,7 +12,12 @@ from tiered_storage.errors import DeletionRefusedError, StoreMismatchError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
-from tiered_storage.remote_log.retention.deletion_gate import WHOLE_STORE, DeletionGate, DeletionKind, store_verdict
+from tiered_storage.remote_log.retention.gate.deletion_gate import (
+    WHOLE_STORE,
+    DeletionGate,
+    DeletionKind,
+    store_verdict,
+)
 from tiered_storage.remote_log.selection import EVERYTHING
 
 LOCAL, REMOTE, LEFTOVER = DeletionKind

@@ -50,8 +50,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.retention import local_retention
-from tiered_storage.remote_log.retention.local_retention import (
+from tiered_storage.remote_log.retention.local import plan
+from tiered_storage.remote_log.retention.local.plan import (
     LocalRetentionPlan,
     LocalRetentionReport,
     ensure_present,
