@@ -13,7 +13,7 @@ from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restore_metadata, take_over
-from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
 from tiered_storage.settings.settings import load_settings
 
 app = typer.Typer(

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSIO
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, open_existing
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, sqlite_path
-from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement, has_own_clock
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

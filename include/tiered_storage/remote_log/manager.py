@@ -127,7 +127,7 @@ class RemoteLogManager(RemoteLogContext):
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
         from tiered_storage.remote_log.copy.start import begin_copy
-        from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement
+        from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
 
         self.bind_store()
         ClockAgreement.of(self).note()

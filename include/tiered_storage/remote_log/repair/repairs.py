@@ -21,7 +21,8 @@ from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.repair.repair import Repair
 from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, UncommittedSegments
-from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement, DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.selection import Selection
 

@@ -1,15 +1,13 @@
-"""Local and total retention, and every other deletion.
+"""Total retention, and every other deletion of remote data.
 
-`deletion_gate` decides whether anything may be deleted, by rights, verdicts, clock and format versions. `deletions` is
-the manager's entry; the other modules plan, mark and delete.
+`deletions` is the manager's entry; the other modules plan, mark and delete. Each passes the room `gate` first; the room
+`local` has local retention.
 """
 
 __all__ = [
-    "deletion_gate",
     "deletions",
     "expiry",
     "expiry_planning",
-    "local_retention",
     "orphan_check",
     "past_retention",
     "pending_deletions",

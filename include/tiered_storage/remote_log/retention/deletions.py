@@ -26,13 +26,10 @@ from tiered_storage.remote_log.progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
-from tiered_storage.remote_log.retention.gate.deletion_gate import ClockAgreement, DeletionGate, DeletionKind, GraceTime
-from tiered_storage.remote_log.retention.local.plan import (
-    LocalRetentionEnforcement,
-    LocalRetentionPlan,
-    LocalRetentionReport,
-    plan_local_retention,
-)
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
 from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions

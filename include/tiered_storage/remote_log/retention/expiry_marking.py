@@ -32,13 +32,9 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
-from tiered_storage.remote_log.retention.gate.deletion_gate import (
-    ClockAgreement,
-    DeletionGate,
-    DeletionKind,
-    unknown_versions,
-)
-from tiered_storage.remote_log.retention.local.plan import ensure_whole
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.gate.stored_segments import ensure_whole, unknown_versions
 
 GROUP_PARTITIONS = 50
 GROUP_SEGMENTS = 10_000

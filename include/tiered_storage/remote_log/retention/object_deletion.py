@@ -29,13 +29,9 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import OnMoved, untold
-from tiered_storage.remote_log.retention.gate.deletion_gate import (
-    ClockAgreement,
-    DeletionGate,
-    DeletionKind,
-    GraceTime,
-    ensure_known_partition,
-)
+from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_coverage
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind, GraceTime
+from tiered_storage.remote_log.retention.gate.clock_agreement import GraceTime
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 
 
 @dataclass(frozen=True, slots=True)

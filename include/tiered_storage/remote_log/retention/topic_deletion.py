@@ -31,7 +31,8 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind, ensure_known_partition
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager

@@ -1,4 +1,4 @@
-"""Local retention: delete closed local segments that are past their limit and safe in the remote tier.
+"""Plan local retention: the closed local segments that are past their limit and safe in the remote tier.
 
 KIP-405: local.retention.ms and local.retention.bytes. A segment is deleted, oldest first, only if finished remote
 segments on the lineage hold every offset of it and the store still has their objects. Segments below our log start may
@@ -9,52 +9,31 @@ deleted unless local deletion was allowed for the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from tiered_storage.errors import (
-    OutdatedMetadataError,
-    RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
-    TieredStorageError,
-)
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
-from tiered_storage.remote_log.copy.sent_records import is_same_file
+from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import trusted_lineage
-from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.progress import Amount, OnMoved, untold
-from tiered_storage.remote_log.retention.gate.deletion_gate import (
-    NO_GRACE,
-    DeletionGate,
-    DeletionKind,
-    GraceTime,
-    ensure_known_versions,
-)
+from tiered_storage.remote_log.progress import Amount
+from tiered_storage.remote_log.retention.gate.clock_agreement import NO_GRACE, GraceTime
 from tiered_storage.remote_log.retention.local.expired_segments import (
     ExpiredSegments,
     TotalRetention,
-    ensure_sent,
     why_not_allowed,
     why_together,
     why_waiting,
 )
-from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES, trim_steps
-from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.retention.local.trim_steps import trim_steps
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
     of_same_offsets,
-    share_offsets,
 )
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.settings.topics import TopicSettings
 
 
@@ -142,15 +121,6 @@ def amount_to_look_at(plans: Iterable[LocalRetentionPlan]) -> Amount:
     return sum((plan.looked_at for plan in plans if plan.segments), Amount())
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRetentionReport:
-    """What was deleted, by partition, and the failures. `stopped` is why the run ended early."""
-
-    trimmed: tuple[LocalRetentionPlan, ...]
-    failures: tuple[Finding, ...]
-    stopped: str | None = None
-
-
 def plan_local_retention(
     log: PartitionLog,
     metadata: RemoteLogMetadataManager,
@@ -233,155 +203,6 @@ def plan_local_retention(
     return LocalRetentionPlan(
         partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total, waits
     )
-
-
-@dataclass(frozen=True, slots=True)
-class LocalRetentionEnforcement:
-    """Carries plans out.
-
-    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
-    goes, with its size, and gives every byte of it back with `remote.log.verify.before.trim`; each local batch is
-    compared with the remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is
-    about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
-    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
-    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
-    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
-    """
-
-    context: RemoteLogContext
-    gate: DeletionGate
-    keep_lineage: Callable[[LocalRetentionPlan], None]
-    replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
-    on_moved: OnMoved = untold
-    """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
-
-    def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
-        """Delete what `plans` list, as far as it is still due.
-
-        A failure in one partition affects no other, unless its metadata are older than the store; the report lists it.
-        Repeated runs change nothing. Raises DeletionRefusedError if a person stopped all deletions before the first; a
-        later stop ends the run, and the report says so.
-        """
-        self.gate.ensure_running()
-        trimmed: list[LocalRetentionPlan] = []
-        failures: list[Finding] = []
-        for plan in plans:
-            if not plan.segments:
-                continue
-            stopped = self.gate.why_stopped()
-            if stopped is not None:
-                return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
-            reached = plan.segments[0].base_offset
-            try:
-                for part in plan.steps(STEP_BYTES):
-                    reached = self._trim(part)
-                    if reached < part.new_local_start:
-                        break
-            except OutdatedMetadataError as error:
-                # They are an old backup: other copies and decisions since then are unknown.
-                done = plan.up_to(reached)
-                trimmed += [done] if done.segments else []
-                return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
-            except (TieredStorageError, OSError) as error:
-                failures.append(finding_of(plan.topic_id_partition, error))
-            done = plan.up_to(reached)
-            if done.segments:
-                trimmed.append(done)
-        return LocalRetentionReport(tuple(trimmed), tuple(failures))
-
-    def _trim(self, plan: LocalRetentionPlan) -> int:
-        """Delete the segments of `plan`, one step; return the new log start."""
-        partition = plan.topic_id_partition
-        self.gate.ensure(partition, DeletionKind.LOCAL)
-        self._ensure_held(plan)
-        self.keep_lineage(plan)
-
-        def still_due() -> int:
-            current = self.replan(plan)
-            self.gate.ensure(partition, DeletionKind.LOCAL)
-            return plan.segments[0].base_offset if current is None else plan.start_in(current)
-
-        return self.context.source.local_trim.trim(partition, plan.segments, plan.new_local_start, still_due)
-
-    def _ensure_held(self, plan: LocalRetentionPlan) -> None:
-        verifies, storage = self.context.settings.remote_log_verify_before_trim, self.context.storage
-        listed = listed_partition(plan.topic_id_partition, storage, self.context.segments)
-        sizes = {found.name: found.size for found in listed}
-        for segment in plan.held_by:
-            if isinstance(storage, ListableStorage):
-                _ensure_listed(segment, sizes, storage)
-            if not verifies:
-                ensure_present(segment, storage)
-                self.on_moved(segment.size, 1)
-        compared = [one for one in plan.segments if verifies or not is_same_file(one, plan.held_by, storage)]
-        holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
-        read = self._read_back if verifies else storage.fetch_log_segment
-        ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
-        self._ensure_ended(plan)
-        for local in plan.segments:
-            self.on_moved(local.size, 1)
-
-    def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
-        """Ensure that what nothing remote holds may be deleted without it; see expired_segments.py."""
-        going = [
-            one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
-        ]
-        unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
-        needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
-        if needed:
-            ensure_sent(plan.topic_id_partition, going, needed, self.context.segments)
-
-    def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
-        yield from whole_pieces(segment, self.context.storage)
-        self.on_moved(segment.size, 1)
-
-
-def _ensure_listed(segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ListableStorage) -> None:
-    for name, size in storage.expected_objects(segment).items():
-        if name not in sizes:
-            raise RemoteObjectNotFoundError(
-                f"{name}: the store does not list it, and it must hold what would be trimmed"
-            )
-        if sizes[name] != size:
-            raise RemoteObjectCorruptError(f"{name}: has {sizes[name]} bytes in the store, {size} were sent")
-
-
-def ensure_present(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless data and indexes of `segment` exist.
-
-    Reads the manifest (checked) and the last byte of the data; `verify` reads everything. Raises LaterVersionError for
-    an object that a later release wrote.
-    """
-    ensure_known_versions([segment], storage)
-    storage.fetch_index(segment, IndexKind.MANIFEST)
-    last = segment.size - 1
-    if sum(len(chunk) for chunk in storage.fetch_log_segment(segment, last, last)) != 1:
-        raise RemoteObjectCorruptError(f"{segment.segment_id}: the store shows fewer than its {segment.size} bytes")
-
-
-def ensure_whole(
-    segment: RemoteLogSegmentMetadata,
-    storage: RemoteStorageManager,
-    on_bytes: Callable[[int], object] = lambda _: None,
-) -> None:
-    """Raise RemoteObjectNotFoundError or RemoteObjectCorruptError unless every byte of `segment` is intact.
-
-    Raises LaterVersionError for an object that a later release wrote. `on_bytes` is called with the size of each piece.
-    """
-    if isinstance(storage, ListableStorage):
-        storage.verify(segment, on_bytes)
-        return
-    for piece in whole_pieces(segment, storage):
-        on_bytes(len(piece))
-
-
-def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
-    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece comes only after all checks."""
-    if isinstance(storage, ListableStorage):
-        yield from storage.verified(segment)
-        return
-    storage.fetch_index(segment, IndexKind.MANIFEST)
-    yield from storage.fetch_log_segment(segment)
 
 
 def _holders(coverage: Coverage, start_offset: int, end_offset: int) -> list[RemoteLogSegmentMetadata] | None:

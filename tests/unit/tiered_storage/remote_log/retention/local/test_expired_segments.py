@@ -38,8 +38,9 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
-from tiered_storage.remote_log.retention.local import plan
-from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionReport
+from tiered_storage.remote_log.retention.local import enforcement
+from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionReport
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 
 KEEPING: dict[str, Any] = {"local.retention.bytes": 10**9}
@@ -183,7 +184,7 @@ def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> 
     assert starts(tmp_path) == [0, 15, 30, 45, 60]
 
     files = at("replica", tmp_path, 13, local_retention_bytes=7 * BATCH_BYTES)
-    with mock.patch.object(local_retention, "STEP_BYTES", 1):
+    with mock.patch.object(enforcement, "STEP_BYTES", 1):
         too_few = "and no more than 1 were allowed here; allow more (--max-segments)"
         assert retain(files, NOW, max_segments=1) == f"{shared}, {too_few}"
         retained = run_on(files, "retain", "--max-segments", 1)

@@ -50,13 +50,10 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.retention.local import plan
-from tiered_storage.remote_log.retention.local.plan import (
-    LocalRetentionPlan,
-    LocalRetentionReport,
-    ensure_present,
-    plan_local_retention,
-)
+from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present
+from tiered_storage.remote_log.retention.local import enforcement
+from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionReport
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -809,7 +806,7 @@ def test_a_plan_from_the_future_trims_only_what_is_due_by_our_clock(tmp_path: Pa
 def in_steps(remote_log: RemoteLogManager, step_bytes: int) -> LocalRetentionReport:
     """Enforce local retention in steps of so many bytes that are read back."""
     plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
-    with mock.patch.object(local_retention, "STEP_BYTES", step_bytes):
+    with mock.patch.object(enforcement, "STEP_BYTES", step_bytes):
         return remote_log.deletions.enforce_local_retention(plans)
 
 

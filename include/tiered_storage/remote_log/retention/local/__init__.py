@@ -1,0 +1,6 @@
+"""Local retention: closed local segments that are past their limit and safe in the remote tier are deleted.
+
+`plan` finds them and `enforcement` deletes them. `expired_segments` decides on those that nothing remote holds.
+"""
+
+__all__ = ["enforcement", "plan"]

@@ -1,0 +1,148 @@
+"""Delete the local segments of a plan, step by step, after checking what holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiered_storage.errors import (
+    OutdatedMetadataError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
+from tiered_storage.remote_log.copy.plan import Finding, finding_of
+from tiered_storage.remote_log.copy.sent_records import is_same_file
+from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present, whole_pieces
+from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
+from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_source import share_offsets
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionReport:
+    """What was deleted, by partition, and the failures. `stopped` is why the run ended early."""
+
+    trimmed: tuple[LocalRetentionPlan, ...]
+    failures: tuple[Finding, ...]
+    stopped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetentionEnforcement:
+    """Carries plans out.
+
+    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
+    goes, with its size, and gives every byte of it back with `remote.log.verify.before.trim`; each local batch is
+    compared with the remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is
+    about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
+    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
+    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
+    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
+    """
+
+    context: RemoteLogContext
+    gate: DeletionGate
+    keep_lineage: Callable[[LocalRetentionPlan], None]
+    replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
+    on_moved: OnMoved = untold
+    """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
+
+    def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:
+        """Delete what `plans` list, as far as it is still due.
+
+        A failure in one partition affects no other, unless its metadata are older than the store; the report lists it.
+        Repeated runs change nothing. Raises DeletionRefusedError if a person stopped all deletions before the first; a
+        later stop ends the run, and the report says so.
+        """
+        self.gate.ensure_running()
+        trimmed: list[LocalRetentionPlan] = []
+        failures: list[Finding] = []
+        for plan in plans:
+            if not plan.segments:
+                continue
+            stopped = self.gate.why_stopped()
+            if stopped is not None:
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), stopped)
+            reached = plan.segments[0].base_offset
+            try:
+                for part in plan.steps(STEP_BYTES):
+                    reached = self._trim(part)
+                    if reached < part.new_local_start:
+                        break
+            except OutdatedMetadataError as error:
+                # They are an old backup: other copies and decisions since then are unknown.
+                done = plan.up_to(reached)
+                trimmed += [done] if done.segments else []
+                return LocalRetentionReport(tuple(trimmed), tuple(failures), str(error))
+            except (TieredStorageError, OSError) as error:
+                failures.append(finding_of(plan.topic_id_partition, error))
+            done = plan.up_to(reached)
+            if done.segments:
+                trimmed.append(done)
+        return LocalRetentionReport(tuple(trimmed), tuple(failures))
+
+    def _trim(self, plan: LocalRetentionPlan) -> int:
+        """Delete the segments of `plan`, one step; return the new log start."""
+        partition = plan.topic_id_partition
+        self.gate.ensure(partition, DeletionKind.LOCAL)
+        self._ensure_held(plan)
+        self.keep_lineage(plan)
+
+        def still_due() -> int:
+            current = self.replan(plan)
+            self.gate.ensure(partition, DeletionKind.LOCAL)
+            return plan.segments[0].base_offset if current is None else plan.start_in(current)
+
+        return self.context.source.local_trim.trim(partition, plan.segments, plan.new_local_start, still_due)
+
+    def _ensure_held(self, plan: LocalRetentionPlan) -> None:
+        verifies, storage = self.context.settings.remote_log_verify_before_trim, self.context.storage
+        listed = listed_partition(plan.topic_id_partition, storage, self.context.segments)
+        sizes = {found.name: found.size for found in listed}
+        for segment in plan.held_by:
+            if isinstance(storage, ListableStorage):
+                _ensure_listed(segment, sizes, storage)
+            if not verifies:
+                ensure_present(segment, storage)
+                self.on_moved(segment.size, 1)
+        compared = [one for one in plan.segments if verifies or not is_same_file(one, plan.held_by, storage)]
+        holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
+        read = self._read_back if verifies else storage.fetch_log_segment
+        ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
+        self._ensure_ended(plan)
+        for local in plan.segments:
+            self.on_moved(local.size, 1)
+
+    def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
+        """Ensure that what nothing remote holds may be deleted without it; see expired_segments.py."""
+        going = [
+            one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
+        ]
+        unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
+        needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
+        if needed:
+            ensure_sent(plan.topic_id_partition, going, needed, self.context.segments)
+
+    def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
+        yield from whole_pieces(segment, self.context.storage)
+        self.on_moved(segment.size, 1)
+
+
+def _ensure_listed(segment: RemoteLogSegmentMetadata, sizes: Mapping[str, int], storage: ListableStorage) -> None:
+    for name, size in storage.expected_objects(segment).items():
+        if name not in sizes:
+            raise RemoteObjectNotFoundError(
+                f"{name}: the store does not list it, and it must hold what would be trimmed"
+            )
+        if sizes[name] != size:
+            raise RemoteObjectCorruptError(f"{name}: has {sizes[name]} bytes in the store, {size} were sent")
