@@ -18,21 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from tiered_storage.disk_space import NO_ROOM, DiskReserve, disk_of, free_bytes
+from tiered_storage.disk_space import DiskReserve, free_bytes
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
     RemoteStorageFullError,
-    RemoteStorageRefusedError,
-    TieredStorageError,
 )
 from tiered_storage.kafka_log.files.small_files import sync_directory
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.private_files import PRIVATE_FOLDER
-from tiered_storage.remote_log.storage.clients.early_write_out import EarlyWriteOut
-from tiered_storage.remote_log.storage.clients.inner_folders import LISTED, LinkedFolderError, inner_folder, open_inside
+from tiered_storage.remote_log.storage.clients.durable_file import write_file
+from tiered_storage.remote_log.storage.clients.file_errors import file_errors, no_room
+from tiered_storage.remote_log.storage.clients.inner_folders import LISTED, inner_folder, open_inside
 from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
     StoredObject,
@@ -43,12 +41,6 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     temporary_name,
 )
 
-READ_BACK_BYTES = 1 << 20
-"""The size of a piece that is read back: it stays in the CPU's cache from the copy to the checksum."""
-
-WRITE_BYTES = 1 << 20
-"""The size of one write: from 2 MiB on, Linux uses huge pages for the page cache, which is much slower."""
-
 RESERVE = ".reserve"
 """A file at the root that is not an object: it reserves room for documents on a full disk."""
 
@@ -56,8 +48,6 @@ _DOCUMENT = ".json"
 """The suffix of names that may use the reserve: expiring segments writes a partition document first."""
 
 _LONGEST_FILE_NAME = 255
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-
 
 _Written = TypeVar("_Written")
 
@@ -78,7 +68,7 @@ class LocalDirectory:
 
         Raises ConfigurationError if `root` is relative or not a directory, and RemoteStorageRefusedError.
         """
-        with _store_errors("look at", root):
+        with file_errors("look at", root):
             usable = root.is_absolute() and (root.is_dir() or not root.exists())
         if not usable:
             raise ConfigurationError(f"{root} cannot hold a store: give the absolute path of a directory")
@@ -123,11 +113,11 @@ class LocalDirectory:
     def _put(self, checked: CheckedChunks, name: str, size: int, *, more_follows: bool) -> WrittenObject:
         target = self._path(name)
         with self._temporary(name, size) as (folder, temporary):
-            _write(folder, temporary, target, checked, size)
-            with _store_errors("rename to its final name", target, size):
+            write_file(folder, temporary, target, checked, size)
+            with file_errors("rename to its final name", target, size):
                 os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
             if not more_follows:
-                with _store_errors("sync the folder of", target, size):
+                with file_errors("sync the folder of", target, size):
                     os.fsync(folder)
         return checked.written()
 
@@ -141,8 +131,8 @@ class LocalDirectory:
         target = self._path(name)
         with self._temporary(name, len(content)) as (folder, temporary):
             checked = CheckedChunks(name, len(content), iter((memoryview(content),)))
-            _write(folder, temporary, target, checked, len(content))
-            with _store_errors("link", target, len(content)):
+            write_file(folder, temporary, target, checked, len(content))
+            with file_errors("link", target, len(content)):
                 try:
                     os.link(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 except FileExistsError:
@@ -152,14 +142,14 @@ class LocalDirectory:
                     if _has(folder, target.name):
                         return False
                     raise
-            with _store_errors("sync the folder of", target, len(content)):
+            with file_errors("sync the folder of", target, len(content)):
                 os.fsync(folder)
         return True
 
     def move(self, name: str, target: str) -> None:
         """Rename an object, and sync both folders; see ObjectClient."""
         path, new_path = self._path(name), self._path(target)
-        with _store_errors("rename", path), ExitStack() as opened:
+        with file_errors("rename", path), ExitStack() as opened:
             new_folder = opened.enter_context(inner_folder(self._root, _folder_of(target), makes=True))
             folder = opened.enter_context(inner_folder(self._root, _folder_of(name)))
             os.replace(path.name, new_path.name, src_dir_fd=folder, dst_dir_fd=new_folder)
@@ -170,7 +160,7 @@ class LocalDirectory:
         """Return a part of an object; see ObjectClient."""
         path = self._path(name)
         pieces = []
-        with _store_errors("read", path):
+        with file_errors("read", path):
             # A FIFO in its place must not block us.
             descriptor = open_inside(self._root, name, os.O_RDONLY | os.O_NONBLOCK)
             try:
@@ -188,7 +178,7 @@ class LocalDirectory:
     def size(self, name: str) -> int:
         """Return an object's size in bytes; see ObjectClient."""
         path = self._path(name)
-        with _store_errors("look at", path):
+        with file_errors("look at", path):
             descriptor = open_inside(self._root, name, os.O_PATH)
             try:
                 return _regular_file(descriptor, path).st_size
@@ -210,7 +200,7 @@ class LocalDirectory:
         failed: dict[str, RemoteStorageError] = {}
         try:
             with (
-                _store_errors("remove objects in", self._root / folder),
+                file_errors("remove objects in", self._root / folder),
                 suppress(FileNotFoundError),
                 inner_folder(self._root, folder) as opened,
             ):
@@ -232,7 +222,7 @@ class LocalDirectory:
             by_folder[_folder_of(stem)].add(stem.rpartition("/")[2])
         for folder, starts in by_folder.items():
             with (
-                _store_errors("remove temporary files in", self._root / folder),
+                file_errors("remove temporary files in", self._root / folder),
                 suppress(FileNotFoundError),
                 inner_folder(self._root, folder) as opened,
             ):
@@ -275,7 +265,7 @@ class LocalDirectory:
         target = self._path(name)
         temporary = temporary_name(target.name, self._random_hex())
         with ExitStack() as opened:
-            with _store_errors("make the folder of", target, size):
+            with file_errors("make the folder of", target, size):
                 _make_durable_folder(self._root)
                 folder = opened.enter_context(inner_folder(self._root, _folder_of(name), makes=True))
             _check_room(target, size)
@@ -305,63 +295,16 @@ def _has(folder: int, name: str) -> bool:
 
 
 def _unlink(path: Path, folder: int) -> None:
-    with _store_errors("remove", path), suppress(FileNotFoundError):
+    with file_errors("remove", path), suppress(FileNotFoundError):
         os.unlink(path.name, dir_fd=folder)
-
-
-def _write(folder: int, temporary: str, target: Path, checked: CheckedChunks, size: int) -> None:
-    """Write, read back and sync the file `temporary` in `folder`; errors name `target`."""
-    with _store_errors("write", target, size):
-        mode = os.fstat(folder).st_mode & 0o666
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, mode, dir_fd=folder)
-    try:
-        write_out = EarlyWriteOut(descriptor)
-        for chunk in checked:
-            with _store_errors("write", target, size):
-                _write_all(descriptor, chunk)
-            write_out.grown_to(checked.size)
-        write_out.complete_at(checked.size)
-        with _store_errors("sync", target, size):
-            # In this order the disk writes while the file is read back; reading comes out of the page cache anyway.
-            _read_back(descriptor, target, checked.written())
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, chunk: memoryview) -> None:
-    while chunk:
-        chunk = chunk[os.write(descriptor, chunk[:WRITE_BYTES]) :]
-
-
-def _read_back(descriptor: int, path: Path, written: WrittenObject) -> None:
-    """Raise RemoteObjectCorruptError unless the file holds what was written."""
-    buffer = memoryview(bytearray(min(READ_BACK_BYTES, written.size + 1)))
-    position = checksum = 0
-    while count := os.preadv(descriptor, [buffer], position):
-        checksum = crc32c(buffer[:count], checksum)
-        position += count
-    if (position, checksum) != (written.size, written.crc32c):
-        raise RemoteObjectCorruptError(
-            f"{path}: read back {position} bytes with CRC-32C {checksum:08x}, "
-            f"after writing {written.size} with {written.crc32c:08x}: do not trust this file system or its memory"
-        )
 
 
 def _check_room(target: Path, size: int) -> None:
     """Raise RemoteStorageFullError if the file system reports less free space than `size` bytes."""
-    with _store_errors("look for room for", target, size):
+    with file_errors("look for room for", target, size):
         free = free_bytes(target.parent)
     if size > free:
-        raise _full(target, size, os.strerror(errno.ENOSPC))
-
-
-def _full(target: Path, size: int, why: str) -> RemoteStorageFullError:
-    return RemoteStorageFullError(
-        f"{target.parent}: no room ({why}): {size} bytes are needed for {target.name}; {disk_of(target.parent)}; free "
-        "some space there, then try again ('Full disks' in docs/operations.md)"
-    )
+        raise no_room(target, size, os.strerror(errno.ENOSPC))
 
 
 def _is_leftover(file_name: str, starts: tuple[str, ...]) -> bool:
@@ -381,7 +324,7 @@ def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str)
 
     Symbolic links, and everything else that is not a regular file, are left out.
     """
-    with _store_errors("list", folder), suppress(FileNotFoundError), ExitStack() as opened:
+    with file_errors("list", folder), suppress(FileNotFoundError), ExitStack() as opened:
         descriptor = open_folder()
         opened.callback(os.close, descriptor)
         for entry in opened.enter_context(os.scandir(descriptor)):
@@ -396,34 +339,3 @@ def _walk(open_folder: Callable[[], int], folder: Path, prefix: str, after: str)
             with suppress(FileNotFoundError):
                 facts = entry.stat(follow_symlinks=False)
                 yield StoredObject(f"{prefix}{entry.name}", facts.st_size, facts.st_mtime_ns // 1_000_000)
-
-
-@contextmanager
-def _store_errors(doing: str, path: Path, size: int | None = None) -> Iterator[None]:
-    """Translate errors of the file system into ours; the message has what was being done to `path`.
-
-    `size` is given for a write: that many bytes are needed, and a missing path is not a missing object.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise _translated(error, doing, path, size) from error
-
-
-def _translated(error: OSError, doing: str, path: Path, size: int | None) -> TieredStorageError:
-    why = error.strerror or str(error)
-    if error.errno == errno.ENAMETOOLONG:
-        return ConfigurationError(f"{path}: the name is too long for this file system: use an object store for it")
-    if error.errno in NO_ROOM:
-        return _full(path, size or 0, why)
-    if error.errno in _REFUSED:
-        return RemoteStorageRefusedError(f"{path}: may not {doing} it ({why}): user {os.geteuid()} needs the right to")
-    if isinstance(error, LinkedFolderError):
-        return RemoteStorageRefusedError(
-            f"{path}: may not {doing} it: {why}, and no link below the store's root is followed: put the folder itself "
-            "there"
-        )
-    if size is None and error.errno in {errno.ELOOP, errno.ENOENT}:
-        link = ": a symbolic link is in its place" if error.errno == errno.ELOOP else ""
-        return RemoteObjectNotFoundError(f"{path}: there is no such object{link}")
-    return RemoteStorageError(f"{path}: could not {doing} it ({why})")
