@@ -209,7 +209,9 @@ class RemoteLogManager(RemoteLogContext):
             remote = [one for one in remote if one.topic_id == topic_id]
             local = set() if remote else {one for one in local if one.topic_id == topic_id}
         if len(local) > 1:
-            raise AmbiguousPartitionError(f"{topic}-{partition} is in log.dirs more than once: {_lives(sorted(local))}")
+            raise AmbiguousPartitionError(
+                f"{topic}-{partition} is in log.dirs more than once: {_incarnations(sorted(local))}"
+            )
         if local:
             return local.pop()
         if not remote and unreadable:
@@ -227,7 +229,9 @@ class RemoteLogManager(RemoteLogContext):
                 "delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
-            raise AmbiguousPartitionError(f"{topic}-{partition} had several lives, and none is local: {_lives(remote)}")
+            raise AmbiguousPartitionError(
+                f"{topic}-{partition} had several incarnations, and none is local: {_incarnations(remote)}"
+            )
         return remote[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Iterator[bytes]:
@@ -262,5 +266,5 @@ def _identified(local: NamedPartition, remote: Iterable[TopicIdPartition]) -> To
     return next((one for one in remote if lost and one.topic_id == own.topic_id), own)
 
 
-def _lives(partitions: Sequence[TopicIdPartition]) -> str:
+def _incarnations(partitions: Sequence[TopicIdPartition]) -> str:
     return ", ".join(f"topic id {found.topic_id} of cluster {found.cluster_id}" for found in partitions)

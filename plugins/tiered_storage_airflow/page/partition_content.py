@@ -86,7 +86,7 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
 async def _time_of(tiers: Tiers, partition: TopicIdPartition, spec: OffsetSpec | int) -> int | None:
     """Return a record's time (ms); None if there is none, or if data are lost or damaged."""
     try:
-        found = await tiers.offset(partition, spec, Isolation.READ_UNCOMMITTED, of_what_is_seen=True)
+        found = await tiers.offset(partition, spec, Isolation.READ_UNCOMMITTED, visible_only=True)
     except TieredStorageError:
         return None
     return None if found is None or found.timestamp < 0 else found.timestamp

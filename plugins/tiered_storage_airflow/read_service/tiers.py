@@ -80,7 +80,7 @@ class Tiers:
         """Return the offset after the last readable one."""
         if isolation is Isolation.READ_UNCOMMITTED:
             return view.end_offset(isolation)
-        found = await self.offset(view.partition, OffsetSpec.LATEST, isolation, of_what_is_seen=True)
+        found = await self.offset(view.partition, OffsetSpec.LATEST, isolation, visible_only=True)
         return view.end_offset(isolation) if found is None else found.offset
 
     async def offset(
@@ -89,14 +89,14 @@ class Tiers:
         spec: OffsetSpec | int,
         isolation: Isolation,
         *,
-        of_what_is_seen: bool = False,
+        visible_only: bool = False,
     ) -> FoundOffset | None:
         """Return an offset by its name or by a timestamp (ms); None if there is none.
 
-        Raises InvalidLogDirectoryError if an unreadable local tier might change the result, unless `of_what_is_seen` is
+        Raises InvalidLogDirectoryError if an unreadable local tier might change the result, unless `visible_only` is
         set.
         """
-        return await self.reader.offsets(partition, spec, isolation, of_what_is_seen=of_what_is_seen)
+        return await self.reader.offsets(partition, spec, isolation, visible_only=visible_only)
 
     async def first_at(self, view: PartitionView, timestamp: int, isolation: Isolation) -> int:
         """Return the offset of the first record at or after `timestamp` (ms); the end if there is none yet.

@@ -114,7 +114,7 @@ BAD_OPTIONS: list[tuple[dict[str, str], str]] = [
     ({"splitBytes": "9" * 5000}, "splitbytes is '9999.*….* a whole number"),
     ({"splitBytes": "-1"}, "splitbytes is '-1'.* a whole number"),
     ({"maxDisorderMs": "9" * 5000}, "maxdisorderms is '999"),
-    ({"splitBytes": "0"}, "splits of 0 bytes: take 1 or more"),
+    ({"splitBytes": "0"}, "splits of 0 bytes"),
     ({"isolation": "serializable"}, "isolation is 'serializable', and can only be read_committed or read_uncommitted"),
     ({"allowGaps": "yes"}, "can only be true or false"),
     ({"topic": "payments"}, "nothing of topic 'payments' was ever copied: 'tiered-storage topics list'"),
@@ -134,5 +134,5 @@ def test_a_column_that_there_is_not_is_refused() -> None:
     names = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "size", "type": "long", "nullable": True, "metadata": {}}]}
     )
-    with pytest.raises(ConfigurationError, match=r"columns \[size\]: take one or more of key, value"):
+    with pytest.raises(ConfigurationError, match=r"columns \[size\]: .*one or more of key, value"):
         RemoteLogTables({"topic": "orders"}).reader(names)

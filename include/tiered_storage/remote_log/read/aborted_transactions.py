@@ -1,8 +1,8 @@
 """Find the aborted transactions with records in a range, from the transaction indexes of both tiers.
 
-An abort is in the index of the segment with its marker, which may be later than the records'. So later segments are
-searched too, until an index, or the producers at a segment's end, show that nothing of the range is undecided. If a
-later leader truncated a segment, only the part before counts.
+An abort is in the index of the segment with its marker, which may be later than the segment with the records. So later
+segments are searched too, until an index, or the producers at a segment's end, show that no transaction of the range is
+undecided. If a later leader truncated a segment, only the part before that counts.
 
 Source: KIP-98; released Kafka.
 """
@@ -36,34 +36,34 @@ class AbortedTransactionSearch:
     async def find(
         self, view: PartitionView, table: BatchTable, start_offset: int, end_offset: int, deadline: FetchDeadline
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions with records in [`start_offset`, `end_offset`), by their first offsets.
+        """Return the aborted transactions with records in [`start_offset`, `end_offset`), in order of first offset.
 
         `table` has the headers of the batches there: if none is transactional, no index is read. Raises
-        CorruptIndexError for a corrupt index (aborts are never guessed), RemoteStorageError, ReadRefusedError.
+        CorruptIndexError for a corrupt index (it never guesses aborts), RemoteStorageError, ReadRefusedError.
         """
         is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
         if not is_data.any():
             return ()
         found: set[AbortedTransaction] = set()
-        # Where another transaction is open, a marker may stand after the last stable offset.
+        # If another transaction is open, a marker may be after the last stable offset.
         log_end = view.end_offset(Isolation.READ_UNCOMMITTED)
         at = start_offset
         while at < log_end:
-            told, next_offset = await self._of_segment(view, at, deadline)
-            here = told.index.collect_aborted(start_offset, end_offset)
+            segment, next_offset = await self._of_segment(view, at, deadline)
+            here = segment.index.collect_aborted(start_offset, end_offset)
             found.update(each for each in here.transactions if each.last_offset < next_offset)
-            is_decided = told.undecided_from is not None and told.undecided_from >= end_offset
+            is_decided = segment.undecided_from is not None and segment.undecided_from >= end_offset
             if here.is_complete or is_decided:
                 break
             at = next_offset
         return tuple(sorted(found, key=lambda each: (each.first_offset, each.last_offset)))
 
     async def decided(self, view: PartitionView, isolation: Isolation, deadline: FetchDeadline) -> PartitionView:
-        """Return `view` with the end of what is decided by its segments, where that matters.
+        """Return `view` with the first offset that its remote segments leave undecided, if a reader needs it.
 
-        A local log whose last stable offset lies after the remote tier has decided all of that. Otherwise transactions
-        may end later, unseen: read_committed readers do not get their records. Raises RemoteStorageError,
-        ReadRefusedError.
+        Only a read_committed reader needs it, unless the local log's last stable offset is at the remote end or after
+        it. Such a reader does not get the records from there on: their transactions may end in segments that are not
+        visible. Raises RemoteStorageError, ReadRefusedError.
         """
         is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
         if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
@@ -72,19 +72,19 @@ class AbortedTransactionSearch:
         return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
 
     async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
-        """Return the first offset of the earliest transaction that is open where the remote tier ends, or that end.
+        """Return the first offset of the earliest transaction that is open at the remote end, or that end if none is.
 
-        The producers at a segment's end show it. If they are unknown, or the segment was truncated, its batches are
-        read; a transaction that was open before them counts as open to the end.
+        The producers at a segment's end show it. If they are unknown, or the segment was truncated, this reads its
+        batches; a transaction that was open before the first of them counts as open to the end.
         """
         opened = OpenTransactions({})
         unknown: list[CoveredRange] = []
         undecided_from = view.remote_end
         for covered in reversed(view.coverage.ranges):
-            told = _as_far_as_it_counts(await self._chunks.transactions(covered.segment, deadline), covered)
-            if told.undecided_from is not None:
-                if told.undecided_from <= covered.end_offset:
-                    undecided_from = told.undecided_from
+            found = _within_range(await self._chunks.transactions(covered.segment, deadline), covered)
+            if found.undecided_from is not None:
+                if found.undecided_from <= covered.end_offset:
+                    undecided_from = found.undecided_from
                 break
             unknown.append(covered)
         for covered in reversed(unknown):
@@ -92,7 +92,7 @@ class AbortedTransactionSearch:
         return min([undecided_from, *opened.first_offsets.values()])
 
     async def _follow(self, covered: CoveredRange, opened: OpenTransactions, deadline: FetchDeadline) -> None:
-        """Let the batches of `covered` open and end transactions."""
+        """Feed the batches of `covered` to `opened`, which then has the transactions open at its end."""
         indexes = await self._chunks.indexes(covered.segment, deadline)
         entry = indexes.chunk_for_offset(covered.start_offset)
         while entry is not None and entry.first_offset <= covered.end_offset:
@@ -103,19 +103,19 @@ class AbortedTransactionSearch:
     async def _of_segment(
         self, view: PartitionView, offset: int, deadline: FetchDeadline
     ) -> tuple[SegmentTransactions, int]:
-        """Return what the segment with `offset` tells, and the offset after what counts of it."""
+        """Return the transactions of the segment with `offset`, and the offset after its valid part."""
         local = view.local_segment(offset)
         if local is not None:
-            told = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
-            if told is not None:
+            found = await outcome_of(self._local_pool.submit(lambda: _read_local(local)))
+            if found is not None:
                 readable = (
                     view.end_offset(Isolation.READ_UNCOMMITTED) if view.local is None else view.local.readable_end
                 )
                 end = readable if local.end_offset is None else min(local.end_offset + 1, readable)
-                return _up_to(told, end, is_cut=local.end_offset is None or end <= local.end_offset), end
+                return _up_to(found, end, is_cut=local.end_offset is None or end <= local.end_offset), end
         covered = view.existing_remote_range(offset)
-        told = await self._chunks.transactions(covered.segment, deadline)
-        return _as_far_as_it_counts(told, covered), covered.end_offset + 1
+        found = await self._chunks.transactions(covered.segment, deadline)
+        return _within_range(found, covered), covered.end_offset + 1
 
 
 def _read_local(segment: LocalSegment) -> SegmentTransactions | None:
@@ -132,19 +132,19 @@ def _undecided_from(segment: OpenSegment, next_offset: int) -> int | None:
     try:
         producers = segment.producer_snapshot(next_offset).read()
     except CorruptIndexError:
-        return None  # later segments tell the same
+        return None  # later segments show it too
     if producers is None:
         return None
     return min(OpenTransactions.of(producers).first_offsets.values(), default=next_offset)
 
 
-def _as_far_as_it_counts(told: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:
-    return _up_to(told, covered.end_offset + 1, is_cut=covered.end_offset < covered.segment.end_offset)
+def _within_range(found: SegmentTransactions, covered: CoveredRange) -> SegmentTransactions:
+    return _up_to(found, covered.end_offset + 1, is_cut=covered.end_offset < covered.segment.end_offset)
 
 
-def _up_to(told: SegmentTransactions, end_offset: int, *, is_cut: bool) -> SegmentTransactions:
-    """Return what is true of a segment of which only what lies below `end_offset` counts, if it `is_cut` there."""
+def _up_to(found: SegmentTransactions, end_offset: int, *, is_cut: bool) -> SegmentTransactions:
+    """Return the transactions that end below `end_offset` if the segment `is_cut` there; else all."""
     if not is_cut:
-        return told
-    kept = tuple(each for each in told.index.transactions if each.last_offset < end_offset)
-    return SegmentTransactions(TransactionIndex(told.index.base_offset, kept), None)
+        return found
+    kept = tuple(each for each in found.index.transactions if each.last_offset < end_offset)
+    return SegmentTransactions(TransactionIndex(found.index.base_offset, kept), None)

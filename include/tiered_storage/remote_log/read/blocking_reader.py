@@ -31,10 +31,9 @@ Result = TypeVar("Result")
 
 
 class BlockingLogReader:
-    """The same reads as RemoteLogReader, with the same results and exceptions; thread-safe.
+    """The same reads as RemoteLogReader, with the same results and exceptions. Thread-safe.
 
-    `close` it, or use it in a `with`: its reader is closed with it. Iterators may be closed early, which cancels their
-    prefetching.
+    `close` it, or use it in a `with`; that closes its reader too. Closing an iterator early cancels its prefetching.
     """
 
     def __init__(self, reader: RemoteLogReader) -> None:
@@ -87,7 +86,7 @@ class BlockingLogReader:
         deadline_ms: int | None = None,
         epochs: FetchEpochs = NO_EPOCHS,
     ) -> Generator[Record, None, None]:
-        """Yield records one by one, without markers, and at READ_COMMITTED without those of aborted transactions."""
+        """Yield records one by one, without control records; at READ_COMMITTED also without aborted ones."""
         for fetched in self.batches(
             partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs
         ):
@@ -167,7 +166,7 @@ class BlockingLogReader:
             self._end(source)
 
     def _end(self, source: AsyncIterator[Any]) -> None:
-        """Close an iterator; a forgotten one may be collected in any thread, even that of the loop."""
+        """Close an iterator, in any thread: the garbage collector may close one even in that of the loop."""
         with self._lock:
             if self._is_closed:
                 return
@@ -178,7 +177,7 @@ class BlockingLogReader:
 
 
 def _closed() -> ConfigurationError:
-    return ConfigurationError("this reader of the remote log was closed: open another")
+    return ConfigurationError("this reader of the remote log is closed: open another one")
 
 
 async def _cancel_all() -> None:

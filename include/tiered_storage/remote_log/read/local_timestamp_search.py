@@ -1,7 +1,7 @@
-"""Looks for timestamps in local segments.
+"""Search local segments by timestamp.
 
-A time index only says where to begin: what lies after its last true entry is read, so that an index which is missing,
-broken or cut hides nothing.
+A time index only shows where to begin: this reads everything after its last valid entry, so that a missing, broken or
+truncated index hides no record.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ScannedBatches:
         is_inside = (table.base_offset >= first_offset) & (table.last_offset < end_offset)
         inside = table.max_timestamp[is_inside & (table.record_count > 0)]
         largest = int(inside.max()) if inside.size else NO_TIMESTAMP
-        # Of batches that the range cuts no header tells which records have it.
+        # If the range cuts a batch, its header does not show which side has its largest timestamp.
         is_cut = ~is_inside & (table.last_offset >= first_offset) & (table.base_offset < end_offset)
         within = RecordRange(first_offset, end_offset, first_timestamp=largest + 1)
         for _, found in self._decoded(is_cut & (table.max_timestamp > largest), ["timestamp"], within):
@@ -66,8 +66,8 @@ class ScannedBatches:
     def _decoded(
         self, wanted: NDArray[np.bool_], columns: list[str], within: RecordRange
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield what of each of the `wanted` batches lies `within` a range, with its row: columns, as there may be many
-        more records than bytes would let expect."""
+        """Yield each of the `wanted` batches' rows in `table`, and its records `within` the range as columns: a small
+        batch may decompress to very many records."""
         decoder = ColumnDecoder(self.source, columns, within)
         for row in np.flatnonzero(wanted).tolist():
             alone = self.table.rows(row, row + 1)
@@ -100,8 +100,8 @@ def largest(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
 
     Raises as first_at_or_after.
     """
-    # Up to an entry's offset no timestamp is larger than the entry's. So where what lies after it has one that is not
-    # smaller, that one is the largest of all; else it is looked for after an earlier entry.
+    # No timestamp up to an entry's offset is larger than the entry's. So if a later record has at least that one, the
+    # largest of the later ones is the largest of all. If not, search after an earlier entry.
     for known, offset in _entries_before(segment, end_offset):
         found = _largest_from(segment, max(offset, first_offset), first_offset, end_offset)
         if found >= known or offset <= first_offset:
@@ -110,9 +110,9 @@ def largest(segment: OpenSegment, first_offset: int, end_offset: int) -> int:
 
 
 class LargestTimestamps:
-    """Finds the largest timestamps of local segments, and keeps some for as long as the files stay as they are.
+    """Finds the largest timestamps of local segments, and caches them until the files change. Thread-safe.
 
-    Where timestamps do not rise, the time index ends long before its segment. Safe from any thread.
+    If timestamps do not rise, the time index ends long before its segment, and the search reads much.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class LargestTimestamps:
         self._kept: OrderedDict[tuple[str, int, int], tuple[Hashable, int]] = OrderedDict()
 
     def find(self, segment: OpenSegment, first_offset: int, end_offset: int) -> int:
-        """Return what `largest` does. Raises as that."""
+        """Return the result of `largest`, and raise what it raises."""
         state = segment.state()
         asked = (segment.name, first_offset, end_offset)
         with self._lock:
@@ -143,8 +143,8 @@ def _largest_from(segment: OpenSegment, begin_offset: int, first_offset: int, en
 
 
 def _batches(segment: OpenSegment, begin: int, end_offset: int) -> Iterator[ScannedBatches]:
-    """Yield the batches from `begin` (bytes) on, as far as they begin below `end_offset`; from the start of the
-    segment where no batch begins there."""
+    """Yield the batches from `begin` (bytes) on that begin below `end_offset`; if no batch begins at `begin`, from the
+    start of the segment."""
     try:
         yield from _scanned(segment, begin, end_offset)
     except CorruptRecordError as error:

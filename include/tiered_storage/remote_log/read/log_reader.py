@@ -1,7 +1,7 @@
 """RemoteLogReader: every read of a remote log, by offset and by time, with both tiers as one log.
 
-KIP-405 has this in the broker: local first, remote if that is out of range, remote reads in their own threads with a
-bounded queue, each request with its own deadline. Here it is a library: no broker is involved.
+As KIP-405 does it in the broker: local first, remote if the offset is not local, remote reads in their own threads with
+a bounded queue, and a deadline for each request. This library needs no broker.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ async def decoded(
     within: RecordRange,
     pool: ReaderPool,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Yield the records of `batches` that lie `within` a range too, without those of aborted transactions.
+    """Yield the records of `batches`, limited to those `within` a range, without those of aborted transactions.
 
-    `columns` are those of record_columns.py, None: all. Decoding is done on the threads of `pool`, one record batch at
-    a time. A record batch is one piece of memory: who keeps one of its columns keeps all.
+    `columns` are those of record_columns.py, None: all. The threads of `pool` decode one record batch at a time. A
+    record batch is one piece of memory: a reference to one of its columns keeps all of it.
     """
     async with aclosing(batches):
         async for fetched in batches:
@@ -90,7 +90,7 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 class RemoteLogReader:
     """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    Its source, metadata and storage belong to the caller and must stay open as long.
+    The source, metadata and storage belong to the caller, who closes them after the reader.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class RemoteLogReader:
         *,
         local_may_be_hidden: bool = False,
     ) -> None:
-        """Read as `settings` configure: pools, quota, cache, prefetching. `timing` replaces the clock, for tests.
+        """Take pools, quota, cache and prefetching from `settings`. `timing` replaces the clock, for tests.
 
         With `local_may_be_hidden`, a local tier that cannot be read (a broker has its directory, or it is not mounted
-        here) does not hide remote data; a read of what only it might have raises its InvalidLogDirectoryError.
+        here) does not hide remote data; a read of offsets that only it might have raises its InvalidLogDirectoryError.
         """
         self._metadata = metadata
         self._settings = settings
         self._timing = timing or ReadTiming()
         self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
-        self._look_pool = ReaderPool("looks at partitions", settings.local_log_reader_threads)
+        self._look_pool = ReaderPool("look-ups of partitions", settings.local_log_reader_threads)
         self._decode_pool = ReaderPool("decoding", settings.local_log_reader_threads)
         self._search_pool = ReaderPool("searches by time", settings.local_log_reader_threads)
         self._remote_pool = ReaderPool(
@@ -157,11 +157,11 @@ class RemoteLogReader:
     async def view(
         self, partition: TopicIdPartition, offset: int | None = None, epochs: FetchEpochs = NO_EPOCHS
     ) -> PartitionView:
-        """Return the present content of a partition, or that of the last look.
+        """Return the content of a partition, now or at the last look.
 
-        The last look is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as it took, if that
-        is more. If `offset` lies outside of it, or `epochs` contradict it, the partition is looked at again. Raises
-        ReadTimedOutError.
+        The last look is at most remote.log.reader.metadata.max.age.ms ago, or twenty times as long as the look took if
+        that is longer. If `offset` lies outside of the last view, or `epochs` contradict it, the reader looks again.
+        Raises ReadTimedOutError.
         """
         deadline = self._deadline(None)
         seen = await self._views.get(partition, deadline)
@@ -170,8 +170,8 @@ class RemoteLogReader:
                 seen.check_epochs(offset or 0, epochs)
                 return seen
         except LeaderEpochError:
-            pass  # of a later leader than known, or really not ours: another look decides
-        return await self._views.anew(partition, deadline)
+            pass  # the view may be older than the latest leader: look again before refusing
+        return await self._views.refreshed(partition, deadline)
 
     async def offsets(
         self,
@@ -179,23 +179,24 @@ class RemoteLogReader:
         spec: OffsetSpec | int,
         isolation: Isolation = READ_UNCOMMITTED,
         *,
-        of_what_is_seen: bool = False,
+        visible_only: bool = False,
     ) -> FoundOffset | None:
         """Return an offset by its name, or the first whose record has at least the timestamp `spec` (ms).
 
-        None if there is no such record below the end that `isolation` lets a reader see, or nothing tiered. Raises
-        RemoteStorageError, ReadRefusedError, CorruptLogError, ConfigurationError for a negative timestamp; and what
-        hides the local tier where that might change the answer, unless asked only `of_what_is_seen`.
+        None if there is no such record below the end that `isolation` lets a reader see; for LATEST_TIERED, if nothing
+        is remote. Raises RemoteStorageError, ReadRefusedError, CorruptLogError, and ConfigurationError for a negative
+        timestamp. Raises the error of an unreadable local tier if that tier might change the result, unless
+        `visible_only` asks for the result of the readable tiers.
         """
         deadline = self._deadline(None)
         view = await self._views.get(partition, deadline)
         try:
             found = await self._find(view, spec, isolation, deadline)
         except (FileNotFoundError, RemoteObjectNotFoundError):
-            # Trimmed or deleted since the last look; lost data are missing after another look too.
-            view = await self._views.anew(partition, deadline)
+            # Trimmed or deleted since the last look. If the data are lost, the second search fails too.
+            view = await self._views.refreshed(partition, deadline)
             found = await self._find(view, spec, isolation, deadline)
-        if not of_what_is_seen and not is_certain(view, spec, found):
+        if not visible_only and not is_certain(view, spec, found):
             view.ensure_not_hidden(view.our_log_start)
         return found
 
@@ -215,14 +216,14 @@ class RemoteLogReader:
         deadline_ms: int | None = None,
         epochs: FetchEpochs = NO_EPOCHS,
     ) -> AsyncGenerator[FetchedBatches, None]:
-        """Yield whole batches from the one with `start_offset` up to `end_offset` (exclusive), or to the end as it is
-        when this begins; each offset once.
+        """Yield whole batches, each offset once, from the one with `start_offset` up to `end_offset` (exclusive; None:
+        the end of the log when the read begins).
 
         `deadline_ms` is how long each step may wait for the remote tier, else remote.fetch.max.wait.ms. Prefetching is
         bounded by remote.log.reader.read.ahead.bytes; it ends with the iterator, so close that (aclosing) if you leave
         early. `epochs` are compared before the first batch. Raises OffsetOutOfRangeError (with the available range),
-        is), LeaderEpochError, RecordsDeletedError if the log start moved past what is being read,
-        RemoteObjectNotFoundError and RemoteObjectCorruptError for what is lost, RemoteStorageError, ReadRefusedError.
+        LeaderEpochError, RecordsDeletedError if the log start moved past the offset being read,
+        RemoteObjectNotFoundError and RemoteObjectCorruptError for lost data, RemoteStorageError, ReadRefusedError.
         """
         stream = LogStream(
             partition,
@@ -252,9 +253,9 @@ class RemoteLogReader:
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same records as Arrow record batches, with `columns` (record_columns.py; None: all).
 
-        Markers of transactions are left out, and at READ_COMMITTED the records of aborted ones. `within` narrows it
-        further, by timestamp too, and says whether markers are given. Raises as `batches`, and ConfigurationError at
-        once for an unknown column.
+        Control records are left out, and at READ_COMMITTED aborted records too. `within` limits the records further,
+        by timestamp too, and can ask for control records. Raises as `batches`, and ConfigurationError at once for an
+        unknown column.
         """
         select_columns(columns)
         batches = self.batches(
@@ -271,8 +272,8 @@ class RemoteLogReader:
             found = await deadline.outcome(looking, segment_id)
         if found is None:
             raise RemoteObjectNotFoundError(
-                f"{partition}: no remote segment {segment_id} can be read: 'tiered-storage segments' lists those there "
-                "are, and what state they are in"
+                f"{partition}: no readable remote segment has the id {segment_id}: 'tiered-storage segments' lists "
+                "all of them, with their states"
             )
         return found
 
@@ -281,7 +282,7 @@ class RemoteLogReader:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a remote segment from `start` to `end_inclusive` (None: to its end), chunk by chunk.
 
-        Every batch's checksum is right. Raises RemoteObjectNotFoundError, ValueError for a range that is not in it.
+        Every batch's checksum is verified. Raises RemoteObjectNotFoundError, and ValueError for a range outside of it.
         """
         segment = await self.segment(partition, segment_id)
         end = segment.size if end_inclusive is None else end_inclusive + 1
@@ -296,7 +297,7 @@ class RemoteLogReader:
                 yield piece
 
     async def index(self, partition: TopicIdPartition, segment_id: str, kind: IndexKind) -> bytes:
-        """Return one index of a remote segment, its checksum checked. Raises RemoteObjectNotFoundError."""
+        """Return one index of a remote segment after verifying its checksum. Raises RemoteObjectNotFoundError."""
         segment = await self.segment(partition, segment_id)
         return await self._chunks.index(segment, kind, self._deadline(None))
 
@@ -322,10 +323,10 @@ class RemoteLogReader:
         self.close()
 
     def _known(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata | None:
-        """Return a finished segment that no reader needs, as a second copy, or that was committed a moment ago.
+        """Return a finished segment that the view lacks: a second copy, or one that was committed since the last look.
 
-        Raises RecordsDeletedError for one of what was deleted, by topic or below our log start, though its objects may
-        still be there.
+        Raises RecordsDeletedError if it was deleted with its topic or lies below our log start, even if its objects
+        still exist.
         """
         state = self._metadata.partition_state(partition)
         for segment in self._metadata.list_remote_log_segments(partition):

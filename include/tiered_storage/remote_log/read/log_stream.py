@@ -1,4 +1,4 @@
-"""One range of one partition, batch by batch through both tiers: local first, remote if that is out of range."""
+"""One range of one partition, batch by batch through both tiers: local first, remote if the offset is not local."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Planned:
 class LogStream:
     """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once.
 
-    It prefetches at most `read_ahead_bytes`, besides the chunk that it waits for.
+    It prefetches at most `read_ahead_bytes` besides the chunk that it waits for.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class LogStream:
         self._end = start_offset
 
     async def fetch(self, end_offset: int | None) -> AsyncGenerator[FetchedBatches, None]:
-        """Yield the range's batches, up to `end_offset` or to what is readable when this begins.
+        """Yield the range's batches, up to `end_offset` or to the readable end when this begins.
 
         Raises OffsetOutOfRangeError, LeaderEpochError, RecordsDeletedError, RemoteStorageError, ReadRefusedError,
-        CorruptLogError; and if the local tier is hidden and might have what was asked for, once all the rest was
-        given, what hides it.
+        CorruptLogError. If the local tier cannot be read and might have offsets of the range, yields all others first
+        and then raises the error of the local tier.
         """
         view = await self._first_view(self._new_deadline())
         readable = view.end_offset(self._isolation)
@@ -101,12 +101,12 @@ class LogStream:
             self._forget_plan()
 
     async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
-        """Return the view with the offset to begin at; the cached view may be older than that offset."""
+        """Return a view that has the start offset, which may be newer than the cached view."""
         seen = await self._views.get(self._partition, deadline)
         try:
             return await self._checked(seen, deadline)
         except (OffsetOutOfRangeError, LeaderEpochError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            return await self._checked(await self._views.anew(self._partition, deadline), deadline)
+            return await self._checked(await self._views.refreshed(self._partition, deadline), deadline)
 
     async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
         view = await self._aborted.decided(seen, self._isolation, deadline)
@@ -119,18 +119,17 @@ class LogStream:
         try:
             return await self._fetch_from(view, deadline)
         except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            # Deleted, copied again, or in sight again since it was looked at; what is lost is so after another look
-            # too.
+            # Deleted, copied again, or mounted again since the last look. Lost data are still missing after another.
             self._forget_plan()
-            return await self._fetch_from(await self._views.anew(self._partition, deadline), deadline)
+            return await self._fetch_from(await self._views.refreshed(self._partition, deadline), deadline)
 
     async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         self._check_still_there(view)
         segment = view.local_segment(self._offset)
         fetched = None if segment is None else await self._from_local(view, segment)
         if fetched is None and segment is not None:
-            # Trimmed since it was looked at: then the remote tier has it, and a new look knows that.
-            view = await self._views.anew(self._partition, deadline)
+            # Trimmed since the last look: the remote tier has it, and a new view shows that.
+            view = await self._views.refreshed(self._partition, deadline)
             self._check_still_there(view)
         if fetched is None:
             fetched = await self._from_remote(view, deadline)
@@ -183,7 +182,7 @@ class LogStream:
         return fetched
 
     def _open(self, segment: LocalSegment) -> OpenSegment:
-        """Return the segment that was read last, with its index, if it is that one."""
+        """Open `segment`; if it is the one that was read last, return that again with its index."""
         if self._opened is None or self._opened[0] != segment.location:
             self._opened = segment.location, open_segment(segment.location)
         return self._opened[1]
@@ -258,7 +257,7 @@ def _cut(
 ) -> FetchedBatches:
     """Return the batches of `table` that have offsets from `offset` up to `end_offset` (exclusive).
 
-    They are complete up to the last one's end; with `is_last` up to `end_offset`, if that lies within.
+    The result covers all offsets up to the last batch's end; with `is_last`, up to `end_offset` if that is inside.
     """
     first = int(np.searchsorted(table.last_offset, offset, side="left"))
     end = int(np.searchsorted(table.base_offset, end_offset, side="left"))

@@ -1,7 +1,7 @@
-"""Offsets by their names, and by timestamp over both tiers: Kafka's ListOffsets.
+"""Find offsets by name and by timestamp, over both tiers: Kafka's ListOffsets.
 
-By timestamp the remote tier is searched first: the metadata of its segments, then the remote time index of the right
-one. Offsets that are also local are searched in the local log, so that a store that is down hides nothing local.
+A search by timestamp begins in the remote tier: with the metadata of its segments, then the remote time index of one
+segment. Offsets that are also local are searched in the local log, so that no outage of the store hides local records.
 
 Source: KIP-405 (ListOffsets); KIP-734 (max timestamp); KIP-1005 (latest tiered); released Kafka.
 """
@@ -36,7 +36,7 @@ class _Piece:
 
     @property
     def is_bound_exact(self) -> bool:
-        """Whether a record has its bound: true for local segments, and for remote ones that count completely."""
+        """Whether a record has the bound itself: true for local segments, and for remote ones that are wholly valid."""
         where = self.where
         if isinstance(where, LocalSegment):
             return True
@@ -47,7 +47,7 @@ class OffsetSearch:
     """Finds offsets in a view of a partition."""
 
     def __init__(self, chunks: RemoteChunks, pool: ReaderPool) -> None:
-        """Search on the threads of `pool`, which must not delay others: a search may read much."""
+        """Search on the threads of `pool`, which nothing else may need: a search may read much."""
         self._chunks = chunks
         self._pool = pool
         self._local_largest = local_timestamp_search.LargestTimestamps()
@@ -55,7 +55,7 @@ class OffsetSearch:
     async def find(
         self, view: PartitionView, spec: OffsetSpec | int, isolation: Isolation, deadline: FetchDeadline
     ) -> FoundOffset | None:
-        """Return the offset that `spec` names, or the first with a timestamp (ms) of at least that; None: there is
+        """Return the offset that `spec` names, or the first one whose timestamp (ms) is at least `spec`; None: there is
         none.
 
         Raises FileNotFoundError and RemoteObjectNotFoundError if the partition no longer matches `view`;
@@ -72,11 +72,11 @@ class OffsetSearch:
             last = view.coverage.end_offset
             return None if last is None else FoundOffset(last, leader_epoch=view.epoch_at(last))
         if spec == OffsetSpec.MAX_TIMESTAMP:
-            # As a broker: what is not committed yet, but later than all else, hides all else.
+            # As in a broker: if an uncommitted record has the largest timestamp, there is no result.
             found = await self._max_timestamp(view, view.end_offset(Isolation.READ_UNCOMMITTED), deadline)
             return None if found is None or found.offset >= end else found
         if spec < 0:
-            raise ConfigurationError(f"{view.partition}: {spec} is no timestamp: give ms since 1970, 0 or more")
+            raise ConfigurationError(f"{view.partition}: {spec} is not a timestamp: give ms since 1970, 0 or more")
         return await self._by_timestamp(view, spec, end, deadline)
 
     async def _by_timestamp(
@@ -89,7 +89,7 @@ class OffsetSearch:
         return None
 
     async def _max_timestamp(self, view: PartitionView, end: int, deadline: FetchDeadline) -> FoundOffset | None:
-        """Return the first record with the largest timestamp: search segments as long as they may have a larger one."""
+        """Return the first record with the largest timestamp; search only segments that may have a larger one."""
         bounds = [(await self._bound(piece, deadline), piece) for piece in await self._pieces(view, end)]
         best = NO_TIMESTAMP
         for bound, piece in sorted(bounds, key=lambda each: -each[0]):
@@ -105,7 +105,7 @@ class OffsetSearch:
         return None
 
     async def _pieces(self, view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
-        # Of 100,000 segments that takes a while, in which an event loop has other things to do.
+        # On a thread: with 100,000 segments this would block the event loop for a while.
         return await outcome_of(self._pool.submit(lambda: _pieces(view, end, timestamp)))
 
     async def _bound(self, piece: _Piece, deadline: FetchDeadline) -> int:
@@ -169,18 +169,18 @@ class OffsetSearch:
 
 
 def is_certain(view: PartitionView, spec: OffsetSpec | int, found: FoundOffset | None) -> bool:
-    """Return whether `found` answers `spec` whatever is in a local tier that `view` could not read."""
+    """Return whether `found` is right for `spec` whatever is in a local tier that `view` could not read."""
     if spec == OffsetSpec.EARLIEST:
-        return view.is_log_start_told or bool(view.coverage.ranges)
+        return view.is_log_start_known or bool(view.coverage.ranges)
     if spec == OffsetSpec.LATEST_TIERED:
         return True
     return spec >= 0 and found is not None
 
 
 def _pieces(view: PartitionView, end: int, timestamp: int = NO_TIMESTAMP) -> list[_Piece]:
-    """Return what holds the offsets up to `end` (exclusive), each once: what is local locally, all else remotely.
+    """Return the segments that hold the offsets up to `end` (exclusive), each offset once: a local one if it exists.
 
-    Of remote segments only those that have a record of at least `timestamp`. Raises RemoteObjectNotFoundError if
+    Leaves out remote segments whose records are all earlier than `timestamp`. Raises RemoteObjectNotFoundError if
     offsets are missing.
     """
     pieces = []

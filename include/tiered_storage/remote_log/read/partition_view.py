@@ -1,4 +1,4 @@
-"""The content of a partition at one moment: its offsets, in which tier, written by which leader."""
+"""The content of a partition at one moment: which offsets are in which tier, and which leader wrote them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class PartitionView:
     our_log_start: int
     lineage: tuple[EpochEntry, ...]
     undecided_from: int | None = None
-    """The start of the first transaction without a visible end; None: there is none, or it was not searched."""
-    is_log_start_told: bool = False
-    """Whether our log start was ever decided: offsets missing above it were lost, and are never skipped."""
+    """The start of the first transaction without a visible end; None: there is none, or nobody searched for it."""
+    is_log_start_known: bool = False
+    """Whether our log start was ever set: then offsets missing after it were lost, and are never skipped."""
     hidden: InvalidLogDirectoryError | None = None
     """Why the local tier could not be read, although there may be one; None: it could, or there is none."""
     _remote_ends: array[int] = field(init=False, repr=False, compare=False)
@@ -57,7 +57,7 @@ class PartitionView:
     @property
     def log_start_offset(self) -> int:
         """The first readable offset, in either tier, unless it was lost."""
-        if self.is_log_start_told:
+        if self.is_log_start_known:
             return self.our_log_start
         starts = [covered.start_offset for covered in self.coverage.ranges[:1]]
         if self.local is not None:
@@ -66,18 +66,18 @@ class PartitionView:
 
     @property
     def remote_end(self) -> int:
-        """The offset after the last one that is remote; 0 if nothing is."""
+        """The offset after the last remote one; 0 if nothing is remote."""
         return 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
 
     @property
     def local_start(self) -> int:
-        """The first offset that is local; the log's end if nothing is."""
+        """The first local offset; the log's end if nothing is local."""
         if self.local is None:
             return self.end_offset(Isolation.READ_UNCOMMITTED)
         return max(self.our_log_start, self.local.log_start_offset)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Return the offset after the last one that a reader is given; whatever is remote is stable."""
+        """Return the offset after the last one that a reader may see; all remote offsets are stable."""
         local_end = 0
         committed = isolation is Isolation.READ_COMMITTED
         if self.local is not None:
@@ -88,10 +88,10 @@ class PartitionView:
         return max(self.log_start_offset, end)
 
     def check_range(self, offset: int) -> None:
-        """Raise OffsetOutOfRangeError if `offset` lies outside; the end itself is inside.
+        """Raise OffsetOutOfRangeError if `offset` is outside of the log; its end is in range.
 
-        So are uncommitted offsets, for every reader, as with a broker: there is only nothing to return. Raises the
-        error of an unreadable local tier if that might have the offset.
+        As in a broker, uncommitted offsets are in range for every reader; a read_committed one gets no records there.
+        Raises the error of an unreadable local tier if that might have the offset.
         """
         start, end = self.log_start_offset, self.end_offset(Isolation.READ_UNCOMMITTED)
         if not start <= offset <= end:
@@ -119,7 +119,7 @@ class PartitionView:
     def ensure_not_hidden(self, offset: int) -> None:
         """Raise the error of an unreadable local tier if that might have `offset`."""
         if self.hidden is not None and offset >= self.our_log_start:
-            # It is raised again and again, and must not keep the frames of earlier readers alive.
+            # The same error is raised many times, and must not keep the frames of earlier readers alive.
             raise self.hidden.with_traceback(None) from None
 
     def local_segment(self, offset: int) -> LocalSegment | None:
@@ -131,7 +131,7 @@ class PartitionView:
         return local.segments[at - 1] if at else None
 
     def remote_range(self, offset: int) -> CoveredRange | None:
-        """Return the remote segment that has `offset`, as far as it counts."""
+        """Return the valid range of the remote segment that has `offset`; None if none has it."""
         at = bisect_left(self._remote_ends, offset)
         if at == len(self._remote_ends):
             return None
@@ -139,7 +139,7 @@ class PartitionView:
         return found if found.start_offset <= offset else None
 
     def existing_remote_range(self, offset: int) -> CoveredRange:
-        """Return the same. Raises RemoteObjectNotFoundError if there is none: an offset is never skipped.
+        """Return as `remote_range`. Raises RemoteObjectNotFoundError instead of None: a reader never skips an offset.
 
         Raises the error of an unreadable local tier if that might have the offset.
         """
@@ -148,7 +148,7 @@ class PartitionView:
             self.ensure_not_hidden(offset)
             raise RemoteObjectNotFoundError(
                 f"{self.partition}: no finished remote segment on the lineage holds offset {offset}, and it is not "
-                "local; 'tiered-storage audit' and 'tiered-storage plan' tell of gaps"
+                "local; 'tiered-storage audit' and 'tiered-storage plan' report gaps"
             )
         return found
 
@@ -186,25 +186,25 @@ def look_at(
     state = metadata.partition_state(partition)
     observed = local.leader_epochs if local else ()
     if local is not None:
-        local = _up_to_what_a_later_leader_cut(local, state.lineage)
+        local = _without_truncated_end(local, state.lineage)
     segments = list(metadata.list_remote_log_segments(partition))
     log_start = state.log_start_offset or 0
     lineage = whole_lineage(segments, merged(state.lineage, observed))
     if state.delete_state is not None:
-        # Of a partition that a person deleted nothing remote is left to read, though its objects go one by one.
+        # Readers see nothing remote of a deleted partition, even while some of its objects still exist.
         ends = [segment.end_offset + 1 for segment in segments]
-        gone = log_start if local is not None else max([log_start, *ends])
-        is_told = local is None
-        return PartitionView(partition, local, NO_REMOTE, gone, lineage, is_log_start_told=is_told, hidden=hidden)
+        start = log_start if local is not None else max([log_start, *ends])
+        is_known = local is None
+        return PartitionView(partition, local, NO_REMOTE, start, lineage, is_log_start_known=is_known, hidden=hidden)
     coverage = Coverage.of(segments, lineage) if segments else NO_REMOTE
-    is_told = state.log_start_offset is not None
-    return PartitionView(partition, local, coverage, log_start, lineage, is_log_start_told=is_told, hidden=hidden)
+    is_known = state.log_start_offset is not None
+    return PartitionView(partition, local, coverage, log_start, lineage, is_log_start_known=is_known, hidden=hidden)
 
 
-def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:
-    """Return an outdated replica's log without what a leader unknown to it truncated.
+def _without_truncated_end(log: PartitionLog, known: tuple[EpochEntry, ...]) -> PartitionLog:
+    """Return an outdated replica's log without the end that a later leader, unknown to it, truncated.
 
-    It no longer shows which earlier transactions were decided: nothing of it is stable on its own.
+    Without that end it does not show which earlier transactions were decided, so nothing in it counts as stable.
     """
     agreed = agreed_end(known, log.leader_epochs, log.readable_end)
     if agreed >= log.readable_end:
@@ -215,16 +215,16 @@ def _up_to_what_a_later_leader_cut(log: PartitionLog, known: tuple[EpochEntry, .
 
 MOST_SEGMENTS = 200_000
 """The most segments to keep over all partitions, about 1 KB each; the last used partition is always kept."""
-AGE_A_COST = 20
-"""How many times as old as it took to look a view may be: looking takes at most a twentieth of the time."""
+AGE_PER_LOOK = 20
+"""A view stays fresh for this many times as long as the look took, so looking takes at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     view: PartitionView
     fresh_until: float
-    rested_from: float
-    """When (seconds) as much time will have passed since the look as it took."""
+    next_look_at: float
+    """The earliest time (seconds) of the next look: as long after this one as this one took."""
 
     @property
     def segments(self) -> int:
@@ -243,7 +243,7 @@ class PartitionViews:
         timing: ReadTiming,
         most_segments: int = MOST_SEGMENTS,
     ) -> None:
-        """Call `look` on the threads of `pool` for views older than `max_age_ms`."""
+        """Call `look` on the threads of `pool` to replace views older than `max_age_ms`."""
         self._look = look
         self._pool = pool
         self._max_age = max_age_ms / 1000
@@ -263,15 +263,15 @@ class PartitionViews:
             return seen.view
 
     async def get(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
-        """Return a fresh view. Raises what looking raises, and ReadTimedOutError."""
+        """Return a fresh view. Raises what `look` raises, and ReadTimedOutError."""
         known = self.fresh(partition)
         return await deadline.outcome(self._begin(partition), str(partition)) if known is None else known
 
-    async def anew(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
+    async def refreshed(self, partition: TopicIdPartition, deadline: FetchDeadline) -> PartitionView:
         """Return the view of a look that begins after this call. Raises as `get`.
 
-        Between two looks at least as much time passes as the first one took, however many callers there are: looking at
-        one partition never takes more than half of a thread.
+        Two looks are at least as far apart as the first one took, however many callers there are: looking at one
+        partition never takes more than half of a thread's time.
         """
         with self._lock:
             under_way, before = self._looking.get(partition), self._seen.get(partition)
@@ -280,7 +280,7 @@ class PartitionViews:
             earlier = await deadline.outcome(under_way, str(partition))
         seen = self._last_seen(partition)
         if seen is not None and seen.view is earlier:
-            await deadline.pass_until(seen.rested_from, str(partition))
+            await deadline.pass_until(seen.next_look_at, str(partition))
             seen = self._last_seen(partition)
         if seen is not None and seen.view is not earlier:
             return seen.view
@@ -309,7 +309,7 @@ class PartitionViews:
             raise
         now = self._timing.now()
         cost = now - begun
-        seen = _Seen(view, now + max(self._max_age, AGE_A_COST * cost), now + cost)
+        seen = _Seen(view, now + max(self._max_age, AGE_PER_LOOK * cost), now + cost)
         with self._lock:
             self._looking.pop(partition, None)
             self._seen[partition] = seen

@@ -26,11 +26,11 @@ class OffsetSpec(IntEnum):
     """Named offsets, with the numbers of Kafka's ListOffsets."""
 
     EARLIEST = -2
-    """The first offset that can be read, in either tier."""
+    """The first readable offset, in either tier."""
     LATEST = -1
-    """The offset after the last one that can be read at the isolation level; its epoch is that of the last leader."""
+    """The offset after the last readable one at the isolation level; its epoch is that of the last leader."""
     MAX_TIMESTAMP = -3
-    """The first record that has the largest timestamp; none while that is not committed and readers see only those."""
+    """The first record with the largest timestamp; no result if a read_committed reader cannot see that record yet."""
     EARLIEST_LOCAL = -4
     """The first offset that is local; KIP-405's drafts call it next-local and number it -3."""
     LATEST_TIERED = -5
@@ -48,8 +48,8 @@ class Tier(StrEnum):
 class FetchEpochs:
     """The leader epochs that a Fetch gives with its offset (KIP-320); None: not given.
 
-    `current_leader` is the epoch of the leader that the reader takes for the present one, `last_fetched` that of the
-    last record before the offset.
+    `current_leader` is the epoch of the leader that the reader considers current, `last_fetched` that of the last
+    record before the offset.
     """
 
     current_leader: int | None = None
@@ -61,7 +61,7 @@ NO_EPOCHS = FetchEpochs()
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An offset, the timestamp (ms) of the record it was found by or -1, and its leader's epoch, -1: not known."""
+    """An offset, the timestamp (ms) of the record found there (-1: none), and its leader's epoch (-1: unknown)."""
 
     offset: int
     timestamp: int = NO_TIMESTAMP
@@ -70,12 +70,12 @@ class FoundOffset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedBatches:
-    """Whole batches as Kafka wrote them, their checksums right; `table` has their headers.
+    """Whole batches as Kafka wrote them, their checksums verified; `table` has their headers.
 
     The valid offsets are `start_offset` (inclusive) to `end_offset` (exclusive), where the next read begins: the first
-    batch may begin below, the last one end above. `aborted` are the transactions whose records a read_committed
-    consumer skips; empty at the other level. `source_position` (bytes) is the start of the first batch in `source`, a
-    file or an object; positions in `table` count from there too.
+    batch may begin before them, and the last one end after them. `aborted` are the transactions whose records a
+    read_committed consumer skips; empty at the other level. `source_position` (bytes) is the start of the first batch
+    in `source`, a file or an object; positions in `table` count from the same origin.
     """
 
     content: bytes

@@ -8,7 +8,7 @@
     timestampType   int32                        0 create time, 1 log append time
     headers         list<struct<key: string, value: binary>>   as sent
 
-A timestamp that 64-bit microseconds cannot hold becomes the nearest possible one: in the year 294246, or as far before
+A timestamp that 64-bit microseconds cannot hold becomes the nearest one they can: in the year 294246, or as long before
 1970.
 
 Source: Structured Streaming + Kafka Integration Guide of Apache Spark.
@@ -59,7 +59,7 @@ class TableColumns:
         wrong = [name for name in names if name not in SCHEMA.names or names.count(name) > 1]
         if wrong or not names:
             raise ConfigurationError(
-                f"columns [{', '.join(names)}]: take one or more of {', '.join(SCHEMA.names)}, each once"
+                f"columns [{', '.join(names)}]: name one or more of {', '.join(SCHEMA.names)}, each once"
             )
         self.schema = pa.schema([SCHEMA.field(name) for name in names])
 

@@ -1,9 +1,9 @@
-"""Replace the earlier files of an interval by those of an attempt: all of them, by one attempt at a time.
+"""Replace all earlier files of an interval by those of one attempt.
 
-Every step may be the last one, and may be repeated. An interval without _SUCCESS is incomplete: it is deleted first and
-written last. An attempt whose files are already there changes nothing. A lease decides who may commit; `still_ours`
-checks it before every change, and an attempt that was taken over stops there. Its remainder keeps overlapping intervals
-from being committed, and so does the marker that it has begun.
+A commit may stop after any step, and any step may be repeated. An interval without _SUCCESS is incomplete: a commit
+deletes _SUCCESS first and writes it last. An attempt whose files are already there changes nothing. A lease decides who
+may commit; `still_ours` checks it before every change, and an attempt that was taken over stops there. The files that
+it leaves prevent commits of overlapping intervals, and so does its marker _COMMITTING.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class IntervalCommit:
         return f"{self.folder.place}/{self.interval.folder}"
 
     def begin(self) -> None:
-        """Delete the remainder of earlier attempts. Raises ConfigurationError if the folder is somebody else's."""
+        """Delete what earlier attempts left. Raises ConfigurationError if the folder is not this table's."""
         self.folder.claim()
         self.folder.ensure_no_overlap(self.interval)
         self._remove_left()
@@ -85,7 +85,7 @@ class IntervalCommit:
         self._put(MANIFEST, encoded(manifest, ExportManifest))
         if not self._has_files(manifest):
             # A check and the change after it are two steps: an attempt that was taken over may stand between them.
-            raise RemoteStorageError(f"{self.place} has other files than this export wrote: try again")
+            raise RemoteStorageError(f"{self.place} has other files than those this export wrote: try again")
         self._put(SUCCESS, b"")
         self._remove_left()
         return True
@@ -137,7 +137,7 @@ class IntervalCommit:
         self.still_ours()
         kept = self.folder.client.delete_many([self._path(name) for name in names])
         for error in kept.values():
-            raise RemoteStorageError(f"what an earlier export left cannot be removed: {error}") from error
+            raise RemoteStorageError(f"{self.place}: files of an earlier export cannot be deleted: {error}") from error
 
 
 def attempt_folder(folder: TableFolder, interval: Interval, attempt: int) -> str:

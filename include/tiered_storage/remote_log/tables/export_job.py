@@ -1,11 +1,11 @@
-"""The export of an interval of a topic as a job in groups: jobs/groups.py says what is where in the work area.
+"""The export of an interval of a topic as a job in groups; jobs/groups.py has its files in the work area.
 
-A task is a block of offsets of one partition, a result an ExportOutcome. The limits of a block depend only on the
-offsets, so its files are the same whatever segments hold them. Workers read the store and write files under a temporary
-name; the submitter of the job commits them (commit.py).
+A task is a block of offsets of one partition, and a result is an ExportOutcome. The limits of a block depend only on
+the offsets, so its files are the same whatever segments hold them. Workers read the store and write files under
+temporary names; the submitter of the job commits them (commit.py).
 
-Description, tasks and results name their attempt. If two exports were written to one folder, the other one's are
-refused: records of one table must never get into another.
+Description, tasks and results name their attempt. If two exports were written to one folder, each refuses the files of
+the other: records of one table must never get into another.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from tiered_storage.remote_log.tables.query import RowFilter
 from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
 
 BLOCK_OFFSETS = 1_000_000
-"""How many offsets of a partition one task reads; another number makes other files."""
+"""How many offsets of a partition one task reads; with another number the files differ."""
 
 MOST_BROKEN = 10_000
-"""How many batches of a block may be dead letters; with more of them it is not exported."""
+"""How many batches of a block may be dead letters; a block with more is not exported."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -51,7 +51,7 @@ _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 class ExportTask:
     """The copied offsets of one partition from `block` on, at most BLOCK_OFFSETS of them.
 
-    `attempt` is that of the job, once it is in one.
+    `attempt` is that of its job; empty before the job is written.
     """
 
     partition: int
@@ -62,7 +62,7 @@ class ExportTask:
 
     @property
     def size(self) -> int:
-        """The bytes of segments to read, about."""
+        """Approximately how many bytes of segments it reads."""
         return sum(each.size for each in self.ranges)
 
 
@@ -81,7 +81,7 @@ class ExportOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ExportJobDescription(JobDescription):
-    """What every worker needs: the target, which rows, and the codec."""
+    """What every worker needs: the target, the row filter, and the codec."""
 
     export_url: str
     export_folder: str
@@ -90,13 +90,13 @@ class ExportJobDescription(JobDescription):
 
     @property
     def attempt(self) -> str:
-        """Where the attempt's files go, which no other attempt has."""
+        """Where the attempt's files go; no other attempt writes there."""
         return f"{self.export_url}/{self.export_folder}"
 
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """One try of an export: the `attempt` whose files go there."""
+    """One attempt at an export; `attempt` is where its files go."""
 
     files: JobFolder
     groups: int
@@ -131,9 +131,9 @@ class ExportJob:
         description: ExportJobDescription,
         on_moved: OnMoved = untold,
     ) -> int:
-        """Export the blocks of one group; return how many succeeded. `on_moved` is called as the progress is.
+        """Export the blocks of one group; return how many succeeded. `on_moved` gets bytes and blocks as they are done.
 
-        Raises ConfigurationError if `description`, or the group, is of another attempt.
+        Raises ConfigurationError if `description` or the group belongs to another attempt.
         """
         self._ensure_own(description)
         tasks = self._tasks(number)
@@ -159,7 +159,7 @@ class ExportJob:
         return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
 
     def outcomes(self) -> Iterator[ExportOutcome]:
-        """Yield the outcome of every block; one without a result of this attempt ended with its worker.
+        """Yield the outcome of every block; a block without a result of this attempt counts as failed.
 
         Raises ConfigurationError if another export was written to the folder.
         """
@@ -182,18 +182,18 @@ class ExportJob:
     def _ensure_own(self, found: ExportTask | ExportJobDescription) -> None:
         if found.attempt != self.attempt:
             raise ConfigurationError(
-                f"{self.files.work.url}/{self.files.folder} has the export to {found.attempt}, and not that to "
-                f"{self.attempt}: two exports were laid out in one folder, which each needs one of their own"
+                f"{self.files.work.url}/{self.files.folder} has the export to {found.attempt} instead of that to "
+                f"{self.attempt}: two exports were written to one folder; give each a folder of its own"
             )
 
 
 def export_tasks(ranges: Iterable[TableRange], block_offsets: int = BLOCK_OFFSETS) -> Iterator[ExportTask]:
-    """Yield a task for each block of offsets that `ranges`, by partition and offset, have some of.
+    """Yield a task for each block with offsets of `ranges`, which are in order of partition and offset.
 
-    Raises ConfigurationError for blocks of no offsets.
+    Raises ConfigurationError if `block_offsets` is less than 1.
     """
     if block_offsets < 1:
-        raise ConfigurationError(f"blocks of {block_offsets} offsets: take 1 or more")
+        raise ConfigurationError(f"blocks of {block_offsets} offsets: give 1 or more")
     parts = (
         (each.segment.topic_id_partition.partition, block, part)
         for each in ranges
@@ -219,9 +219,9 @@ def _exported(
     def take(found: BrokenBytes) -> None:
         if len(broken) == MOST_BROKEN:
             raise RemoteObjectCorruptError(
-                f"{found.object}: so far {MOST_BROKEN} batches of the block could not be decoded, which is more than a "
-                "few letters: 'tiered-storage audit --deep' tells what is wrong, 'tiered-storage repair --deep' copies "
-                "it anew where the local log still has it"
+                f"{found.object}: more than {MOST_BROKEN} batches of the block could not be decoded, too many for dead "
+                "letters: 'tiered-storage audit --deep' shows what is wrong, and 'tiered-storage repair --deep' copies "
+                "it again if the local log still has it"
             )
         broken.append(found)
 

@@ -36,10 +36,10 @@ from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unk
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery, ensure_some_rows
 
 USUAL_DISORDER_MS = 3_600_000
-"""How much earlier than the first one of its batch, in ms, a record may be and still be exported."""
+"""How much earlier (ms) than the first record of its batch a record may be and still be exported."""
 
 WAIT_SECONDS = 120.0
-"""How long a commit waits for that of another interval of the same table; the next try resumes."""
+"""How long a commit waits for that of another interval of the same table; then it fails, and a retry continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """The result of an export. Nothing is committed if there are `failures`; `changed` is whether any file is new.
+    """The result of an export. Nothing is committed if there are `failures`; `changed` is whether any file changed.
 
-    With `kept` nothing was exported: it names records that an earlier export has and the remote log no longer has.
+    If `kept` is set, nothing was exported: it names records that the earlier export has and the remote log has lost.
     """
 
     place: str
@@ -106,7 +106,7 @@ class BegunExport:
 
     @property
     def kept(self) -> str | None:
-        """Why the interval stays as an earlier export left it, without tasks; None: it is exported."""
+        """Why the interval stays as an earlier export left it; None: it is exported."""
         return None if self.earlier is None else why_kept(self.earlier, self.plan)
 
     @property
@@ -128,7 +128,7 @@ class BegunExport:
         )
 
     def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:
-        """Commit the files of all blocks; with a failure among `outcomes` nothing changes.
+        """Commit the files of all blocks; if `outcomes` has a failure, change nothing.
 
         Raises LeaseLostError if another attempt took over, and what the store raises.
         """
@@ -160,16 +160,16 @@ class BegunExport:
             allow_gaps=self.request.allow_gaps,
         )
         manifest = replace(manifest, missing=missing_among(manifest, self.plan))
-        with self._alone_in_the_table() as alone:
-            changed = replace(self.commitment, still_ours=alone).commit(manifest, self.plan, broken)
+        with self._table_lease() as still_ours:
+            changed = replace(self.commitment, still_ours=still_ours).commit(manifest, self.plan, broken)
         rows, size = sum(file.rows for file in exported), sum(file.size for file in exported)
         return ExportReport(place, changed, len(exported), rows, size, len(broken), self.not_reached)
 
     @contextmanager
-    def _alone_in_the_table(self) -> Iterator[Callable[[], None]]:
-        """Keep others from committing an interval of the same table, which may overlap; wait for them first.
+    def _table_lease(self) -> Iterator[Callable[[], None]]:
+        """Hold the lease on the whole table, so that no other attempt commits an overlapping interval meanwhile.
 
-        Yields a check of both leases. Raises LeaseHeldError if the other does not end.
+        Waits for it. Yields a check of both leases. Raises LeaseHeldError after WAIT_SECONDS.
         """
         leases, duration = self.context.leases, self.context.settings.lease_duration_ms
         name = _lease_name(self.commitment.folder, self.commitment.folder.place)
@@ -199,7 +199,7 @@ class RemoteLogTables:
     def late_intervals(self, request: ExportRequest, plan: TablePlan) -> LateIntervals:
         """Return which other intervals of the table of `request` may lack records; `plan` is that of `request`.
 
-        Nothing is changed. Empty if the place is not this table's yet. Raises what the store raises.
+        Changes nothing. Returns none if nothing was exported there yet. Raises what the store raises.
         """
         with closing(open_object_client(request.url, self.context.options)) as client:
             folder = TableFolder(client, _table_of(request, plan))
@@ -212,8 +212,8 @@ class RemoteLogTables:
     def export(self, request: ExportRequest, owner: str) -> Iterator[BegunExport]:
         """Begin an export for a `with`, under a lease of `owner` on the interval's folder.
 
-        A further attempt of the same owner takes over. Raises ConfigurationError if the topic, its partitions or the
-        folder are not what was meant, RemoteObjectNotFoundError for offsets that are missing, LeaseHeldError.
+        A later attempt of the same owner takes over. Raises ConfigurationError for an unknown topic or partition or a
+        folder of another table, RemoteObjectNotFoundError for missing offsets, LeaseHeldError.
         """
         plan = self._planned(request)
         leases, duration = self.context.leases, self.context.settings.lease_duration_ms
@@ -245,7 +245,8 @@ class RemoteLogTables:
         plan = self.plan(request.table_query)
         if unknown := unknown_partitions(plan):
             raise ConfigurationError(
-                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}"
+                f"{request.query.topic}: nothing was ever copied of its partitions {', '.join(map(str, unknown))}; "
+                "'tiered-storage topics list' shows what is known"
             )
         if not request.allow_gaps:
             plan.ensure_no_gaps()
@@ -259,13 +260,13 @@ def _table_of(request: ExportRequest, plan: TablePlan) -> ExportedTable:
 def _ensure_whole(commitment: IntervalCommit, earlier: ExportManifest, kept: str | None) -> None:
     if not commitment.is_whole(earlier):
         raise RemoteObjectCorruptError(
-            f"{commitment.place} is not whole, and cannot be made so: {kept}. Keep what is good of it elsewhere and "
-            "remove the folder: the next export makes it anew from what there is"
+            f"{commitment.place} is incomplete, and an export cannot complete it: {kept}. Copy its intact files "
+            "elsewhere, then remove the folder: the next export writes it from the records that are left"
         )
 
 
 def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: int) -> Lease:
-    """Take a lease, waiting for it for a while."""
+    """Take a lease; wait for it at most WAIT_SECONDS. Raises LeaseHeldError."""
     end = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -277,6 +278,6 @@ def _acquired(leases: Leases, name: TopicIdPartition, owner: str, duration_ms: i
 
 
 def _lease_name(folder: TableFolder, place: str) -> TopicIdPartition:
-    """Return a substitute partition for a place, since leases are of partitions."""
+    """Return a made-up partition that stands for `place`, because leases are on partitions."""
     digest = hashlib.sha256(place.encode()).hexdigest()[:22]
     return TopicIdPartition(folder.table.cluster_id, f"export-{digest}", 0, f"the export to {place}")

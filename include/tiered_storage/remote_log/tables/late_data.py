@@ -1,8 +1,9 @@
 """Find intervals of a table with records that were copied only after the export.
 
 A run at the end of a day lacks the records of segments that are still open. The manifest names the partitions that were
-not copied past the interval's end (`not_reached`), and all that had been copied by then (`partitions`). An interval is
-due for another export if one of the former is now copied past its end, or if a new partition has records before it.
+not copied past the interval's end (`not_reached`), and all partitions that had been copied at all (`partitions`). An
+interval is exported again if a partition of `not_reached` is now copied past the interval's end, or if a partition that
+is not in `partitions` has records before that end.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class LateIntervals:
 def find_late(
     folder: TableFolder, plan: TablePlan, request: ExportRequest, begin: Callable[[TopicIdPartition], int | None]
 ) -> LateIntervals:
-    """Return the intervals below `folder`, except that of `request`, that may lack records that `plan` has.
+    """Return the intervals below `folder`, except that of `request`, that may lack records of `plan`.
 
     Reads every manifest. `begin` returns the first timestamp (ms) of a partition. Raises what the store raises.
     """
@@ -101,7 +102,7 @@ class _Judge:
             return IncompleteInterval(interval, reason)
         if is_due or self._reaches(manifest, again):
             return again
-        return IncompleteInterval(interval, "what is copied does not go past its end yet")
+        return IncompleteInterval(interval, "no records past its end are copied yet")
 
     def _has_new_partitions(self, manifest: ExportManifest) -> bool:
         """Return whether partitions that were first copied after the export have records before the interval's end."""

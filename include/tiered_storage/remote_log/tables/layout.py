@@ -1,4 +1,4 @@
-"""The layout of an exported table, and whose it is.
+"""The layout of an exported table, and which topic it belongs to.
 
 Below the export's URL, in a folder named as the topic:
 
@@ -7,12 +7,12 @@ Below the export's URL, in a folder named as the topic:
         {partition}-{block}-{part}.parquet   in order of offsets; `block` is where its block of offsets begins
         _dead_letters.jsonl          BrokenBytes lines: what could not be decoded; only if there is any
         _manifest.json               ExportManifest: which files belong to it
-        _SUCCESS                     empty; while it exists, the files are those of the manifest. Only the manifest
-                                     shows whether more of the interval may come (not_reached)
+        _SUCCESS                     empty; while it exists, the files match the manifest. Only the manifest shows
+                                     whether later copies may add records (not_reached)
         _temporary/{number}/         uncommitted files of an attempt
             _COMMITTING              empty; exists from before its first file is renamed, until the last one is
 
-Parquet readers take such folders for a column `interval`, and ignore names that begin with an underscore.
+Parquet readers read such folder names as a column `interval`, and ignore names that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Interval:
         """Refuse an empty interval early."""
         if self.begin >= self.end:
             raise ConfigurationError(
-                f"the interval from {_shown(self.begin)} to before {_shown(self.end)} holds nothing: name a later end"
+                f"the interval from {_shown(self.begin)} to {_shown(self.end)} (exclusive) is empty: give a later end"
             )
 
     @property
@@ -115,12 +115,12 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """The content of an interval's folder; times are ms. It depends on what is copied and on the request, not on when
-    or how often it was exported.
+    """The content of an interval's folder; times are ms. It depends only on the copied records and the request, not on
+    when or how often they were exported.
 
-    `partitions` are the requested ones of which something was copied; `not_reached` are those whose copied part ended
-    within the interval: more may come (late_data.py). `allow_gaps` is whether offsets might be missing, `missing` those
-    that were, among the offsets of a file (overwrite_guard.py).
+    `partitions` are the requested partitions of which something was copied. `not_reached` are those whose copied part
+    ended within the interval: later copies may add records (late_data.py). If the request had `allow_gaps`, `missing`
+    are the missing offsets among those of the files (overwrite_guard.py).
     """
 
     format_version: int
@@ -155,24 +155,24 @@ class TableFolder:
         return f"{self.client.root}/{self.name}"
 
     def claim(self) -> None:
-        """Make sure that it is this table's; claim an empty folder.
+        """Make sure that the folder belongs to this table; claim an empty folder.
 
-        Raises ConfigurationError if it belongs to another table, or to somebody else.
+        Raises ConfigurationError if it belongs to another table, or has files that are no table.
         """
         found = self._read_table()
         if found is None:
             stranger = next(iter(self.client.list(self.name)), None)
             if stranger is not None and stranger.name != f"{self.name}/{TABLE}":
                 raise ConfigurationError(
-                    f"{self.place} is no table of ours and not empty: it has {stranger.name} and no {TABLE}; name "
+                    f"{self.place} is neither an exported table nor empty: it has {stranger.name} but no {TABLE}; name "
                     "another place (export.url)"
                 )
             self.client.create(f"{self.name}/{TABLE}", encoded(self.table, ExportedTable))
             found = self._read_table()
         if found != self.table:
             raise ConfigurationError(
-                f"{self.place} belongs to another table: {_owner(found)}, and not to {_owner(self.table)}; name "
-                "another place (export.url), or move that table away"
+                f"{self.place} belongs to {_owner(found)}, not to {_owner(self.table)}; name another place "
+                "(export.url), or move that table away"
             )
 
     def ensure_no_overlap(self, interval: Interval) -> None:
@@ -181,20 +181,20 @@ class TableFolder:
         That includes one whose commit stopped halfway, with files that readers find, or will find.
         """
         for other, name in self.contents():
-            if other == interval or not other.overlaps(interval) or not _tells_of_records(name):
+            if other == interval or not other.overlaps(interval) or not _shows_records(name):
                 continue
             if SUCCESS not in self.names(other):
                 raise ConfigurationError(
-                    f"{self.place} has {other.folder}, which overlaps {interval.folder}, and was not finished: export "
-                    "it again, or remove that folder where no run is at it any more; a reader would find records twice"
+                    f"{self.place} has {other.folder}, an unfinished export that overlaps {interval.folder}: a reader "
+                    "would find records twice; export that interval again, or remove its folder if no run writes to it"
                 )
             raise ConfigurationError(
-                f"{self.place} has {other.folder} already, which overlaps {interval.folder}: a reader would find "
+                f"{self.place} already has {other.folder}, which overlaps {interval.folder}: a reader would find "
                 "records twice; export the same intervals as before, or to another place (export.url)"
             )
 
     def is_ours(self) -> bool:
-        """Return whether it is this table's already. Raises RemoteObjectCorruptError and LaterVersionError."""
+        """Return whether this table has claimed it. Raises RemoteObjectCorruptError and LaterVersionError."""
         return self._read_table() == self.table
 
     def contents(self) -> Iterator[tuple[Interval, str]]:
@@ -232,8 +232,8 @@ def is_file_name(name: str) -> bool:
     return _FILE.fullmatch(name) is not None
 
 
-def _tells_of_records(name: str) -> bool:
-    """Return whether an interval with such a folder has records, or may get some from the commit under way."""
+def _shows_records(name: str) -> bool:
+    """Return whether an interval's folder with the file `name` has records, or a commit under way may add some."""
     return name == MANIFEST or is_file_name(name) or (name.startswith(f"{TEMPORARY}/") and name.endswith(COMMITTING))
 
 
@@ -253,9 +253,9 @@ def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Docu
         found: Any = TypeAdapter(kind).validate_json(raw)
     except ValidationError as error:
         [first, *_] = error.errors(include_url=False, include_context=False, include_input=False)
-        where = ".".join(map(str, first["loc"])) or "all of it"
+        where = ".".join(map(str, first["loc"])) or "the whole document"
         reason = f"{where}: {first['msg']}"
-        raise RemoteObjectCorruptError(f"{source}: is not what an export writes there: {reason}") from None
+        raise RemoteObjectCorruptError(f"{source} is invalid, and no export wrote it like this: {reason}") from None
     if found.format_version > FORMAT_VERSION:
         raise LaterVersionError(source, found.format_version, FORMAT_VERSION)
     return found  # type: ignore[no-any-return]
@@ -271,7 +271,7 @@ def _shown(time: int) -> str:
     try:
         moment = _EPOCH + timedelta(milliseconds=time)
     except OverflowError as error:
-        raise ConfigurationError(f"{time} ms since 1970 is no time of any calendar") from error
+        raise ConfigurationError(f"{time} ms since 1970 is outside the calendar (years 1 to 9999)") from error
     fraction = f".{time % 1000:03d}" if time % 1000 else ""
     return f"{moment.replace(microsecond=0, tzinfo=None).isoformat().replace(':', '-')}{fraction}Z"
 

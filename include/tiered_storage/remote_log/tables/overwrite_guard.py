@@ -1,4 +1,4 @@
-"""Refuses an export that would replace an earlier export's records by fewer: the remote log expires, tables stay."""
+"""Refuse an export that would replace an earlier export's records by fewer: the remote log expires, tables do not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def why_kept(earlier: ExportManifest, plan: TablePlan) -> str | None:
     if not expired:
         return None
     shown = ", ".join(f"partition {partition} below offset {starts[partition]}" for partition in expired)
-    return f"it has records that the remote log has no more: {shown}"
+    return f"it has records that the remote log no longer has: {shown}"
 
 
 def ensure_no_fewer(
@@ -33,21 +33,21 @@ def ensure_no_fewer(
     letters: Sequence[BrokenBytes],
     place: str,
 ) -> None:
-    """Raise ConfigurationError if `later` would lose records of `earlier`, whatever it gained.
+    """Raise ConfigurationError if `later` may lack records of `earlier`, even if it also has new ones.
 
     `plan` and `broken` have what the later export could not read, `letters` what the earlier one could not decode.
     """
-    lost = chain(_fewer_rows(earlier, later), _unreadable_since(earlier, plan, broken, letters))
+    lost = chain(_partitions_with_fewer_rows(earlier, later), _unreadable_since(earlier, plan, broken, letters))
     if shown := list(islice(lost, NAMED_AT_MOST)):
         raise ConfigurationError(
-            f"{place} may have records that this export did not find, and nothing was changed: {'; '.join(shown)}. "
-            "Export all partitions, with at least the earlier disorder within a batch; run 'tiered-storage repair "
-            "--deep' for what the remote log lacks; or remove the folder, to export only what is left"
+            f"{place} may have records that this export did not find: {'; '.join(shown)}. Nothing was changed. Export "
+            "all partitions, and allow at least as much disorder within a batch as before; run 'tiered-storage repair "
+            "--deep' if the remote log lacks records; or remove the folder, to export only what is left"
         )
 
 
 def missing_among(manifest: ExportManifest, plan: TablePlan) -> tuple[MissingOffsets, ...]:
-    """Return the missing offsets that may have held records, or ends of transactions, of the manifest's files."""
+    """Return the missing offsets that may have held records of the files, or the ends of their transactions."""
     found = (each for each in _lacking(plan) if any(each.overlaps(file) for file in manifest.files))
     return tuple(MissingOffsets(*each) for each in sorted({(each.partition, *each.cause) for each in found}))
 
@@ -67,11 +67,11 @@ class _Unreadable:
         return file.partition == self.partition and file.first_offset <= self.last and self.first <= file.last_offset
 
 
-def _fewer_rows(earlier: ExportManifest, later: ExportManifest) -> Iterator[str]:
-    """Yield the partitions that have fewer rows now.
+def _partitions_with_fewer_rows(earlier: ExportManifest, later: ExportManifest) -> Iterator[str]:
+    """Yield a message for each partition that has fewer rows now.
 
-    Yields none if the later export leaves out aborted records on request and the earlier one has them: no manifest has
-    their number.
+    Rows cannot be compared if only the later export is of committed records alone: no manifest has the number of
+    aborted records. Then yields nothing.
     """
     if later.committed_only and not earlier.committed_only:
         return

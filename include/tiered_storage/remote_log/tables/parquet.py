@@ -1,8 +1,8 @@
-"""Write rows to Parquet files whose bytes depend only on the rows, not on the segments or chunks they came in.
+"""Write rows to Parquet files whose bytes depend only on the rows, not on the segments or chunks they came from.
 
-A row group ends with the row that makes it ROW_GROUP_BYTES large, or with row ROW_GROUP_ROWS; a file with the row group
-that makes it FILE_BYTES large. Rows are weighed before they are packed. Memory is that of two row groups, or of one
-record, if that is larger.
+A row group ends with the row that makes it ROW_GROUP_BYTES large, or with row ROW_GROUP_ROWS; a file ends with the row
+group that makes it FILE_BYTES large. Sizes are those before compression. Memory holds two row groups, or one record if
+that is larger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RISING = ["offset", "timestamp"]
 
 @dataclass(frozen=True, slots=True)
 class ParquetSizes:
-    """Where row groups and files end, in bytes of keys, values and headers, and in rows."""
+    """The sizes at which row groups and files end: bytes of keys, values and headers, and rows."""
 
     row_group_bytes: int = ROW_GROUP_BYTES
     row_group_rows: int = ROW_GROUP_ROWS
@@ -59,7 +59,7 @@ class LocalFile:
 def check_codec(codec: str) -> str:
     """Return `codec`. Raises ConfigurationError if it is not in CODECS."""
     if codec not in CODECS:
-        raise ConfigurationError(f"codec {codec!r}: take one of {', '.join(CODECS)}")
+        raise ConfigurationError(f"codec {codec!r} is unknown: choose one of {', '.join(CODECS)}")
     return codec
 
 
@@ -71,7 +71,7 @@ def write_files(
 ) -> Iterator[LocalFile]:
     """Write `batches`, which have all columns of a table, to the files that `new_path` names by their parts' numbers.
 
-    Each is yielded when it is whole; no rows make no file. Raises ConfigurationError for an unknown codec.
+    Yields each file when it is complete; without rows there is no file. Raises ConfigurationError for an unknown codec.
     """
     part = 0
     file: _OpenFile | None = None
@@ -120,7 +120,7 @@ class _OpenFile:
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Iterator[tuple[pa.Table, int]]:
-    """Yield row groups, and what they weigh (bytes)."""
+    """Yield row groups and their weights (bytes)."""
     gathered: list[pa.RecordBatch] = []
     rows = weight = 0
     for whole in batches:
@@ -140,7 +140,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch], sizes: ParquetSizes) -> Itera
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
-    """Return one table in one piece: pages end where pieces do."""
+    """Return one table in one piece, since Parquet's pages end where pieces do."""
     return pa.Table.from_batches(batches, SCHEMA).combine_chunks()
 
 

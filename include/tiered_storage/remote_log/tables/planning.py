@@ -1,10 +1,10 @@
-"""Plan which ranges of which remote segments a query reads, each offset in only one of them.
+"""Plan which ranges of which remote segments a query reads, each offset in only one range.
 
 Offsets come from the metadata alone. The store is read only for these, if the query needs them:
 
     times       a segment is left out by its largest timestamp, in the metadata; if the query limits how far records may
-                be out of order, also by the smallest one in its manifest. If the last segments of a partition have
-                timestamps later than their copies, manifests also show how far the partition reaches
+                be out of order, also by its smallest timestamp, in its manifest. If the last segments of a partition
+                have timestamps later than their copies, manifests also show how far the partition reaches
     committed   transaction indexes and producer snapshots show aborted and undecided transactions: from the first
                 undecided record on nothing is returned
 """
@@ -33,14 +33,14 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 
 SPLIT_BYTES = 64 << 20
-"""The approximate size of a split in bytes of segments: every task of a worker has a cost."""
+"""The approximate size of a split in bytes of segments; smaller splits cost more tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
     """The offsets `start_offset` to `end_offset` (both inclusive) of one remote segment.
 
-    `aborted` are the aborted transactions with records in it, where only committed records are asked for.
+    `aborted` are the aborted transactions with records in it; empty unless the query is for committed records alone.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -50,7 +50,7 @@ class TableRange:
 
     @property
     def size(self) -> int:
-        """The share of the segment's bytes that the range has, rounded up."""
+        """The range's share of the segment's bytes, rounded up."""
         whole = self.segment.end_offset - self.segment.start_offset + 1
         return -(-self.segment.size * (self.end_offset - self.start_offset + 1) // whole)
 
@@ -72,17 +72,17 @@ class TableSplit:
 
     @property
     def size(self) -> int:
-        """The bytes of segments that its ranges have, about."""
+        """Approximately how many bytes of segments its ranges have."""
         return sum(each.size for each in self.ranges)
 
 
 def plan_splits(ranges: Iterable[TableRange], rows: RowFilter, split_bytes: int = SPLIT_BYTES) -> Iterator[TableSplit]:
-    """Yield splits that together have each offset of `ranges` once, those of several ranges of at most `split_bytes`.
+    """Yield splits of about `split_bytes` that together have each offset of `ranges` once.
 
-    Raises ConfigurationError for a size that is none.
+    Raises ConfigurationError if `split_bytes` is less than 1.
     """
     if split_bytes < 1:
-        raise ConfigurationError(f"splits of {split_bytes} bytes: take 1 or more")
+        raise ConfigurationError(f"splits of {split_bytes} bytes: give 1 or more")
     gathered: list[TableRange] = []
     size = 0
     for part in (part for each in ranges for part in _cut(each, split_bytes)):
@@ -115,16 +115,17 @@ AHEAD_READ_AT_MOST = 4
 
 @dataclass(frozen=True, slots=True)
 class TablePartition:
-    """What a query reads of one partition: `ranges` by offset, and `gaps` (inclusive) that may have had some of it, or
-    the end of a transaction in it. `lacking` (inclusive, in order) are all missing offsets, whatever the times of the
-    query. `undecidable` are those from the start of a transaction to the end of the missing offsets that may include
-    its end: its records are left out.
+    """What a query reads of one partition: `ranges` in order of offset, and what is missing. Spans are inclusive.
+
+    `gaps` are missing offsets that may have held requested records, or the ends of their transactions. `lacking`, in
+    order, are all missing offsets, whatever the times of the query. `undecidable` spans reach from the start of a
+    transaction to the end of the missing offsets that may include its end: its records are left out.
 
     The copied part has offsets `log_start_offset` (inclusive) to `log_end_offset` (exclusive). If only committed
     records are requested, those from `decided_end_offset` on are undecided. `reached_timestamp` (ms, -1: none) is the
-    largest in the segments below that, whatever the query requests. A segment with a timestamp later than its copy,
-    from a producer whose clock is ahead, counts by the smallest one in its manifest, if the query has an end time and
-    it is one of the last few; otherwise not at all.
+    largest timestamp in the segments below that, whatever the query requests. A segment with a timestamp later than its
+    copy, from a producer whose clock is ahead, counts by the smallest timestamp in its manifest if the query has an end
+    time and the segment is one of the last few; otherwise it does not count.
     """
 
     topic_id_partition: TopicIdPartition
@@ -138,13 +139,13 @@ class TablePartition:
     undecidable: tuple[tuple[int, int], ...] = ()
 
     def has_all(self, rows: RowFilter) -> bool:
-        """Return whether readable records follow the last of `rows`; if not, later copies may bring more."""
+        """Return whether readable records follow the last of `rows`; if not, later copies may add rows."""
         return rows.over_at is not None and self.reached_timestamp >= rows.over_at
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What a query reads of each partition. It is the dry run: reading it does not access the metadata."""
+    """What a query reads of each partition. It is also the dry run; whoever reads by it needs no metadata."""
 
     query: TableQuery
     topic_id: str
@@ -159,37 +160,37 @@ class TablePlan:
 
     def ensure_no_gaps(self) -> None:
         """Raise RemoteObjectNotFoundError if offsets are missing that the query may need."""
-        told = [
+        gaps = [
             f"{each.topic_id_partition}: offsets {first} to {last}"
             for each in self.partitions
             for first, last in each.gaps
         ]
-        if told:
+        if gaps:
             raise RemoteObjectNotFoundError(
-                f"missing in the remote log: {'; '.join(told[:NAMED_AT_MOST])}: 'tiered-storage repair' copies them "
-                "again where the local log still has them; allow gaps to read what there is"
+                f"missing in the remote log: {'; '.join(gaps[:NAMED_AT_MOST])}: 'tiered-storage repair' copies them "
+                "again if the local log still has them; allow gaps to read the rest"
             )
 
 
 def plan_table(metadata: RemoteLogMetadataManager, storage: RemoteStorageManager, query: TableQuery) -> TablePlan:
     """Return what `query` reads from the store.
 
-    Raises ConfigurationError if the store has no such topic, several incarnations of it, or none that is not being
-    deleted.
+    Raises ConfigurationError if the store does not have the topic, has several incarnations of it, or if the topic is
+    being deleted.
     """
     known = _partitions_of(metadata.list_partitions(), query)
     states = {partition: metadata.partition_state(partition) for partition in known}
     there = [partition for partition in known if states[partition].delete_state is None]
-    _ensure_one_life(there, query)
-    life = there[0].topic_id
-    going = (each for each in known if each.topic_id == life and states[each].delete_state is not None)
-    notices = [Finding(str(each), "left out: its deletion was asked for") for each in going]
+    _ensure_one_incarnation(there, query)
+    topic_id = there[0].topic_id
+    deleted = (each for each in known if each.topic_id == topic_id and states[each].delete_state is not None)
+    notices = [Finding(str(each), "left out: it is being deleted") for each in deleted]
     wanted = [each for each in there if query.partitions is None or each.partition in query.partitions]
     partitions = tuple(
         _planned(partition, states[partition], list(metadata.list_remote_log_segments(partition)), storage, query)
         for partition in wanted
     )
-    return TablePlan(query, life, there[0].cluster_id, partitions, tuple(notices))
+    return TablePlan(query, topic_id, there[0].cluster_id, partitions, tuple(notices))
 
 
 def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list[TopicIdPartition]:
@@ -198,20 +199,23 @@ def _partitions_of(known: Sequence[TopicIdPartition], query: TableQuery) -> list
         key=lambda each: each.partition,
     )
     if not found:
-        life = "" if query.topic_id is None else f" with the id {query.topic_id}"
+        incarnation = "" if query.topic_id is None else f" with the id {query.topic_id}"
         raise ConfigurationError(
-            f"nothing of topic {query.topic!r}{life} was ever copied: 'tiered-storage topics list' shows what there is"
+            f"nothing of topic {query.topic!r}{incarnation} was ever copied: 'tiered-storage topics list' shows the "
+            "known topics"
         )
     return found
 
 
-def _ensure_one_life(there: Sequence[TopicIdPartition], query: TableQuery) -> None:
+def _ensure_one_incarnation(there: Sequence[TopicIdPartition], query: TableQuery) -> None:
     if not there:
-        raise ConfigurationError(f"{query.topic}: its deletion was asked for: what is left of it is on its way out")
-    lives = sorted({(each.cluster_id, each.topic_id) for each in there})
-    if len(lives) > 1:
-        told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
-        raise ConfigurationError(f"{query.topic} had several lives: say which by its topic id: {told}")
+        raise ConfigurationError(
+            f"{query.topic} is being deleted; 'tiered-storage undelete' brings it back while its objects exist"
+        )
+    incarnations = sorted({(each.cluster_id, each.topic_id) for each in there})
+    if len(incarnations) > 1:
+        shown = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in incarnations)
+        raise ConfigurationError(f"{query.topic} had several incarnations: choose one by its topic id: {shown}")
 
 
 def _planned(
@@ -257,9 +261,10 @@ def _planned(
 
 
 def _reached(decided: Sequence[RestoredSegment], storage: RemoteStorageManager | None) -> int:
-    """Return the largest timestamp in segments that have none later than their copies.
+    """Return the largest timestamp of the segments whose timestamps are all earlier than their copies.
 
-    For later segments it is the smallest one, from the manifest in `storage`; None: nothing is read.
+    The last segments, if they have later ones, count by their smallest timestamps, from their manifests in `storage`;
+    without `storage` they do not count.
     """
     sound = [number for number, each in enumerate(decided) if not _is_ahead(each, each.metadata.max_timestamp)]
     reached = max((decided[number].metadata.max_timestamp for number in sound), default=-1)
@@ -281,7 +286,7 @@ def _is_ahead(segment: RestoredSegment, timestamp: int) -> bool:
 
 
 def _without_overlaps(coverage: Coverage, our_start: int) -> Iterator[RestoredSegment]:
-    """Yield the ranges that reach to our log start or above it, each offset in one of them only."""
+    """Yield the ranges that end at our log start or after it, each offset in only one range."""
     reached = 0
     for covered in coverage.ranges:
         start = max(covered.start_offset, reached)
@@ -314,12 +319,12 @@ class _Chosen:
 
     def may_have_had(self, gap: tuple[int, int], every: Sequence[RestoredSegment]) -> bool:
         """Return whether missing offsets may be needed: not between two segments that are too old, or two too late."""
-        behind = next((n for n, each in enumerate(every) if each.start_offset > gap[1]), None)
-        if behind is None:
+        after = next((n for n, each in enumerate(every) if each.start_offset > gap[1]), None)
+        if after is None:
             return True
-        if behind in self.too_old:
-            return behind > 0 and behind - 1 not in self.too_old and every[behind - 1].end_offset >= self.begin
-        return not (behind - 1 in self.too_late and behind in self.too_late)
+        if after in self.too_old:
+            return after > 0 and after - 1 not in self.too_old and every[after - 1].end_offset >= self.begin
+        return not (after - 1 in self.too_late and after in self.too_late)
 
 
 def _taken(
@@ -332,9 +337,9 @@ def _taken(
         return () if transactions is None else (*transactions.aborted_in(number), *lost)
 
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        for number, told in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
+        for number, transactions_here in zip(chosen.numbers, pool.map(aborted, chosen.numbers), strict=True):
             each = every[number]
-            whole = TableRange(each.metadata, each.start_offset, each.end_offset, told)
+            whole = TableRange(each.metadata, each.start_offset, each.end_offset, transactions_here)
             taken = whole.within(chosen.begin, chosen.end - 1)
             if taken is not None:
                 yield taken

@@ -14,9 +14,8 @@ from tiered_storage.errors import ConfigurationError
 class RowFilter:
     """Which rows of a range are returned: by timestamp (ms, the end exclusive), and only committed ones or all.
 
-    `disorder_ms` is how much earlier a record may be than the first one of its batch. A batch that begins that much
-    after the end, or later, is not read. None: any disorder; then every batch is read that its largest timestamp does
-    not exclude.
+    `disorder_ms` is how much earlier a record may be than the first one of its batch: a batch that begins that much
+    after the end, or later, is not read. None: any disorder; then only its largest timestamp can exclude a batch.
     """
 
     first_timestamp: int | None = None
@@ -26,7 +25,7 @@ class RowFilter:
 
     @property
     def latest_begin(self) -> int | None:
-        """The timestamp (ms) from which on a batch that begins there is left out; None: no limit."""
+        """The timestamp (ms): a batch that begins at it or later is left out; None: no limit."""
         if self.end_timestamp is None or self.disorder_ms is None:
             return None
         return self.end_timestamp + self.disorder_ms
@@ -45,7 +44,7 @@ EVERY_ROW = RowFilter()
 
 @dataclass(frozen=True, slots=True)
 class TableQuery:
-    """Rows of one topic: of one of its incarnations, of some partitions, of a range of offsets.
+    """Rows of one topic, limited to an incarnation, to partitions, to a range of offsets; None: no limit.
 
     `first_offset` is inclusive, `end_offset` exclusive. An empty range is not an error: its table is empty.
     """
@@ -68,7 +67,7 @@ class TableQuery:
 
 
 def ensure_some_rows(query: TableQuery) -> None:
-    """Raise ConfigurationError for an empty range, which a person cannot have intended."""
+    """Raise ConfigurationError for an empty range or no partition, which nobody intends."""
     rows = query.rows
     for what, first, end in (
         ("offsets", query.first_offset, query.end_offset),
@@ -76,10 +75,10 @@ def ensure_some_rows(query: TableQuery) -> None:
     ):
         if first is not None and end is not None and first >= end:
             raise ConfigurationError(
-                f"{query.topic}: the {what} go from {first} to before {end}, which is nothing: name a later end"
+                f"{query.topic}: the {what} from {first} to {end} (exclusive) are an empty range: give a later end"
             )
     if query.partitions == frozenset():
-        raise ConfigurationError(f"{query.topic}: no partition is named: name some, or leave it out to mean all")
+        raise ConfigurationError(f"{query.topic}: the list of partitions is empty: name some, or omit it to mean all")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -99,7 +98,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`column` `operator` `value`: an int, a text, an aware datetime, or for `IN` a tuple of those."""
+    """`column` `operator` `value`: an int, a string, an aware datetime, or for `IN` a tuple of those."""
 
     column: str
     operator: Operator
@@ -109,7 +108,7 @@ class Comparison:
 def narrowed(query: TableQuery, comparison: Comparison) -> TableQuery | None:
     """Return `query` narrowed by the comparison; None if the caller must apply it.
 
-    A contradiction makes an empty query.
+    A contradiction gives an empty query.
     """
     values = comparison.value if comparison.operator is Operator.IN else (comparison.value,)
     if any(value is None for value in values):

@@ -1,9 +1,9 @@
-"""Read a split into Arrow record batches, chunk by chunk: memory is that of a few chunks, whatever the split's size.
+"""Read a split into Arrow record batches, chunk by chunk: memory holds a few chunks, whatever the split's size.
 
-The checksum of every batch in the range is verified before its header is used. What it does not cover is checked too: a
-batch's offsets against the remote log index, its leader epoch against the segment's metadata. A corrupt chunk is
-fetched once more: if it is corrupt in the store, reading ends with an error; or, if the caller handles corrupt batches,
-it gets the batch, and reading goes on after it.
+The checksum of every batch in the range is verified before its header is used. What the checksum does not cover is
+checked too: a batch's offsets against the remote log index, its leader epoch against the segment's metadata. A corrupt
+chunk is fetched once more. If it is corrupt in the store, reading ends with an error; if the caller handles corrupt
+batches, it gets the batch instead, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ from tiered_storage.remote_log.tables.planning import TableRange, TableSplit
 from tiered_storage.remote_log.tables.query import RowFilter
 
 CHUNKS_AHEAD = 2
-"""How many chunks of a few MiB are fetched, or wait, besides the one being decoded."""
+"""How many chunks of a few MiB are prefetched while one is decoded."""
 
 _NONE = -1
 
 
 def chunks_of(wanted: TableRange, rows: RowFilter, storage: RemoteStorageManager) -> Iterator[RemoteLogIndexEntry]:
-    """Yield the entries of the chunks that may have `rows` of `wanted`, by the segment's remote log index.
+    """Yield the entries of the chunks that may have `rows` of `wanted`, from the segment's remote log index.
 
-    Raises CorruptIndexError for an index that is corrupt or has no chunk for an offset of the range, and what the store
-    raises.
+    Raises CorruptIndexError if the index is corrupt or its chunks do not cover the segment, and what the store raises.
     """
     segment = wanted.segment
     source = f"{segment.segment_id}: remoteLogIndex"
@@ -77,7 +76,7 @@ def _may_have(entry: RemoteLogIndexEntry, rows: RowFilter) -> bool:
 def fetched(
     entries: Iterator[RemoteLogIndexEntry], wanted: TableRange, storage: RemoteStorageManager
 ) -> Iterator[tuple[RemoteLogIndexEntry, bytes]]:
-    """Yield each chunk with its bytes; CHUNKS_AHEAD of them are fetched meanwhile. Raises as `fetch_chunk`."""
+    """Yield each chunk with its bytes; prefetch CHUNKS_AHEAD more. Raises as `fetch_chunk`."""
     waiting: deque[tuple[RemoteLogIndexEntry, Future[bytes]]] = deque()
     pool = ThreadPoolExecutor(1, thread_name_prefix="table-chunks")
     try:
@@ -96,14 +95,14 @@ def fetched(
 def fetch_chunk(entry: RemoteLogIndexEntry, wanted: TableRange, storage: RemoteStorageManager) -> bytes:
     """Return the bytes of one chunk.
 
-    Raises what the store raises, and RemoteObjectCorruptError for a chunk that came short.
+    Raises what the store raises, and RemoteObjectCorruptError if bytes are missing.
     """
     first, last = entry.position, entry.position + entry.length - 1
     try:
         return _ranged(entry, wanted, storage, (first, last))
     except RemoteObjectCorruptError:
-        # Of a whole segment only the total checksum is known to be wrong: in two parts it arrives, and its batches
-        # tell which of them it is. An object that is too short fails again.
+        # A chunk can be a whole segment, which the store compares with its checksum. In two parts it is not compared:
+        # the bytes arrive, and the batches' checksums show which batch is corrupt. A truncated object fails again.
         middle = (first + last) // 2
         return _ranged(entry, wanted, storage, (first, middle), (middle + 1, last))
 
@@ -115,16 +114,17 @@ def _ranged(
     content = b"".join(pieces)
     if len(content) != entry.length:
         raise RemoteObjectCorruptError(
-            f"{entry.object_name}: {len(content)} bytes came from byte {entry.position} on, of {entry.length}"
+            f"{entry.object_name}: the store returned {len(content)} of {entry.length} bytes from byte "
+            f"{entry.position} on"
         )
     return content
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenBytes:
-    """Bytes `position` to `position + size` of a remote segment's `object` that are not valid records, and why.
+    """Bytes `position` to `position + size` (exclusive) of a remote segment's `object` that are not valid records.
 
-    Their records have some of the offsets `first_offset` to `last_offset` (inclusive) of the partition.
+    The records there had offsets from `first_offset` to `last_offset` (inclusive). `reason` is why they are invalid.
     """
 
     partition: int
@@ -164,7 +164,7 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield `rows` of one range in order of their offsets; raises as `read_split`.
 
-    `on_broken` gets corrupt batches, and reading goes on after them. `on_moved` gets the bytes read.
+    If `on_broken` is given, it gets corrupt batches, and reading continues after them. `on_moved` gets the bytes read.
     """
     of = wanted.segment.topic_id_partition
     reader = _RangeReader(wanted, rows, storage, columns, on_broken)
@@ -216,10 +216,10 @@ class _RangeReader:
             alone = table.rows(row, row + 1)
             self._decoder = None
             try:
-                # A batch that is corrupt at its end gives none of its records.
+                # All of a batch or nothing: it may be corrupt only at its end.
                 found = list(self._rows_inside(chunk, data, alone))
             except CorruptRecordError as broken:
-                self._tell(chunk, broken, int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
+                self._report(chunk, broken, int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
                 continue
             yield from found
         self._decoder = None
@@ -227,7 +227,7 @@ class _RangeReader:
     def _rows_inside(self, chunk: RemoteLogIndexEntry, data: memoryview, table: BatchTable) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of the batches in `table`, after checking each one's checksum and leader epoch.
 
-        Only then a header may exclude its batch.
+        No header may exclude its batch before it is checked.
         """
         check_checksums(as_array(data), chunk.position, table.position, table.size, source=chunk.object_name)
         self._check_epochs(chunk, table)
@@ -243,7 +243,7 @@ class _RangeReader:
                 with_control=False,
             )
             self._decoder = ColumnDecoder(chunk.object_name, self._columns, within, _CHECKED_ALREADY)
-        # From its first batch on: the decoder takes the table's first row for the beginning.
+        # The decoder expects the bytes to begin with the first batch of the table.
         yield from self._decoder.decode(data[int(table.position[0]) - chunk.position :], table)
 
     def _sound(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
@@ -255,7 +255,7 @@ class _RangeReader:
             sound = max(0, error.position - chunk.position)
             table = self._scan(chunk, data[:sound]) if sound else BatchTable.allocate(0)
             next_offset = int(table.last_offset[-1]) + 1 if len(table) else chunk.first_offset
-            self._tell(chunk, error, chunk.length - sound, next_offset, max(chunk.last_offset, next_offset))
+            self._report(chunk, error, chunk.length - sound, next_offset, max(chunk.last_offset, next_offset))
         return table
 
     def _scan(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
@@ -273,8 +273,8 @@ class _RangeReader:
             raise CorruptRecordError(
                 chunk.object_name,
                 chunk.position,
-                f"the batches of the chunk have not offsets {chunk.first_offset} to {chunk.last_offset}, as their "
-                "index says",
+                f"the batches of the chunk do not have offsets {chunk.first_offset} to {chunk.last_offset}, as the "
+                "remote log index has them",
             )
 
     def _check_epochs(self, chunk: RemoteLogIndexEntry, table: BatchTable) -> None:
@@ -292,8 +292,8 @@ class _RangeReader:
         if self._rows.first_timestamp is not None:
             taken &= table.max_timestamp >= self._rows.first_timestamp
         if self._rows.latest_begin is not None:
-            # With log append time all records have the largest one; the first one's is the producer's, which no reader
-            # sees. With a delete horizon the header lacks the first record's.
+            # With log append time every record has the largest timestamp; the base timestamp is the producer's, which
+            # readers never see. A batch with a delete horizon has that in place of its base timestamp.
             begins = np.where(table.attributes & APPEND_TIME_BIT != 0, table.max_timestamp, table.base_timestamp)
             begins_late = begins >= self._rows.latest_begin
             taken &= ~(begins_late & (table.attributes & DELETE_HORIZON_BIT == 0))
@@ -301,7 +301,7 @@ class _RangeReader:
             taken &= ~self._aborted.holds(table)
         return np.flatnonzero(taken)
 
-    def _tell(
+    def _report(
         self, chunk: RemoteLogIndexEntry, error: CorruptRecordError, size: int, first_offset: int, last_offset: int
     ) -> None:
         if self._on_broken is None:
@@ -325,7 +325,7 @@ class _Aborted:
             self._by_producer[producer_id] = firsts, np.maximum.accumulate(lasts)
 
     def holds(self, table: BatchTable) -> NDArray[np.bool_]:
-        """Return which batches of `table` belong to one of them."""
+        """Return for each batch of `table` whether it belongs to an aborted transaction."""
         held = np.zeros(len(table), np.bool_)
         transactional = table.attributes & TRANSACTIONAL_BIT != 0
         for producer_id in np.unique(table.producer_id[transactional]).tolist():

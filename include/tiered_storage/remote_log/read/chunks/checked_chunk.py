@@ -1,4 +1,4 @@
-"""A chunk of a remote segment with every byte checked: by its batches' checksums, its index, its leader epochs."""
+"""A chunk of a remote segment, checked against its batches' checksums, the remote log index and the leader epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TABLE_ROW_BYTES = 72
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckedChunk:
-    """A chunk's bytes and the headers of its batches, which were checked; its own place in `segment` is `entry`."""
+    """A chunk's bytes and the headers of its batches, after the check; `entry` is its position in `segment`."""
 
     segment: RemoteLogSegmentMetadata
     entry: RemoteLogIndexEntry
@@ -31,10 +31,10 @@ class CheckedChunk:
 
 
 def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, content: bytes) -> CheckedChunk:
-    """Return the chunk of `segment` of which `content` are the bytes.
+    """Check `content`, the bytes of the chunk `entry` of `segment`, and return the chunk.
 
-    Raises RemoteObjectCorruptError unless every checksum is right, and offsets and leader epochs, which no checksum
-    covers, are those of the index and of the segment.
+    Raises RemoteObjectCorruptError if a checksum is wrong, or if offsets or leader epochs, which no checksum covers,
+    differ from those of the index and of the segment.
     """
     scanner = SegmentScanner(entry.object_name, segment.start_offset, start_position=entry.position)
     try:
@@ -43,14 +43,14 @@ def read_chunk(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry, co
         raise
     except CorruptLogError as error:
         raise RemoteObjectCorruptError(
-            f"{error}: its bytes are not those that were sent; 'tiered-storage repair --deep' copies it anew where the "
-            "local log still has it"
+            f"{error}: its bytes differ from those that were sent; 'tiered-storage repair --deep' copies it again if "
+            "the local log still has it"
         ) from error
     is_whole = consumed == len(content) == entry.length and bool(len(table))
     if not is_whole or int(table.base_offset[0]) != entry.first_offset or scanner.next_offset != entry.last_offset + 1:
         raise RemoteObjectCorruptError(
             f"{entry.object_name}: the batches from byte {entry.position} on do not hold offsets {entry.first_offset} "
-            f"to {entry.last_offset}, as their index says"
+            f"to {entry.last_offset}, as the remote log index has them"
         )
     wrong = wrong_epoch(table, segment.leader_epochs)
     if wrong is not None:

@@ -1,7 +1,7 @@
-"""A bounded cache of data from the remote tier: memory, then disk; concurrent readers share one fetch.
+"""A bounded cache of remote data, in memory and then on disk; concurrent readers share one fetch.
 
-A reader that stops waiting frees its place in the queue if nobody else waits; a fetch that has begun completes and is
-cached.
+If a reader stops waiting and no other one waits, a fetch that has not begun leaves the queue; one that has begun
+completes and is cached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Overflow(Protocol[Kept]):
         ...
 
     def take(self, key: Hashable) -> Kept | None:
-        """Return it, verified to be what was kept; else None."""
+        """Return it if it is unchanged; else None."""
         ...
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class SharedFetch(Generic[Kept]):
 
 
 class ChunkCache(Generic[Kept]):
-    """Caches the last used things, of up to `memory_bytes` together; `size_of` returns the size of one.
+    """Caches the most recently used values, up to `memory_bytes` in all; `size_of` returns the size of one.
 
     Thread-safe.
     """
@@ -78,7 +78,7 @@ class ChunkCache(Generic[Kept]):
             return kept
 
     def join(self, key: Hashable, fetch: Callable[[], Kept]) -> SharedFetch[Kept]:
-        """Call `fetch` on a thread, unless that is under way already; call `leave` afterwards.
+        """Call `fetch` on a thread, or join the call that is under way; `leave` the result afterwards.
 
         Raises ReaderBusyError if the queue is full.
         """
@@ -99,7 +99,7 @@ class ChunkCache(Generic[Kept]):
             return shared
 
     def leave(self, shared: SharedFetch[Kept]) -> None:
-        """Stop waiting; a fetch that has not begun and has no other waiter is withdrawn."""
+        """Stop waiting; withdraw a fetch that has not begun and that nobody else waits for."""
         with self._lock:
             shared.waiting -= 1
             is_unwanted = shared.waiting == 0 and not shared.future.done()

@@ -3,8 +3,8 @@
     {folder}/{process id}-{16 hex digits}/.lock     held (flock) for as long as the process uses the folder
     {folder}/{process id}-{16 hex digits}/{n}       the bytes of one chunk, as the store has them
 
-The expected content of each file, its checksum and its chunk, is known only in memory. So an unlocked folder is
-garbage, and the next process deletes it. Nothing here is synced: lost chunks are fetched again.
+Only the process knows which chunk each file holds, and its checksum. So an unlocked folder is garbage, and the next
+process deletes it. Nothing here is synced: lost chunks are fetched again.
 """
 
 from __future__ import annotations
@@ -41,16 +41,15 @@ class _OnDisk:
 
 
 class ChunkFiles:
-    """Keeps the last used chunks, of up to `disk_bytes` together, in files. Thread-safe.
+    """Keeps the most recently used chunks, up to `disk_bytes` in all, in files. Thread-safe.
 
-    A disk that is full or broken only costs the benefit of this cache.
+    If the disk is full or broken, chunks are fetched from the store instead.
     """
 
     def __init__(self, folder: Path, disk_bytes: int) -> None:
         """Create a folder in `folder`, and delete those of dead processes there.
 
-        If the disk has no room even for that, nothing is cached. Raises ConfigurationError if this user may not write
-        there.
+        If the disk is full, nothing is cached. Raises ConfigurationError if this user may not write there.
         """
         self._room = disk_bytes
         self._lock = threading.Lock()
@@ -96,7 +95,7 @@ class ChunkFiles:
         _remove(going)
 
     def take(self, key: Hashable) -> CheckedChunk | None:
-        """Return a chunk whose bytes on disk are exactly those written; else None."""
+        """Return a chunk if its file is exactly as it was written; else None."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -131,7 +130,7 @@ class ChunkFiles:
 
 
 def _folder_of_our_own(folder: Path) -> tuple[Path, int]:
-    """Create a folder, locked before another process can take it for abandoned; return it and the lock's descriptor."""
+    """Create and lock a folder; return it and the lock's descriptor."""
     while True:
         own = folder / f"{os.getpid()}-{secrets.token_hex(8)}"
         make_private_folder(own)
@@ -139,7 +138,7 @@ def _folder_of_our_own(folder: Path) -> tuple[Path, int]:
         fcntl.flock(held, fcntl.LOCK_EX)
         if (own / LOCK).exists():
             return own, held
-        os.close(held)  # another process was here before us, and removed it
+        os.close(held)  # another process removed it before it was locked
 
 
 def _remove(paths: list[Path]) -> None:

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ReadTiming:
-    """The clock of reads: `now` (seconds, never falling), how to `sleep`, and how long to `pause` after failures.
+    """The clock of reads: `now` (seconds, monotonic), how to `sleep`, and how long to `pause` after failures.
 
     Tests replace it.
     """
@@ -51,19 +51,19 @@ class FetchDeadline:
         return max(0.0, self.at - self.timing.now())
 
     async def outcome(self, future: Future[Result], what: str) -> Result:
-        """Return the result of `future` if it comes in time; the work goes on. Raises ReadTimedOutError for `what`."""
+        """Return the result of `future`. Raises ReadTimedOutError, naming `what`, at the deadline; work continues."""
         try:
             return await outcome_of(future, self.seconds_left)
         except TimeoutError:
-            raise self._is_up(what, "try again, it is still on its way and is kept where there is room") from None
+            raise self._timed_out(what, "try again: the read continues, and its result is cached") from None
 
     async def pass_until(self, moment: float, what: str) -> None:
-        """Return at `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, naming `what`, if too late."""
+        """Wait until `moment` (seconds, by `timing.now`). Raises ReadTimedOutError, naming `what`, at the deadline."""
         left = moment - self.timing.now()
         if left > 0:
             await self.timing.sleep(min(left, self.seconds_left))
         if moment > self.at:
-            raise self._is_up(what, "it was looked at a moment ago, which takes long: try again")
+            raise self._timed_out(what, "looking at this partition is slow, and was done a moment ago: try again")
 
     async def attempt(self, try_once: Callable[[], Awaitable[Result]]) -> Result:
         """Return the result of `try_once`; retry after a retriable error, with growing pauses, until the deadline.
@@ -85,8 +85,8 @@ class FetchDeadline:
         await self.timing.sleep(min(FIRST_PAUSE_SECONDS, self.seconds_left))
         return await retrying(try_once)
 
-    def _is_up(self, what: str, then: str) -> ReadTimedOutError:
-        return ReadTimedOutError(f"{what}: {self.wait_ms} ms (remote.fetch.max.wait.ms) were up before it came: {then}")
+    def _timed_out(self, what: str, then: str) -> ReadTimedOutError:
+        return ReadTimedOutError(f"{what}: no result within {self.wait_ms} ms (remote.fetch.max.wait.ms): {then}")
 
     def _is_over(self, state: RetryCallState) -> bool:
         return self.timing.now() + state.upcoming_sleep >= self.at

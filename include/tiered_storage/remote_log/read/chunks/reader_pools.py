@@ -1,4 +1,4 @@
-"""Threads for blocking reads, a limited number at once, and a limit on their bytes per second.
+"""Threads for blocking reads, and a limit on their bytes per second.
 
 Local and remote reads have separate pools (KIP-405): a slow or failed store never delays a local read.
 """
@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 
 
 class ReaderPool:
-    """Runs submitted tasks in order on a few threads; a bounded number of tasks may wait.
+    """Runs tasks on a few threads in the order of submission; a bounded number of tasks may wait.
 
     Threads start when they are first needed. They are daemons: a process may end while one hangs in a store.
     """
 
     def __init__(self, name: str, threads: int, max_pending: int | None = None) -> None:
-        """Use at most `threads`; with `max_pending` no more tasks than that wait."""
+        """Use at most `threads` threads; let at most `max_pending` tasks wait (None: no limit)."""
         self._name = name
         self._most_threads = threads
         self._max_pending = max_pending
@@ -50,7 +50,7 @@ class ReaderPool:
             return self._threads - self._idle + min(self._idle, len(self._waiting))
 
     def has_room(self) -> bool:
-        """Return whether less than half of the waiting places are taken, which leaves room to prefetch."""
+        """Return whether the queue is less than half full, which leaves room to prefetch."""
         return self._max_pending is None or 2 * self.pending < self._max_pending
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
@@ -62,7 +62,7 @@ class ReaderPool:
             free = self._idle + self._most_threads - self._threads
             if self._max_pending is not None and len(self._waiting) >= free + self._max_pending:
                 raise ReaderBusyError(
-                    f"the queue of {self._name} is full: {self._max_pending} wait already "
+                    f"the queue of {self._name} is full: {self._max_pending} tasks are waiting "
                     "(remote.log.reader.max.pending.tasks): try again in a moment"
                 )
             self._waiting.append((future, work))
@@ -87,7 +87,7 @@ class ReaderPool:
         return True
 
     def close(self) -> None:
-        """Start no further task; waiting tasks are refused, running ones complete."""
+        """Start no further task: refuse waiting tasks, let running ones complete."""
         with self._changed:
             self._is_closed = True
             left = list(self._waiting)
@@ -115,7 +115,7 @@ class ReaderPool:
 
 
 def _closed(name: str) -> ConfigurationError:
-    return ConfigurationError(f"the reader of the remote log was closed while {name} were asked of it: open another")
+    return ConfigurationError(f"the reader of the remote log was closed before {name} could run: open another one")
 
 
 def _carry_out(future: Future[Any], work: Callable[[], Any]) -> None:
@@ -128,7 +128,7 @@ def _carry_out(future: Future[Any], work: Callable[[], Any]) -> None:
 
 
 class ByteQuota:
-    """Allows `bytes_per_second` on average, -1: no limit; at most one second's worth is saved up. Thread-safe."""
+    """Allows `bytes_per_second` on average (-1: no limit), in bursts of up to one second's worth. Thread-safe."""
 
     def __init__(self, bytes_per_second: int = UNLIMITED, now: Callable[[], float] = time.monotonic) -> None:
         """Measure by `now` (seconds)."""
@@ -139,7 +139,7 @@ class ByteQuota:
         self._counted_at = now()
 
     def spend(self, size: int) -> None:
-        """Count `size` bytes that have passed; the next caller waits for them."""
+        """Count `size` bytes that were read; later callers wait for them."""
         if self._rate <= 0:
             return
         with self._lock:
@@ -147,7 +147,7 @@ class ByteQuota:
             self._balance -= size
 
     def seconds_left(self) -> float:
-        """Return the seconds until more may pass; 0: now."""
+        """Return the seconds until more may be read; 0: now."""
         if self._rate <= 0:
             return 0.0
         with self._lock:
@@ -161,9 +161,7 @@ class ByteQuota:
 
 
 async def outcome_of(future: Future[Result], seconds: float | None = None) -> Result:
-    """Return what `future` brings. Raises TimeoutError after `seconds`; the work goes on, and so it does when the one
-    who waits is cancelled.
-    """
+    """Return the result of `future`. Raises TimeoutError after `seconds`; the work continues, even if cancelled."""
     if not future.done():
         loop = asyncio.get_running_loop()
         is_done = loop.create_future()

@@ -40,7 +40,7 @@ Kept = TypeVar("Kept")
 class SegmentTransactions:
     """A segment's aborted transactions, and the first offset that is undecided at its end.
 
-    That is None if unknown, and the offset after the segment's end if no transaction was open there.
+    `undecided_from` is None if unknown, and the offset after the segment's end if no transaction was open there.
     """
 
     index: TransactionIndex
@@ -65,7 +65,7 @@ def _memory_of_indexes(indexes: RemoteIndexes) -> int:
 
 
 class RemoteChunks:
-    """Fetches from one store, on the threads of `pool`, what is not cached; within a quota."""
+    """Fetches from one store what is not cached, on the threads of `pool` and within a quota."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RemoteChunks:
         return await self._get(self._indexes, key, fetch, deadline, what)
 
     def indexes_ahead(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexes | None:
-        """Return the indexes if they are cached; else begin to fetch them, if there is room for that."""
+        """Return the indexes if they are cached; else begin to fetch them if there is room."""
         known = self._indexes.known(segment.segment_id.id)
         if known is None and self._pool.has_room():
             with suppress(ReaderBusyError):
@@ -133,7 +133,7 @@ class RemoteChunks:
         deadline: FetchDeadline,
         begun: AheadFetch | None = None,
     ) -> CheckedChunk:
-        """Return a chunk, maybe one whose prefetch has `begun`, which the caller must still `leave`.
+        """Return a chunk; if its prefetch has `begun`, wait for that, which the caller must still `leave`.
 
         Raises RemoteStorageError (also if its bytes are corrupt) and ReadRefusedError.
         """
@@ -153,7 +153,7 @@ class RemoteChunks:
         )
 
     def ahead(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> AheadFetch | None:
-        """Begin to prefetch a chunk, if there is room for that; `leave` the result."""
+        """Begin to prefetch a chunk if there is room; the caller must `leave` the result."""
         key = _key(segment, entry)
         if self._chunks.known(key) is None and (not self._pool.has_room() or self._quota.seconds_left()):
             return None
@@ -202,8 +202,8 @@ class RemoteChunks:
             seconds = self._quota.seconds_left()
             if seconds > deadline.seconds_left:
                 raise ReadQuotaExceededError(
-                    "more was read from the remote tier than remote.log.manager.fetch.max.bytes.per.second allows: "
-                    f"the next read is due in {seconds:.1f} s"
+                    "the quota of remote reads (remote.log.manager.fetch.max.bytes.per.second) is used up: try again "
+                    f"in {seconds:.1f} s"
                 )
             if seconds:
                 await deadline.timing.sleep(seconds)
@@ -243,7 +243,7 @@ class RemoteChunks:
         try:
             return self._fetch_chunk_once(segment, entry)
         except RemoteObjectCorruptError:
-            # What broke on the way is right the second time; what broke in the store is told then.
+            # Corrupt in transit: the second fetch is right. Corrupt in the store: the second fetch raises.
             return self._fetch_chunk_once(segment, entry)
 
     def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> CheckedChunk:
@@ -261,7 +261,7 @@ def _named(entry: RemoteLogIndexEntry) -> str:
 
 
 def chunk_at_byte(indexes: RemoteIndexes, position: int) -> RemoteLogIndexEntry:
-    """Return the chunk that has the byte at `position` of the segment, of a segment that has that byte."""
+    """Return the chunk with the byte at `position`, which must be in the segment."""
     row = bisect_right(range(indexes.first_offsets.size), position, key=lambda each: _entry(indexes, each).position)
     return _entry(indexes, max(0, row - 1))
 
@@ -281,9 +281,9 @@ async def segment_range(
     new_deadline: Callable[[], FetchDeadline],
     read_ahead_bytes: int,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of `segment` from `start` (inclusive) to `end` (exclusive), which are in it.
+    """Yield the bytes of `segment` from `start` (inclusive) to `end` (exclusive), which must be in it.
 
-    As many as `read_ahead_bytes` are on their way, at first only a chunk. Raises RemoteStorageError, ReadRefusedError,
+    Prefetches up to `read_ahead_bytes`, at first only one chunk. Raises RemoteStorageError, ReadRefusedError,
     CorruptIndexError.
     """
     indexes = await chunks.indexes(segment, new_deadline())
@@ -295,7 +295,11 @@ async def segment_range(
             while not ahead or (planned < end and on_the_way < window):
                 entry = chunk_at_byte(indexes, planned)
                 if not entry.position <= planned < entry.position + entry.length:
-                    raise CorruptIndexError(indexes.source, 0, f"no chunk has byte {planned} of the segment")
+                    raise CorruptIndexError(
+                        indexes.source,
+                        0,
+                        f"no chunk has byte {planned} of the segment; 'tiered-storage repair --deep' rebuilds it",
+                    )
                 shared = chunks.ahead(segment, entry)
                 if shared is None and ahead:
                     break

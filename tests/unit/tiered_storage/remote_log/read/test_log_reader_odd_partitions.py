@@ -198,7 +198,7 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
             lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST),
             lambda: reader.view(ORDERS_0),
         ):
-            with pytest.raises(ReadTimedOutError, match=r"orders-0: 20 ms .* were up"):
+            with pytest.raises(ReadTimedOutError, match="orders-0: no result within 20 ms"):
                 read()
         go_on.set()
 
@@ -265,8 +265,8 @@ def test_who_waits_while_another_thread_closes_the_reader_is_told(tmp_path: Path
         reader.close()
         waiting.join(10)
         staged.go_on()
-        assert "was closed" in str(told[0])
-        with pytest.raises(ConfigurationError, match="was closed"):
+        assert "closed" in str(told[0])
+        with pytest.raises(ConfigurationError, match="closed"):
             reader.view(ORDERS_0)
 
 

@@ -90,7 +90,7 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_anew() -> None
 
     async def ask() -> None:
         asking = [asyncio.create_task(views.get(P[0], in_time())) for _ in range(3)]
-        knowing = [asyncio.create_task(views.anew(P[0], in_time())) for _ in range(20)]
+        knowing = [asyncio.create_task(views.refreshed(P[0], in_time())) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(*asking, *knowing)
@@ -106,7 +106,7 @@ def test_who_must_know_again_and_again_keeps_no_thread_busy_and_is_told_what_the
     begun = looks.time.seconds
     for asked in range(10):
         looks.segments = asked
-        view = asyncio.run(views.anew(P[0], in_time(looks.time)))
+        view = asyncio.run(views.refreshed(P[0], in_time(looks.time)))
         assert len(view.coverage.ranges) == asked
     spent = looks.cost * len(looks.at)
     assert len(looks.at) == 10
@@ -122,7 +122,7 @@ def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> Non
         earlier = asyncio.create_task(views.get(P[0], in_time(looks.time)))
         await asyncio.sleep(0)
         looks.segments = 7
-        knowing = [asyncio.create_task(views.anew(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
+        knowing = [asyncio.create_task(views.refreshed(P[0], in_time(looks.time, 60_000))) for _ in range(20)]
         await asyncio.sleep(0)
         go_on.set()
         await earlier
@@ -132,12 +132,12 @@ def test_all_who_must_know_while_a_look_is_under_way_share_the_next_one() -> Non
     assert len(looks.at) == 2
 
 
-def test_who_has_no_time_to_wait_for_the_next_look_is_told_and_begins_none() -> None:
+def test_a_reader_without_time_for_the_next_look_gets_an_error_and_begins_none() -> None:
     looks = Looks(cost=2)
     views = looks.views()
     asyncio.run(views.get(P[0], in_time(looks.time)))
-    with pytest.raises(ReadTimedOutError, match=r"orders-0: 500 ms .* were up"):
-        asyncio.run(views.anew(P[0], in_time(looks.time, 500)))
+    with pytest.raises(ReadTimedOutError, match="orders-0: no result within 500 ms"):
+        asyncio.run(views.refreshed(P[0], in_time(looks.time, 500)))
     assert len(looks.at) == 1
 
 

@@ -61,7 +61,7 @@ def remote_log(tmp_path: Path) -> Iterator[RemoteLogManager]:
 def test_a_view_refuses_what_a_broker_refuses(
     current: int | None, last: int | None, offset: int, error: type[LeaderEpochError] | tuple[int, int] | None
 ) -> None:
-    view = PartitionView(ORDERS_0, None, Coverage(()), END, LINEAGE, is_log_start_told=True)
+    view = PartitionView(ORDERS_0, None, Coverage(()), END, LINEAGE, is_log_start_known=True)
     epochs = FetchEpochs(current, last)
     if error is None:
         view.check_epochs(offset, epochs)

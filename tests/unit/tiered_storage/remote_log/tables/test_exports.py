@@ -179,25 +179,26 @@ def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
     for codec in ("zstd", "gzip"):
         again = export(files, codec=codec)
         assert (again.changed, again.rows) == (False, 21)
-        assert again.kept == "it has records that the remote log has no more: partition 0 below offset 12"
+        assert again.kept is not None
+        assert "partition 0 below offset 12" in again.kept
         assert content(target(files)) == before
-    # Of an interval that nobody exported before, what there is.
+    # An interval that nobody exported before gets what is left.
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 0
 
 
-def test_what_is_not_whole_is_not_kept(files: RemoteLogFiles) -> None:
-    """A commit was killed on its way, and what it began from has expired since."""
+def test_an_incomplete_interval_whose_records_expired_is_refused(files: RemoteLogFiles) -> None:
+    """A commit was killed, and the records that it had exported have expired since."""
     export(files)
     with unsynced(), files.open() as remote_log:
         move_log_start(remote_log, 12, held_by(remote_log, "test"))
     success = interval_folder(files) / "_SUCCESS"
     success.unlink()
-    with pytest.raises(RemoteObjectCorruptError, match="is not whole, and cannot be made so: it has records"):
+    with pytest.raises(RemoteObjectCorruptError, match="is incomplete"):
         export(files)
     success.touch()
     file = next(interval_folder(files).glob("*.parquet"))
     file.write_bytes(file.read_bytes() + b".")
-    with pytest.raises(RemoteObjectCorruptError, match="is not whole"):
+    with pytest.raises(RemoteObjectCorruptError, match="is incomplete"):
         export(files)
 
 
@@ -303,7 +304,7 @@ def test_a_block_with_too_many_broken_batches_is_not_exported(
     report = export(files, block_offsets=100)
     [failed] = report.failures
     assert failed.failure is not None
-    assert "so far 1 batches of the block could not be decoded" in failed.failure.message
+    assert "more than 1 batches of the block could not be decoded" in failed.failure.message
     assert not failed.failure.retriable
     assert not list(interval_folder(files).glob("*.parquet"))
 
@@ -436,7 +437,7 @@ def test_files_of_a_late_attempt_are_never_told_to_be_whole(
         moved.append(to)
 
     monkeypatch.setattr(LocalDirectory, "move", then_late)
-    with pytest.raises(RemoteStorageError, match="other files than this export wrote") as raised:
+    with pytest.raises(RemoteStorageError, match="has other files") as raised:
         export(files)
     assert raised.value.retriable
     assert not (interval_folder(files) / "_SUCCESS").exists()
@@ -504,18 +505,15 @@ def two_jobs_in_one_folder(files: RemoteLogFiles, remote_log: RemoteLogManager, 
         return first.write_job(folder), second.write_job(folder).attempt
 
 
-def test_what_another_export_laid_out_in_a_jobs_folder_is_refused(files: RemoteLogFiles) -> None:
+def test_what_another_export_wrote_to_a_jobs_folder_is_refused(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         job, others = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
         with closing(open_object_client(target(files).as_uri(), remote_log.options)) as client:
             description = job.files.description(ExportJobDescription)
-            with pytest.raises(
-                ConfigurationError, match=f"runs/export/1 has the export to {others}, and not"
-            ) as raised:
+            with pytest.raises(ConfigurationError, match=f"runs/export/1 has the export to {others}") as raised:
                 job.run_group(0, remote_log.storage, client, description)
-        assert raised.value.args[0].endswith("of their own")
         assert job.attempt in str(raised.value)
-        with pytest.raises(ConfigurationError, match=f"has the export to {others}, and not"):
+        with pytest.raises(ConfigurationError, match=f"has the export to {others}"):
             list(job.outcomes())
 
 
@@ -547,24 +545,24 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"query": TableQuery("payments")}, "nothing of topic 'payments' was ever copied: 'tiered-storage topics list'"),
     ({"query": TableQuery("orders", "no-such-id")}, "with the id no-such-id"),
     ({"query": TableQuery("orders", partitions=frozenset({0, 7}))}, "nothing was ever copied of its partitions 7"),
-    ({"query": TableQuery("orders", first_offset=7, end_offset=7)}, "offsets go from 7 to before 7"),
-    ({"query": TableQuery("orders", partitions=frozenset())}, "no partition is named"),
-    ({"codec": "brotli9"}, "codec 'brotli9': take one of"),
+    ({"query": TableQuery("orders", first_offset=7, end_offset=7)}, "offsets from 7 to 7"),
+    ({"query": TableQuery("orders", partitions=frozenset())}, "list of partitions is empty"),
+    ({"codec": "brotli9"}, "codec 'brotli9'"),
     ({"block_offsets": 0}, "blocks of 0 offsets"),
     ({"url": "ftp://somewhere"}, "cannot be opened"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD_REQUESTS, ids=[message for _, message in BAD_REQUESTS])
-def test_what_cannot_be_meant_is_refused(files: RemoteLogFiles, changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_request_is_refused(files: RemoteLogFiles, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         export(files, **changes)
 
 
-def test_an_interval_that_holds_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="from 2023-11-14T22-13-20Z to before 2023-11-14T22-13-20Z holds"):
+def test_an_empty_interval_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="from 2023-11-14T22-13-20Z to 2023-11-14T22-13-20Z"):
         Interval(NOW, NOW)
-    with pytest.raises(ConfigurationError, match="no time of any calendar"):
+    with pytest.raises(ConfigurationError, match="outside the calendar"):
         _ = Interval(0, 1 << 62).folder
 
 
@@ -572,7 +570,7 @@ def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path:
     stranger = target(files) / "orders" / "payroll.csv"
     stranger.parent.mkdir(parents=True)
     stranger.write_text("theirs")
-    with pytest.raises(ConfigurationError, match="is no table of ours and not empty: it has orders/payroll"):
+    with pytest.raises(ConfigurationError, match="it has orders/payroll"):
         export(files)
     assert content(target(files)).keys() == {"orders/payroll.csv"}
     stranger.unlink()
@@ -580,7 +578,7 @@ def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path:
     table = target(files) / "orders" / "_table.json"
     table.write_text(table.read_text().replace('"topic_id": "', '"topic_id": "x'))
     before = content(target(files))
-    with pytest.raises(ConfigurationError, match="belongs to another table: topic orders with the id x"):
+    with pytest.raises(ConfigurationError, match="belongs to topic orders with the id x"):
         export(files)
     assert content(target(files)) == before
     (tmp_path / "a file").write_text("")
@@ -590,7 +588,7 @@ def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path:
 
 def test_intervals_that_overlap_are_refused(files: RemoteLogFiles) -> None:
     export(files)
-    with pytest.raises(ConfigurationError, match="already, which overlaps"):
+    with pytest.raises(ConfigurationError, match="overlaps"):
         export(files, interval=Interval(NOW, NOW + 4_000))
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 3
 
@@ -616,7 +614,7 @@ def test_beside_a_commit_that_was_killed_no_interval_is_committed_that_overlaps(
         except ConfigurationError as error:
             refused += 1
             assert FOLDER in str(error)
-            assert ("was not finished" in str(error)) != (interval_folder(files) / "_SUCCESS").exists()
+            assert ("unfinished" in str(error)) != (interval_folder(files) / "_SUCCESS").exists()
         assert_each_offset_once(files)
         if (target(files) / "orders" / overlapping.folder / "_SUCCESS").exists():
             assert not list(interval_folder(files).glob("*.parquet"))
@@ -638,7 +636,7 @@ def test_what_a_late_attempt_left_in_another_interval_keeps_off_what_overlaps(fi
     export(files)
     late.parent.mkdir()
     late.write_bytes(b"of a late attempt")
-    with pytest.raises(ConfigurationError, match="was not finished: export it again, or remove that folder"):
+    with pytest.raises(ConfigurationError, match="unfinished"):
         export(files, codec="gzip")
     late.unlink()
     assert export(files, codec="gzip").changed
@@ -653,7 +651,7 @@ def test_of_two_overlapping_intervals_at_once_one_is_refused(files: RemoteLogFil
         remote_log.tables.export(day, "day") as second,
     ):
         assert work(first).changed
-        with pytest.raises(ConfigurationError, match="already, which overlaps"):
+        with pytest.raises(ConfigurationError, match="overlaps"):
             work(second, "runs/export/2")
     assert [path.name for path in (target(files) / "orders").glob("interval=*") if list(path.glob("*.parquet"))] == [
         FOLDER
@@ -669,7 +667,7 @@ def test_a_commit_waits_for_that_of_another_interval(files: RemoteLogFiles, monk
         remote_log.tables.export(request(files), "a") as first,
         remote_log.tables.export(elsewhere, "b") as second,
     ):
-        with first._alone_in_the_table(), pytest.raises(LeaseHeldError):
+        with first._table_lease(), pytest.raises(LeaseHeldError):
             work(second)
         assert work(second, "runs/export/2").rows == 3
 

@@ -73,8 +73,8 @@ def late(files: RemoteLogFiles, own: Interval = OWN, query: TableQuery | None = 
 
 
 def waiting(*intervals: Interval) -> LateIntervals:
-    """What is found where none of them is due."""
-    reason = "what is copied does not go past its end yet"
+    """Return what is found if none of `intervals` is due."""
+    reason = "no records past its end are copied yet"
     return LateIntervals(incomplete=tuple(IncompleteInterval(each, reason) for each in intervals))
 
 
@@ -221,10 +221,10 @@ def test_an_interval_stays_as_it_is_if_its_partition_is_left_out(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("{}", "is not what an export writes there"), ('{"format_version": 9', "is not what"), (None, "version 9")],
+    [("{}", "is invalid"), ('{"format_version": 9', "is invalid"), (None, "version 9")],
     ids=["empty", "torn", "later"],
 )
-def test_a_manifest_that_cannot_be_read_is_told_and_hinders_no_other(
+def test_an_unreadable_manifest_is_reported_and_does_not_affect_other_intervals(
     files: RemoteLogFiles, content: str | None, reason: str
 ) -> None:
     broken = Interval(NOW, NOW + 10_000)

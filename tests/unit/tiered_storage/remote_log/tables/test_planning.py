@@ -294,14 +294,14 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
             planned = plan(remote_log, TableQuery("orders"))
             assert {partition for partition, _, _ in ranges(planned)} == {0}
             assert [(each.partition, each.message) for each in planned.notices] == [
-                ("orders-1", "left out: its deletion was asked for")
+                ("orders-1", "left out: it is being deleted")
             ]
-    with pytest.raises(ConfigurationError, match="orders: its deletion was asked for"):
+    with pytest.raises(ConfigurationError, match="orders is being deleted"):
         plan(remote_log, TableQuery("orders"))
 
 
-def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: RemoteLogManager) -> None:
-    earlier = replace(ORDERS_0, topic_id=topic_id("an earlier life"))
+def test_a_query_means_the_incarnation_that_is_not_deleted(remote_log: RemoteLogManager) -> None:
+    earlier = replace(ORDERS_0, topic_id=topic_id("an earlier incarnation"))
     lease = held_by(remote_log, "test", earlier)
     begun = replace(
         segments_of(remote_log)[0],
@@ -309,7 +309,7 @@ def test_of_several_lives_the_one_that_is_not_deleted_is_meant(remote_log: Remot
         state=SegmentState.COPY_SEGMENT_STARTED,
     )
     remote_log.segments.add_remote_log_segment_metadata(begun, lease)
-    with pytest.raises(ConfigurationError, match=r"orders had several .*topic id"):
+    with pytest.raises(ConfigurationError, match=r"several .*topic id"):
         plan(remote_log, TableQuery("orders"))
     assert plan(remote_log, TableQuery("orders", earlier.topic_id)).topic_id == earlier.topic_id
     marked = RemotePartitionDeleteMetadata(earlier, PartitionDeleteState.MARKED, NOW)

@@ -46,7 +46,7 @@ def test_so_many_run_at_once_and_so_many_may_wait(threads: int, pending: int) ->
 
     assert (pool.running, pool.pending) == (threads, pending)
     assert not pool.has_room()
-    with pytest.raises(ReaderBusyError, match=f"the queue of reads is full: {pending} wait already"):
+    with pytest.raises(ReaderBusyError, match=f"the queue of reads is full: {pending} "):
         pool.submit(gate.work)
     gate.open.set()
     assert [future.result(10) for future in taken] == ["done"] * len(taken)
@@ -76,9 +76,9 @@ def test_after_its_end_a_pool_takes_nothing_and_what_waited_is_refused() -> None
     assert gate.begun.acquire(timeout=10)
     pool.close()
 
-    with pytest.raises(ConfigurationError, match="was closed"):
+    with pytest.raises(ConfigurationError, match="closed"):
         waiting.result(10)
-    with pytest.raises(ConfigurationError, match="was closed"):
+    with pytest.raises(ConfigurationError, match="closed"):
         pool.submit(gate.work)
     gate.open.set()
     assert running.result(10) == "done"
