@@ -1,6 +1,6 @@
 """Audit the remote log every night: references, gaps and sizes; on request every checksum too.
 
-It changes nothing. A run fails if it finds an anomaly. Its message and its report name each anomaly.
+It changes nothing. A run fails if it finds an anomaly; its report names each one.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def copy_segments() -> None:
     committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
         results=copied.output
     )
-    # Announce what was committed even if other partitions failed; it skips itself if nothing was committed.
+    # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
         task_id="announce", results=copied.output, not_begun=NOT_BEGUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
     )  # fmt: skip

@@ -24,10 +24,13 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     params={
         "topic": forms.topic_param(),
         "topic_id": Param(
-            None, type=["null", "string"], title="Topic id", description="Which life, where it had several."
+            None,
+            type=["null", "string"],
+            title="Topic id",
+            description="The incarnation; needed if the topic had several.",
         ),
-        "dry_run": forms.dry_run_param("Only show what would go", default=True),
-        "confirmation": forms.reason_param("Confirmation", "The topic's name once more, where it is to go."),
+        "dry_run": forms.dry_run_param("Only show what would be deleted", default=True),
+        "confirmation": forms.reason_param("Confirmation", "The topic's name again, to delete it."),
         "settings": forms.settings_param(),
     },
     doc_md=__doc__,

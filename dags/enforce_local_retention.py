@@ -38,7 +38,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     params={
         **forms.common_params(),
         "max_segments": forms.max_segments_param(),
-        "dry_run": forms.dry_run_param("Only show what would go"),
+        "dry_run": forms.dry_run_param("Only show what would be deleted"),
     },
     doc_md=__doc__,
 )

@@ -44,7 +44,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 def expire_remote_segments() -> None:
     plan = PlanExpiryOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
     marked = MarkDeletedOperator(
-        task_id="mark_deleted", plan=plan.output, is_told_later=True, pool="remote_log_deleter"
+        task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool="remote_log_deleter"
     )
     DeleteSegmentsOperator(
         task_id="delete", not_marked=marked.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)

@@ -35,7 +35,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     },
     params={
         **forms.common_params(),
-        "deep": Param(False, type="boolean", title="Look for what is wrong by reading every byte back"),
+        "deep": Param(False, type="boolean", title="Deep: read every byte back"),
         "dry_run": forms.dry_run_param("Only show the plan", default=True),
     },
     doc_md=__doc__,

@@ -23,8 +23,8 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "safety"],
     default_args={**DEFAULT_ARGS, "settings": forms.SETTINGS, "pre_execute": forms.warn_of_unknown_fields},
     params={
-        "lift": Param(False, type="boolean", title="Lift: let deletions go on (admins only)"),
-        "reason": forms.reason_param("Reason", "Why, for whoever meets the stop."),
+        "lift": Param(False, type="boolean", title="Lift: allow deletions again (admins only)"),
+        "reason": forms.reason_param("Reason", "The reason, for whoever finds deletions stopped."),
         "settings": forms.settings_param(),
     },
     doc_md=__doc__,

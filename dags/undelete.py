@@ -23,7 +23,9 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     params={
         "topic": forms.topic_param(),
         "partitions": forms.partitions_param(),
-        "topic_id": Param(None, type=["null", "string"], title="Topic id", description="One life of it; empty: all."),
+        "topic_id": Param(
+            None, type=["null", "string"], title="Topic id", description="One incarnation of the topic; empty: all."
+        ),
         "dry_run": forms.dry_run_param("Only show what would come back", default=True),
         "settings": forms.settings_param(),
     },

@@ -1,6 +1,6 @@
 """Become spark-submit, and end with the task that started it: end_with_task.py PARENT_ID spark-submit ARGUMENTS...
 
-A program is not notified when its parent is killed (SIGKILL): Spark would go on, and write objects that nobody commits.
+A program is not notified when its parent is killed (SIGKILL): Spark would continue, and write objects that nobody commits.
 Linux sends a signal to a program that requested it, and the request survives exec. SIGTERM lets Spark end its workers
 and remove its temporary files.
 """
@@ -23,7 +23,7 @@ def main() -> None:
     if os.getppid() != int(parent):
         sys.exit("the task was killed before Spark began")
     try:
-        os.execvp(program, [program, *arguments])  # noqa: S606 - what Airflow's hook was asked to start
+        os.execvp(program, [program, *arguments])  # noqa: S606 - the command of Airflow's hook
     except OSError as error:
         sys.exit(f"{program}: {error.strerror}: is it on the PATH?")
 

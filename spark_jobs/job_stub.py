@@ -1,11 +1,11 @@
-"""What every job of groups does in Spark: its driver hands out the groups, its workers take the library from a zip.
+"""The part that all our Spark jobs share: the driver distributes the groups, the workers import the library from a zip.
 
     spark-submit --py-files tiered_storage-{hash}.zip,job_stub.py JOB.py --work-url URL --job PATH --store JSON
 
-Workers take the library from the zip that came with the job, whatever else is installed on their machine. They read
-their tasks from the work area, write results there, and never touch the metadata store. An argument names the store.
-The job's secrets, which log in there and sign tasks and results, are in a variable of the driver's environment. Workers
-get all of it with each group.
+Spark's workers use the library from the zip that came with the job, whatever else is installed on their machine. They
+read their tasks from the work area, write results there, and never touch the metadata store. An argument names the
+store. A variable of the driver's environment has the job's secrets, which log in to the store and sign tasks and
+results. Workers get all of these with each group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def use_library(archives: list[str]) -> None:
     """Unpack the library once on this machine, into a folder named as its archive, and import it from there.
 
-    Raises PermissionError if there is no folder for that which only this user can write to.
+    Raises PermissionError if there is no folder that only this user can write to.
     """
     [archive] = [
         Path(path) for path in archives if Path(path).name.startswith("tiered_storage-") and path.endswith(".zip")
@@ -54,8 +54,7 @@ def use_library(archives: list[str]) -> None:
 def _cache(archive: Path) -> Path:
     """Return a folder that only this user can write to: anybody else with access could run code in this process.
 
-    Somebody else may have created the machine's one first. Then it is one beside the archive, which is removed with
-    that.
+    If somebody else created the machine's folder first, it is one beside the archive, which is removed with it.
     """
     shared = Path(tempfile.gettempdir()) / f"remote-log-{os.getuid()}"
     for cache in (shared, archive.parent / "remote-log"):
@@ -79,8 +78,8 @@ def _mend(folder: Path, archive: Path) -> None:
 def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[int, int]:
     """Run every group of the job that this process's arguments name; return the number of pieces done and of groups.
 
-    `about` is the text of --help. `run_group` takes the access to the job and a group's number; it imports the library
-    when it is called, and returns how many pieces it did.
+    `about` is the text of --help. `run_group` takes the access to the job and a group's number, and returns how many
+    pieces it did. It must not import the library before it is called.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--work-url", required=True)

@@ -7,21 +7,21 @@ from airflow.sdk import Param
 from tiered_storage_airflow import forms
 
 TOPIC_VARIABLE = "remote_log_export_topic"
-"""The Airflow Variable with the topic of scheduled runs, whose form nobody fills in."""
+"""The Airflow Variable with the topic of scheduled runs: nobody fills in their form."""
 
 _TOPIC = Param(
     "",
     type="string",
     pattern=forms.TOPIC_OR_NOTHING_PATTERN,
     title="Topic",
-    description=f"One topic, by its name; empty: the Airflow Variable {TOPIC_VARIABLE}, or else nothing is done.",
+    description=f"The name of one topic; empty: the Airflow Variable {TOPIC_VARIABLE}; if that is empty too, nothing is done.",
 )
 
 _FROM = "Records from this time on: ISO 8601, or ms since 1970; empty: the run's interval."
 
 FORM = {
     "topic": _TOPIC,
-    "topic_id": forms.word_param("topic_id", "Which life of the topic, where it had several."),
+    "topic_id": forms.word_param("topic_id", "The incarnation of the topic; needed if it had several."),
     "partitions": forms.partitions_param(),
     "from_time": forms.word_param("from_time", _FROM, forms.TIME_PATTERN),
     "to_time": forms.word_param("to_time", "Records before this time.", forms.TIME_PATTERN),
@@ -32,19 +32,19 @@ FORM = {
         type="integer",
         minimum=0,
         maximum=forms.LARGEST_NUMBER // 60_000,
-        title="Most disorder within a batch, in minutes",
-        description="A record that is earlier by more than this than the first one of its batch may be left out.",
+        title="Maximum disorder within a batch, in minutes",
+        description="The export may leave out a record that is earlier than the first one of its batch by more than this.",
     ),
-    "allow_gaps": Param(False, type="boolean", title="Export though offsets are missing between"),
+    "allow_gaps": Param(False, type="boolean", title="Export even if offsets are missing"),
     "late_intervals": Param(
         10,
         type="integer",
         minimum=0,
         maximum=forms.LARGEST_NUMBER,
-        title="At most so many late intervals",
+        title="Maximum number of late intervals",
         description=(
-            "Intervals exported before, of which more has been copied since, are exported again too, the latest first; "
-            "0: none. Backfills export none."
+            "The run exports earlier intervals again if more of their records are copied now, the latest first; 0: "
+            "none. Backfills export none."
         ),
     ),
     "dry_run": forms.dry_run_param("Only show the plan"),

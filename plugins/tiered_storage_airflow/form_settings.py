@@ -1,7 +1,7 @@
-"""Which settings a form may set for one run, and which only those who run the machine.
+"""The settings that a form may set for one run; only an administrator sets the others.
 
-Whoever may trigger a DAG may be nobody who may delete: a form sets limits, sizes and waiting times. What says where
-data lives, what is copied or goes, and how safe that is holds for all runs.
+A user who may trigger a DAG may have no right to delete. So a form sets only limits, sizes and waiting times. Settings
+of places, of what is copied or deleted, and of safety are the same for all runs.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ BY_A_FORM = frozenset(
         "remote.log.index.chunk.bytes",
     }
 )
-"""All that a form may set; a setting that is new is none of it until somebody puts it here."""
+"""All settings that a form may set; a new setting is not among them until somebody adds it here."""
 
 THROTTLE = "audit.worker.bytes.per.second"
-"""Of what a form may set, the one that protects others: a form may only lower it."""
+"""The only one of them that protects others, so a form may only lower it."""
 
 _TOPICS = "topics"
 
 
-def refuse_what_no_form_sets(properties: Mapping[str, object]) -> None:
-    """Raise AirflowFailException, which names each of `properties` that a form may not set and where to set it.
+def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
+    """Raise AirflowFailException if a form may not set one of `properties`; it names them and where to set them.
 
-    Names that do not exist are left to whoever reads the settings: they know the nearest one. Values are not shown.
+    Does not check for unknown names: reading the settings does, and suggests the nearest name. Shows no values.
     """
     from tiered_storage.settings.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
-    held = [name for name in Settings.known_names() if name in properties and name not in BY_A_FORM]
-    if not held:
+    refused = [name for name in Settings.known_names() if name in properties and name not in BY_A_FORM]
+    if not refused:
         return
     raise AirflowFailException(
-        f"settings: {_listed(held)} cannot be set by a form: {_where(held)}. For one run a form may set "
+        f"settings: {_listed(refused)} cannot be set by a form: {_where(refused)}. For one run a form may set "
         f"{_listed(sorted(BY_A_FORM))}"
     )
 
 
 def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
-    """Raise AirflowFailException if `properties` of a form allow more than THROTTLE of the settings does.
+    """Raise AirflowFailException if `properties` of a form raise THROTTLE above its value in the settings.
 
     Raises ConfigurationError for a value that the setting cannot have.
     """
@@ -71,7 +71,7 @@ def _where(names: Iterable[str]) -> str:
 
     variables = [environment_variable(name) for name in names if name != _TOPICS]
     environment = f", or as {_listed(variables)} in Airflow's environment" if variables else ""
-    topics = "" if _TOPICS not in names else "; of a topic by 'tiered-storage topics'"
+    topics = "" if _TOPICS not in names else "; set topics by 'tiered-storage topics'"
     return f"set it for all runs in the settings file (TIERED_STORAGE_CONFIG){environment}{topics}"
 
 

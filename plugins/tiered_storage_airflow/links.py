@@ -1,4 +1,4 @@
-"""The link from a task to what its run did."""
+"""The link from a task to its run's report, and the paths of our pages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 REPORTS = "/remote-log"
-"""Where the API server answers with reports; plugin.py mounts it there."""
+"""The path of the reports on the API server, where plugin.py mounts them."""
 
 
 PAGE = f"{REPORTS}/page/"
-"""Where it shows what lies where."""
+"""The path of the pages that show where data are."""
 
 READ_SERVICE = f"{REPORTS}/v1"
-"""Where it gives bytes and records."""
+"""The path of the read service."""
 
 
 class ReportLink(BaseOperatorLink):
-    """Leads to the page of the run's summary and of the files that its tasks left for one another."""
+    """Links to the page with the run's summaries and the files that its tasks wrote."""
 
     name = "Report"
 
@@ -38,7 +38,7 @@ def report_url(dag_id: str, run_id: str) -> str:
 
 
 def page_url() -> str:
-    """Return the address of the page of all topics, as for reports."""
+    """Return the address of the page of all topics, in the same form."""
     return _base_path() + PAGE
 
 

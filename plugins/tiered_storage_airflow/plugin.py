@@ -1,4 +1,4 @@
-"""What Airflow is told of this package as of a plugin: what its API server answers, a link to it, a menu entry.
+"""The Airflow plugin: an application for the API server, a link from tasks to reports, and a menu entry.
 
 Airflow finds it by the entry point `airflow.plugins` of the installed package, or else in its plugins folder, by
 plugins/tiered_storage_plugin.py.
@@ -16,7 +16,7 @@ from tiered_storage_airflow.web_app import read_service
 
 
 class TieredStoragePlugin(AirflowPlugin):
-    """The plugin of that name."""
+    """Registers the application, the menu entry and the link."""
 
     name = "tiered_storage"
     fastapi_apps: list[Any] = [{"app": read_service(), "url_prefix": REPORTS, "name": "Remote Log"}]  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""What Airflow is told of this package as of one of its providers: a connection type of its own, with its form.
+"""The description of the Airflow provider: a connection type and its form.
 
 Airflow finds it by the entry point `apache_airflow_provider` of the installed package; it imports neither hooks nor
 operators to show the form.

@@ -1,4 +1,4 @@
-"""Renders pages from the templates of this package; whatever a template is given is escaped, unless it is Markup."""
+"""Render pages from the templates of this package; every value is escaped unless it is Markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def render(template: str, **values: object) -> str:
-    """Return the page that `template` makes of `values`."""
+    """Return the page: `template` filled with `values`."""
     return _environment().get_template(template).render(values)
 
 
@@ -33,7 +33,7 @@ def number(value: int | None) -> str:
 
 
 def size(value: int) -> str:
-    """Return bytes in the unit that fits them."""
+    """Return a number of bytes in a fitting unit."""
     amount, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024
@@ -52,7 +52,7 @@ def moment(timestamp: int | None) -> str:
 
 
 def span(milliseconds: int) -> str:
-    """Return a length of time as text."""
+    """Return a duration as text."""
     minutes = milliseconds // 60_000
     if minutes < 120:
         return f"{minutes} min"

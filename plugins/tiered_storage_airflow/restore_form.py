@@ -14,10 +14,10 @@ WORDS = {
     "to_time": "Records before this time.",
     "from_offset": "Offsets from this one on.",
     "to_offset": "Offsets before this one.",
-    "topic_id": "Which life of the topic, where the store has several.",
-    "connection": "Into a cluster: which of the connections of restore.connections; empty: the only one.",
-    "as_topic": "The topic's name there; empty: the same.",
-    "as_topic_id": "The topic's id in the directory's cluster; empty: what is found there.",
+    "topic_id": "The incarnation of the topic; needed if the store has several.",
+    "connection": "For target cluster: one of the connections of restore.connections; empty: the only one.",
+    "as_topic": "The topic's name in the target; empty: the same.",
+    "as_topic_id": "The topic's id in the directory's cluster; empty: the id found there.",
 }
 
 PATTERNS = {
@@ -37,14 +37,14 @@ FORM = {
         enum=["directory", "cluster"],
         title="Target",
         description=(
-            "directory: the log directory of restore.directory in the settings, whose broker is stopped; cluster: a "
-            "running one, where the topic exists and is empty."
+            "directory: the log directory of a stopped broker, named by the setting restore.directory; cluster: a "
+            "running cluster, where the topic exists and is empty."
         ),
     ),
     **{name: forms.word_param(name, description, PATTERNS.get(name, "")) for name, description in WORDS.items()},
-    "validation": Param("sizes", enum=["manifest", "sizes", "records"], title="How much is checked"),
-    "append": Param(False, type="boolean", title="Produce behind records that the cluster's topic has already"),
-    "allow_gaps": Param(False, type="boolean", title="Restore though offsets are missing between"),
+    "validation": Param("sizes", enum=["manifest", "sizes", "records"], title="Validation"),
+    "append": Param(False, type="boolean", title="Append after the records that the cluster's topic already has"),
+    "allow_gaps": Param(False, type="boolean", title="Restore even if offsets are missing"),
     "dry_run": forms.dry_run_param("Only show the plan", default=True),
     "settings": forms.settings_param(),
 }

@@ -1,4 +1,4 @@
-"""The remote log as one run of a DAG sees it, and what the arguments of its operators mean."""
+"""Open the remote log for a run of a DAG, and interpret the arguments of its operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.form_settings import refuse_a_lifted_throttle, refuse_what_no_form_sets
+from tiered_storage_airflow.form_settings import refuse_a_lifted_throttle, refuse_settings_not_for_forms
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 from tiered_storage_airflow.run_time import was_taken_over
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 Overrides = Mapping[str, object] | str | None
-"""Properties by name that go over all others; as text they are JSON that a form gives, with what a form may set."""
+"""Properties by name that override all others. As text they are JSON from a form, limited to what a form may set."""
 
 
 @contextmanager
 def opened_remote_log(
     settings: Overrides, remote_storage_conn_id: str, *, is_form: bool = False, outdated: bool = False
 ) -> Iterator[RemoteLogManager]:
-    """Open the remote log for a `with`, with `settings` over all others.
+    """Open the remote log for a `with`; `settings` override all others.
 
-    What is text, or `is_form`, sets only what a form may; see form_settings.py. `outdated` as RemoteLogContext.open.
-    What goes wrong in the block and no retry can repair fails the task for good; the rest passes through and is
-    retried.
+    If they are text, or `is_form`, they may contain only what a form may set; see form_settings.py. `outdated` as
+    RemoteLogContext.open. An error in the block that no retry can repair fails the task for good; any other error
+    passes through, and Airflow retries.
     """
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
@@ -46,7 +46,7 @@ def opened_remote_log(
 
 
 def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, must_match: bool | str) -> Selection:
-    """Return what is meant. Raises ConfigurationError if it cannot be, or matches nothing and should."""
+    """Return the selection. Raises ConfigurationError if it is invalid, or if it `must_match` and matches nothing."""
     from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
     from tiered_storage.remote_log.selection import Selection, parse_partitions  # noqa: PLC0415
 
@@ -60,17 +60,17 @@ def selected(remote_log: RemoteLogManager, topics: str, partitions: str | None, 
 def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], topic: str) -> None:
     """Raise AirflowFailException unless the user who triggered the run may read the records of `topic`.
 
-    The rights are those of read.service.rights.file that name the user: a task does not learn anybody's roles. Without
-    such a file no user may read. A run that nobody triggered, as a scheduled one, acts for the owner of the DAG.
-    Airflow lets a backfill take a run over with a form of its own, and keeps the name of who triggered it before: such
-    a run is refused if its form names the topic.
+    The rights are those of read.service.rights.file that name the user: a task cannot know anybody's roles. Without
+    such a file no user may read. A run that nobody triggered, such as a scheduled one, acts for the owner of the DAG.
+    A backfill can take over a run, with its own form, and Airflow keeps the name of the user who triggered the run
+    first: such a run is refused if its form names the topic.
     """
     from tiered_storage.settings.read_rights import NO_RIGHTS, Right, load_read_rights  # noqa: PLC0415 - as above
 
     dag_run = context["dag_run"]
     if topic in (getattr(dag_run, "conf", None) or {}).values() and was_taken_over(context):
         raise AirflowFailException(
-            f"nothing was done: a backfill has taken the run {dag_run.run_id} over, and Airflow does not tell who "
+            f"nothing was done: a backfill has taken over the run {dag_run.run_id}, and Airflow does not record who "
             f"named topic {topic!r} in its form: trigger a new run"
         )
     user = getattr(dag_run, "triggering_user_name", None)
@@ -82,25 +82,25 @@ def ensure_may_read(remote_log: RemoteLogManager, context: Mapping[str, Any], to
         return
     where = f"in {file}" if file else "in a file that the setting read.service.rights.file names"
     raise AirflowFailException(
-        f"nothing was done: {user} may not read topic {topic!r}, whose records this run would hand out: an "
+        f"nothing was done: {user} may not read topic {topic!r}, whose records this run would give them: an "
         f"administrator grants it {where}, by 'users: {{{user}: {{read: [{topic}]}}}}'; rights of roles do not count "
-        "here, as a task does not learn the roles of a user"
+        "here, because a task does not know a user's roles"
     )
 
 
 def is_switched_on(value: object, name: str) -> bool:
-    """Return what a switch says, also as the text that a template makes of it.
+    """Return the value of a switch, which a template may have made text.
 
-    Raises AirflowFailException for anything that is neither true nor false: a dry run must never be one by mistake.
+    Raises AirflowFailException for anything but true and false: a typo must never end a dry run.
     """
     text = str(value).strip().lower()
     if text not in {"true", "false"}:
-        raise AirflowFailException(f"{name} is {value!r}, and can only be true or false")
+        raise AirflowFailException(f"{name} is {value!r}: it must be true or false")
     return text == "true"
 
 
 def whole_number(value: object, name: str, least: int = 1) -> int | None:
-    """Return a number from `least` on, also as text; None if nothing is given. Raises AirflowFailException."""
+    """Return a number, which may be text; None if it is empty. Raises AirflowFailException if it is below `least`."""
     from tiered_storage.errors import ConfigurationError  # noqa: PLC0415 - as above
     from tiered_storage.remote_log.selection import parse_number  # noqa: PLC0415 - as above
 
@@ -114,17 +114,17 @@ def whole_number(value: object, name: str, least: int = 1) -> int | None:
 
 
 def required_number(value: object, name: str, least: int = 0) -> int:
-    """Return a number from `least` on, also as text. Raises AirflowFailException, also if nothing is given."""
+    """Return a number, which may be text. Raises AirflowFailException if it is empty or below `least`."""
     number = whole_number(value, name, least)
     if number is None:
-        raise AirflowFailException(f"{name} is empty, and can only be a whole number")
+        raise AirflowFailException(f"{name} is empty: it must be a whole number")
     return number
 
 
 def _properties(settings: Overrides, *, is_form: bool = False) -> Mapping[str, object] | None:
     properties = _parsed(settings) if isinstance(settings, str) else settings
     if properties and (is_form or isinstance(settings, str)):
-        refuse_what_no_form_sets(properties)
+        refuse_settings_not_for_forms(properties)
         refuse_a_lifted_throttle(properties)
     return properties
 
@@ -135,7 +135,7 @@ def _parsed(settings: str) -> Mapping[str, object] | None:
     try:
         properties = json.loads(settings)
     except (ValueError, RecursionError) as error:
-        raise AirflowFailException(f"settings are no JSON: {error}") from error
+        raise AirflowFailException(f"settings are not valid JSON: {error}") from error
     if properties is not None and not isinstance(properties, dict):
-        raise AirflowFailException("settings are no properties by name")
+        raise AirflowFailException("settings are not a JSON object of properties by name")
     return properties

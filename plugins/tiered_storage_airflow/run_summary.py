@@ -1,9 +1,9 @@
-"""What a run did: kept in the work area, a line of the log, and for others to take (XCom).
+"""What a run did: files in the work area, a line in the log, and an XCom.
 
 runs/{run}/{task}/summary.json         RunSummary: the task's figures
-runs/{run}/{task}/{try}/{name}.jsonl   what it really did in that try, one by one: deleted, trimmed, restored, ...
+runs/{run}/{task}/{try}/{name}.jsonl   each thing that the task did in that try: deleted, trimmed, restored, ...
 
-Tasks of a run may be at work at once, and a mapped one several times: each writes in a folder of its own.
+Tasks of a run, and instances of a mapped task, may run at the same time: each writes to its own folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The figures of one task of a run, by name; times are ms. `task_id` has a mapped one's number after it."""
+    """The figures of one task of a run, by name; times are ms. The `task_id` of a mapped task ends with its index."""
 
     dag_id: str
     run_id: str
@@ -37,17 +37,17 @@ class RunSummary:
 
 
 def summary_path(context: Mapping[str, Any]) -> str:
-    """Return where in the work area a task's summary is."""
+    """Return the path of a task's summary in the work area."""
     return f"runs/{task_folder(context)}/{SUMMARY}"
 
 
 def summarize(remote_log: RemoteLogManager, context: Context, log: Any, **figures: Figure) -> None:
-    """Keep the task's figures, which its XCom `summary` has the path of; what it told in an earlier try goes."""
+    """Log the task's figures and write them to the path in its XCom `summary`, replacing those of an earlier try."""
     dag_run, task = context["dag_run"], context.get("ti")
     summary = RunSummary(dag_run.dag_id, dag_run.run_id, task_name(context), remote_log.clock(), figures)
     remote_log.work.write_report(summary_path(context), [summary], RunSummary)
-    told = (f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in figures.items())
-    log.info("summary: %s", ", ".join(told))
+    shown = (f"{name.replace('_', ' ')}: {_shown(value)}" for name, value in figures.items())
+    log.info("summary: %s", ", ".join(shown))
     if task is not None:
         task.xcom_push(key="summary", value=summary_path(context))
 
@@ -55,7 +55,7 @@ def summarize(remote_log: RemoteLogManager, context: Context, log: Any, **figure
 def keep_done(
     remote_log: RemoteLogManager, context: Context, name: str, done: Iterable[Done], kind: type[Done]
 ) -> None:
-    """Keep what the task did in this try, one by one, as `name`; an earlier try's stays beside it."""
+    """Write the list `name` of what the task did in this try; the lists of earlier tries stay."""
     task = context.get("ti")
     number = 1 if task is None else task.try_number
     remote_log.work.write_report(f"runs/{task_folder(context)}/{number}/{name}.jsonl", done, kind)

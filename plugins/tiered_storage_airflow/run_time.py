@@ -1,7 +1,7 @@
-"""What a run takes as its owner's name, its window and its now: the rules of time, in one place.
+"""The time window of a run, its present time, its lease owner, and its folder in the work area.
 
-Scheduled and manual runs take everything as it is at this moment. A backfill takes what was due by its window's end.
-Runs that an asset event started, and manual ones, may have no data interval at all.
+Scheduled and manual runs take what is due now. A backfill takes what was due by the end of its window. Manual runs, and
+those that an asset event started, may have no data interval.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def is_backfill(context: Mapping[str, Any]) -> bool:
 
 
 def is_asked_for(context: Mapping[str, Any]) -> bool:
-    """Return whether a person asked for the run: by hand, or by a backfill; not a schedule or an asset event."""
+    """Return whether a person requested the run, by a trigger or a backfill, and no schedule or asset event."""
     return _run_type(context) in {_MANUAL, _BACKFILL}
 
 
 def was_taken_over(context: Mapping[str, Any]) -> bool:
-    """Return whether a backfill may have run again, with parameters of its own, a run that was there before it.
+    """Return whether a backfill may have repeated an earlier run, with the backfill's own parameters.
 
-    Such a run keeps its id and the name of who triggered it. A backfill's run that somebody cleared looks the same.
+    Such a run keeps its id and the name of the user who triggered it. A cleared run of a backfill looks the same.
     """
     dag_run = context["dag_run"]
     is_new = str(dag_run.run_id).startswith(f"{_BACKFILL}__") and not getattr(dag_run, "clear_number", 0)
@@ -40,14 +40,14 @@ def was_taken_over(context: Mapping[str, Any]) -> bool:
 
 
 def window_end(context: Mapping[str, Any]) -> int | None:
-    """Return the end of a backfill's window (ms), None for every other run."""
+    """Return the end of a backfill's window (ms); None for every other run."""
     if not is_backfill(context):
         return None
     return int(context["dag_run"].data_interval_end.timestamp() * 1000)
 
 
 def data_interval(context: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the run's data interval (ms, the end exclusive); None if it has none, or one of no time."""
+    """Return the run's data interval (ms, the end exclusive); None if it has none, or an empty one."""
     begin, end = (getattr(context["dag_run"], f"data_interval_{name}", None) for name in ("start", "end"))
     if begin is None or end is None or begin >= end:
         return None
@@ -55,21 +55,21 @@ def data_interval(context: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def run_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
-    """Return what the run takes as now (ms): the smaller of a backfill's window end and the wall clock."""
+    """Return the time (ms) that the run uses as the present: the wall clock, or a backfill's window end if earlier."""
     end = window_end(context)
     return wall_clock_ms if end is None else min(end, wall_clock_ms)
 
 
 def lease_owner(context: Mapping[str, Any]) -> str:
-    """Return the name under which the run holds leases: the same for all its tries, so that a retry takes over."""
+    """Return the owner's name for the run's leases: the same for all tries, so that a retry takes them over."""
     dag_run = context["dag_run"]
     return _full_name(dag_run.dag_id, dag_run.run_id)
 
 
 def task_lease_owner(context: Mapping[str, Any]) -> str:
-    """Return the name under which one task of the run holds leases, which no other task of the run may take over.
+    """Return the owner's name for the leases of one task, which no other task of the run may take over.
 
-    The same for all tries of the task; mapped ones are tasks of their own.
+    It is the same for all tries of the task; each instance of a mapped task has its own.
     """
     return f"{lease_owner(context)}/{task_name(context)}"
 
@@ -81,27 +81,27 @@ def run_folder(context: Mapping[str, Any]) -> str:
 
 
 def own_path(context: Mapping[str, Any], path: str | None) -> str:
-    """Return `path`, where an earlier task of this run left a message.
+    """Return `path`, where an earlier task of this run wrote a message.
 
-    Raises AirflowFailException for another run's: its plan was made under another form, for a dry run perhaps; and for
-    none, which a plan with nothing in it leaves to tasks that somebody clears alone.
+    Raises AirflowFailException for a path of another run, whose plan had another form and may have been for a dry run.
+    Also raises it if there is no path: somebody cleared a task alone after an empty plan.
     """
     if not path:
         raise AirflowFailException(
-            "nothing was done: the task before left nothing to do to this one, so clear that one instead, or trigger a "
-            "new run"
+            "nothing was done: the previous task left this one nothing to do; clear that task instead, or trigger a new "
+            "run"
         )
     folder = f"runs/{run_folder(context)}/"
     if not path.startswith(folder):
         raise AirflowFailException(
-            f"{path}: is no message of this run, whose messages are in {folder}: nothing was done. Find out who changed"
-            " the XCom of the task before, and trigger a new run"
+            f"nothing was done: {path} is not a message of this run, whose messages are in {folder}. Find out who "
+            "changed the XCom of the previous task, and trigger a new run"
         )
     return path
 
 
 def task_folder(context: Mapping[str, Any]) -> str:
-    """Return the folder of one task in the work area, in that of its run; mapped ones have folders of their own."""
+    """Return the folder of one task in the work area, below that of its run; each mapped instance has its own."""
     task = context.get("ti")
     if task is None:
         return run_folder(context)
@@ -111,7 +111,7 @@ def task_folder(context: Mapping[str, Any]) -> str:
 
 
 def task_name(context: Mapping[str, Any]) -> str:
-    """Return the task's id, with its number behind where it is mapped; nothing if the context is of no task."""
+    """Return the task's id, followed by its index if it is mapped; empty if the context has no task."""
     task = context.get("ti")
     if task is None:
         return ""
@@ -120,10 +120,10 @@ def task_name(context: Mapping[str, Any]) -> str:
 
 
 def folder_name(dag_id: str, run_id: str) -> str:
-    """Return the folder name of a run in the work area: of characters and a length that every store takes, its own.
+    """Return the folder name of a run in the work area: unique, with characters and a length that every store accepts.
 
-    A run's id may be anything; the hash tells apart those that would look the same, also where somebody tries to find
-    one that leads into another run's folder.
+    A run's id may be any text. The hash keeps ids apart that differ only in other characters, and prevents an id that
+    somebody makes up to reach another run's folder.
     """
     return _stored_name(_full_name(dag_id, run_id))
 

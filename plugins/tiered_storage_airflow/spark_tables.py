@@ -4,20 +4,20 @@
     register(spark)
     spark.read.format("remote_log").option("topic", "orders").load().where("offset >= 1000").show()
 
-It is here, in the installed package, so that a session of anybody's can import it; the library itself knows no Spark.
-The driver plans: it needs the settings, and reaches the metadata. Workers reach the store alone, with the secrets of
-their own environment (AWS_*), and need the package too. Nothing here imports Airflow.
+It is in the installed package, so that any Spark session can import it; the library itself does not import Spark.
+The driver plans: it needs the settings, and reads the metadata. Spark's workers access only the store, with the secrets
+of their own environment (AWS_*), and need the package too. Nothing here imports Airflow.
 
-Options (all but `topic` may be left out; a filter on the column topic stands in for it):
+Options (only `topic` is required, unless a filter on the column topic names it):
 
-    topic           the topic, by its name
-    topicId         which incarnation of it, where it had several
+    topic           the topic's name
+    topicId         the incarnation of the topic; needed if it had several
     config          the settings file; else TIERED_STORAGE_CONFIG, or the project's
-    isolation       read_uncommitted, the default as of Spark's Kafka source, or read_committed
-    splitBytes      how many bytes of segments a task reads, about
-    maxDisorderMs   by how much a record may be earlier than the first one of its batch: lets a filter on timestamps
-                    leave later segments out. Without it all are read that a filter's lower end does not leave out
-    allowGaps       true: read what there is though offsets are missing between
+    isolation       read_uncommitted, the default of Spark's Kafka source too, or read_committed
+    splitBytes      approximately how many bytes of segments a task reads
+    maxDisorderMs   how much earlier (ms) a record may be than the first one of its batch: lets a filter on timestamps
+                    skip later segments. Without it only the lower bound of a filter skips segments
+    allowGaps       true: read the rest even if offsets are missing
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestamp
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `remote_log` known to a session, and let it hand filters down, which Spark has off by default."""
+    """Register the format `remote_log` in a session, and enable filter pushdown, which Spark has off by default."""
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(RemoteLogTables)
 
 
 class RemoteLogTables(DataSource):
-    """The data source; see above. Raises ConfigurationError for options that cannot be meant."""
+    """The data source; see above. Raises ConfigurationError for invalid options."""
 
     @classmethod
     def name(cls) -> str:
@@ -96,7 +96,7 @@ class RemoteLogTables(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what plans and reads."""
+        """Return the reader, which plans and reads."""
         return TableReader(TableOptions(self.options), schema.fieldNames())
 
 
@@ -122,7 +122,7 @@ class TableOptions:
 
 
 class SplitPartition(InputPartition):
-    """One split, for one task, and how it reaches the store: Spark hands readers to workers as they were unplanned."""
+    """One split, for one task, and its access to the store: the reader that Spark sends to workers has no plan."""
 
     def __init__(self, split: TableSplit, access: StoreAccess) -> None:
         super().__init__(split)
@@ -142,7 +142,7 @@ class TableReader(DataSourceReader):
         self._columns = columns
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take in what the query can; yield the rest, which Spark then looks at row by row."""
+        """Apply the filters that the query supports; yield the others, which Spark applies row by row."""
         for each in filters:
             taken = self._taken(each)
             if taken is None:
@@ -172,7 +172,7 @@ class TableReader(DataSourceReader):
         from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
 
         if not self._query.topic:
-            raise ConfigurationError(f'{NAME}: say which topic: .option("topic", ...), or a filter topic = ...')
+            raise ConfigurationError(f'{NAME}: name a topic: .option("topic", ...), or a filter topic = ...')
         settings = load_settings(self._options.config)
         options = store_options(settings)
         with RemoteLogManager.open(settings, wall_clock, options) as remote_log:
@@ -203,5 +203,5 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
 def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, bool], usual: str) -> bool:
     text = given.get(name, usual).lower()
     if text not in choices:
-        raise ConfigurationError(f"{NAME}: option {name} is {text!r}, and can only be {' or '.join(choices)}")
+        raise ConfigurationError(f"{NAME}: option {name} is {text!r}: it must be {' or '.join(choices)}")
     return choices[text]

@@ -1,4 +1,4 @@
-"""What all tasks of the DAGs here have in common; each DAG's file says the rest."""
+"""The default arguments of all tasks of our DAGs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ DEFAULT_ARGS: dict[str, Any] = {
     "execution_timeout": timedelta(minutes=30),
     "pre_execute": refuse_unknown_fields,
 }
-"""For default_args: three more tries, each after a longer pause; half an hour for a task that names no other time.
+"""For default_args: three retries, each after a longer pause, and a time limit of half an hour unless a task has another.
 
-A second try of every task is safe: it looks again, or takes up what the first one left, under the same leases. What no
-second try can repair fails for good by itself (AirflowFailException). No task begins in a run that was given a field
-which the form has not.
+A retry of any task is safe: it looks again, or continues the work of the first try under the same leases. Errors that
+no retry can repair fail the task for good (AirflowFailException). No task begins in a run with an unknown form field.
 """

@@ -1,8 +1,8 @@
 """The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
 
-Nothing here is answered without a login. Reports are for whoever may see the run's DAG; core's own checks decide that.
-They only read, and only below `runs/` of the work area: the folder is computed from the ids of DAG and run, the file's
-name is one of a listing.
+Every route needs a login. Whoever may see the run's DAG may see its reports; Airflow's own checks decide that. Reports
+only read files below `runs/` of the work area: the folder follows from the ids of DAG and run, and the file's name must
+be one of a listing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_service() -> FastAPI:
 
 @asynccontextmanager
 async def _with_api(app: FastAPI) -> AsyncIterator[None]:
-    """Have the read service while the API server runs; other processes of Airflow load this module, and not that."""
+    """Mount the read service while the API server runs; Airflow's other processes load this module but not the service."""
     from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
     from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
@@ -68,7 +68,7 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
-    """Return what `work` does in a thread of ours: the API server's own threads must not wait for our work area."""
+    """Return the result of `work`, on a thread of ours: the API server's own threads must not wait for the work area."""
     from tiered_storage_airflow.read_service.problem import ProblemError, too_late  # noqa: PLC0415 - as above
 
     try:
@@ -89,7 +89,7 @@ def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
         with closing(_work_area()) as work:
             names = sorted(work.names(folder))
             if not names:
-                raise HTTPException(404, f"the run {run_id} of {dag_id} has left nothing in the work area (yet)")
+                raise HTTPException(404, f"the run {run_id} of {dag_id} has no files in the work area (yet)")
             if file is None:
                 return HTMLResponse(report_page(dag_id, run_id, work, folder, names), headers=_HEADERS)
             if file not in names:

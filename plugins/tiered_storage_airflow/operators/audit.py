@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
 READ_HERE_BYTES = 1 << 30
-"""The task itself reads less than this faster than Spark starts."""
+"""The task itself reads less than this in less time than Spark takes to start."""
 MOST_ANOMALIES_SHOWN = 20
-"""At most this many go into a message; the report has all."""
+"""The most anomalies in a message; the report has all of them."""
 
 
 class VerifySegmentsOperator(SparkGroupsOperator):
@@ -98,7 +98,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
 
         with self.watch(remote_log, job.files, JobSize(job.groups, quick.segments, quick.size)) as watch:
             self.submit(context, remote_log, job.files, AUDIT_JOB, watch, has_results)
-        self.log.info("in the end: %s", watch.progress)
+        self.log.info("done: %s", watch.progress)
         return job
 
 
@@ -129,8 +129,8 @@ def fail_for(report: AuditReport, path: str) -> None:
     if not report.anomaly_count:
         raise AirflowException(
             f"{report.unread} segments or documents could not be read, and nothing is known to be wrong with them "
-            f"(report: {path}): the next try audits anew; where all fail, see whether the store answers. "
-            + "; ".join(report.notices)
+            f"(report: {path}). The next try audits again; if every try fails, check the store with 'tiered-storage "
+            "doctor'. " + "; ".join(report.notices)
         )
     shown = report.anomalies[:MOST_ANOMALIES_SHOWN]
     unread = f", {report.unread} segments or documents could not be read" if report.unread else ""
@@ -138,5 +138,5 @@ def fail_for(report: AuditReport, path: str) -> None:
         f"{report.anomaly_count} anomalies{unread} (report: {path}): "
         + "; ".join(f"{anomaly.kind.value} {anomaly.what}: {anomaly.message}" for anomaly in shown)
         + ("; …" if len(shown) < report.anomaly_count else "")
-        + "; the DAG repair_remote_log ('tiered-storage repair') mends what can be mended: its dry run shows what"
+        + "; the DAG repair_remote_log ('tiered-storage repair') repairs what can be repaired: its dry run shows what"
     )

@@ -51,7 +51,9 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
             path = f"runs/{run_folder(context)}/topic-deletion.jsonl"
             remote_log.work.write(path, [plan], TopicDeletionPlan)
             for one in plan.partitions:
-                self.log.info("would go: %s: %d segments, %d bytes", one.topic_id_partition, one.segments, one.size)
+                self.log.info(
+                    "would be deleted: %s: %d segments, %d bytes", one.topic_id_partition, one.segments, one.size
+                )
             summarize(
                 remote_log,
                 context,
@@ -93,8 +95,8 @@ class MarkTopicDeletedOperator(RemoteLogOperator):
 
         if self.confirmation != self.topic:
             raise AirflowFailException(
-                f"nothing was deleted: the confirmation is {self.confirmation!r}, and has to be the topic's name, "
-                f"{self.topic!r}, once more"
+                f"nothing was deleted: the confirmation is {self.confirmation!r}; it must be the topic's name, "
+                f"{self.topic!r}"
             )
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(own_path(context, self.plan), TopicDeletionPlan)
@@ -278,7 +280,7 @@ class StopDeletionsOperator(RemoteLogOperator):
                 self._summarize(remote_log, context, "stopped", by)
         except (TieredStorageError, AirflowException, OSError) as error:
             stop_by_metadata_alone(self.reason, by, wall_clock)
-            self.log.warning("%s: that is to be mended; of the stop the metadata alone were told", error)
+            self.log.warning("deletions are stopped, but only the metadata record it; repair this error: %s", error)
         if outdated is not None:
             raise AirflowFailException(outdated)
 
@@ -295,20 +297,20 @@ def _ensure_admin(remote_log: RemoteLogManager, user: str | None) -> None:
     try:
         admins = None if path is None else load_read_rights(path).admins
     except ConfigurationError as error:
-        raise _refused_lift(f"nobody is an admin: {error}: mend the file") from error
+        raise _refused_lift(f"nobody is an admin: {error}: correct the file") from error
     if admins is None:
         line = f"'admins: [{user or 'LOGIN'}]'"
         raise _refused_lift(f"read.service.rights.file names no file: set it to a file with the line {line}")
     if not user:
-        raise _refused_lift(f"Airflow does not tell who triggered this run: trigger it as one of 'admins' in {path}")
+        raise _refused_lift(f"Airflow does not report who triggered this run: trigger it as one of 'admins' in {path}")
     if user not in admins:
         raise _refused_lift(f"the user {user} may only stop them: trigger the run as one of 'admins' in {path}")
 
 
 def _refused_lift(why: str) -> AirflowFailException:
     return AirflowFailException(
-        f"deletions stay stopped, only an admin may lift that: {why}, or run 'tiered-storage stop-deletions --lift' "
-        "where the settings are"
+        f"deletions stay stopped, and only an admin may lift the stop: {why}, or run 'tiered-storage stop-deletions "
+        "--lift' on a machine that has the settings file"
     )
 
 

@@ -15,7 +15,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     fail_for_left,
     skip_unless_asked_for_or_armed,
     tell_stop,
-    told,
+    described,
     why_only_planned,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
@@ -87,13 +87,13 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
                 )  # fmt: skip
             for due in remote_log.deletions.pending_deletions(selection):
                 self.log.info(
-                    "marked before, and due: %s: %d segments, %d left by copies, %d bytes%s",
+                    "marked earlier, and due: %s: %d segments, %d leftovers of copies, %d bytes%s",
                     due.topic_id_partition, due.segments, due.leftovers, due.size,
-                    "; the partition goes as a whole" if due.as_a_whole else "",
+                    "; the whole partition is deleted" if due.as_a_whole else "",
                 )  # fmt: skip
             waiting = tell_waiting(remote_log, selection, self.log)
             for finding in unreadable:
-                self.log.warning("nothing of %s expires for now: %s", finding.partition, finding.message)
+                self.log.warning("nothing of %s can expire now: %s", finding.partition, finding.message)
             summarize(
                 remote_log,
                 context,
@@ -122,16 +122,16 @@ class MarkDeletedOperator(RemoteLogOperator):
     Returns, for DeleteSegmentsOperator, the path of the list of what the plan and this task left out.
 
     :param plan: what PlanExpiryOperator or PlanRecordDeletionOperator returned
-    :param is_told_later: whether a DeleteSegmentsOperator fails for what this task leaves out, and the next run takes a
-        partition that another run holds; otherwise this task fails after the rest is done
+    :param is_reported_later: whether a DeleteSegmentsOperator fails for what this task leaves out, and the next run
+        takes a partition that another run holds; otherwise this task fails after the rest is done
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan")
 
-    def __init__(self, *, plan: str | XComArg, is_told_later: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, plan: str | XComArg, is_reported_later: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
-        self.is_told_later = is_told_later
+        self.is_reported_later = is_reported_later
 
     def execute(self, context: Context) -> str:
         """Mark all that can be marked. Fails for partitions that no later task reports, with a retry if it may help."""
@@ -151,7 +151,7 @@ class MarkDeletedOperator(RemoteLogOperator):
         for finding in left:
             self.log.warning("%s is not marked: %s", finding.partition, finding.message)
         self.log.info("marked in %d partitions", len(done))
-        if not self.is_told_later:
+        if not self.is_reported_later:
             fail_for_left([*run.left_alone, *left], "not deleted")
         return path
 
@@ -224,9 +224,9 @@ class DeleteSegmentsOperator(RemoteLogOperator):
         if report.stopped:
             raise AirflowFailException(report.stopped)
         if failures:
-            raise AirflowException("not deleted, the next try takes them up: " + "; ".join(f.message for f in failures))
+            raise AirflowException("not deleted, and the next try retries: " + "; ".join(f.message for f in failures))
         if not_expired:
-            raise AirflowFailException(f"not expired; mend it, and the next run takes it up: {told(not_expired)}")
+            raise AirflowFailException(f"not expired; after a repair the next run retries: {described(not_expired)}")
 
 
 def tell_waiting(remote_log: RemoteLogManager, selection: Selection, log: Any) -> int:

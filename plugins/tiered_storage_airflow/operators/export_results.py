@@ -1,4 +1,4 @@
-"""Results of a run's exports of its own and of earlier intervals: what the log reports, and when the run fails."""
+"""The results of an export run, of its own and of earlier intervals: what it logs, and when it fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DoneExport:
-    """One exported interval, and the records of it that could not be decoded."""
+    """One exported interval, and its records that could not be decoded."""
 
     interval: Interval
     plan: TablePlan
@@ -36,7 +36,7 @@ class LateExports:
     found: LateIntervals
     done: list[DoneExport] = field(default_factory=list)
     error: TieredStorageError | AirflowException | None = None
-    """Why the task must fail at its end: a retry may succeed."""
+    """Why the task must fail at its end; a retry may succeed."""
 
     def figures(self) -> dict[str, Figure]:
         """Return the figures for a run's summary."""
@@ -49,7 +49,7 @@ class LateExports:
 
 
 def planned_figures(found: LateIntervals, most: int) -> dict[str, Figure]:
-    """Return the same figures before an export that repeats `most` intervals."""
+    """Return the figures of a run that would export `most` of the found intervals again."""
     return {
         "late_intervals": [each.interval.folder for each in found.due[:most]],
         "late_intervals_left": len(found.due[most:]),
@@ -65,7 +65,7 @@ def is_retriable(error: TieredStorageError | AirflowException) -> bool:
 
 
 MOST_SHOWN = 20
-"""At most this many go into a message; the run's report has all."""
+"""The most entries in a message; the run's report has all of them."""
 
 
 def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
@@ -73,9 +73,9 @@ def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
     for notice in plan.notices:
         log.warning("%s: %s", notice.partition, notice.message)
     for each in plan.partitions:
-        reached = "" if each.has_all(request.table_query.rows) else "; that does not go on behind the interval"
+        reached = "" if each.has_all(request.table_query.rows) else "; no records after the interval are copied yet"
         log.info(
-            "%s: copied are offsets %d to %d; of these %d ranges with %d bytes are read%s",
+            "%s: offsets %d to %d are copied; the export reads %d ranges with %d bytes of them%s",
             each.topic_id_partition, each.log_start_offset, each.log_end_offset - 1, len(each.ranges),
             sum(part.size for part in each.ranges), reached,
         )  # fmt: skip
@@ -87,23 +87,23 @@ def show_plan(plan: TablePlan, request: ExportRequest, log: Any) -> None:
 def show_late(late: LateIntervals, most: int, log: Any) -> None:
     """Log the earlier intervals to export again, at most `most`, and why the others that may lack records stay."""
     for each in late.due[: min(most, MOST_SHOWN)]:
-        log.info("%s: more of it is copied by now: it is exported again", each.interval.folder)
+        log.info("%s is exported again: more of its records are copied now", each.interval.folder)
     if len(late.due) > most:
         log.warning("%d more late intervals are left to later runs", len(late.due) - most)
     for left_out in late.incomplete[:MOST_SHOWN]:
-        log.info("%s: may lack records, and stays as it is: %s", left_out.interval.folder, left_out.reason)
+        log.info("%s may lack records, and stays as it is: %s", left_out.interval.folder, left_out.reason)
 
 
 def show_report(report: ExportReport, log: Any) -> None:
-    """Log if an export kept the earlier files, changed nothing, or must be followed by another."""
+    """Log if an export kept the earlier files, changed nothing, or may lack records that are not copied yet."""
     if report.kept is not None:
-        log.warning("%s stays as it was exported before: %s", report.place, report.kept)
+        log.warning("%s stays as it was exported earlier: %s", report.place, report.kept)
     elif not report.changed:
-        log.info("%s has these very files already: nothing was changed", report.place)
+        log.info("%s already has exactly these files: nothing was changed", report.place)
     if report.not_reached:
         log.warning(
-            "what is copied of partitions %s does not go on behind the interval: what is copied later is exported by a "
-            "later run of any interval, or by another one over this one",
+            "no records after the interval are copied yet of partitions %s: a later run of any interval, or another "
+            "run of this one, exports what is copied later",
             ", ".join(map(str, report.not_reached)),
         )
 
@@ -127,12 +127,12 @@ def fail_for(failures: Sequence[ExportOutcome], place: str) -> None:
 
     if not failures:
         return
-    told = "; ".join(
+    reasons = "; ".join(
         f"partition {each.partition} from offset {each.block} on: {each.failure.message}"
         for each in failures[:MOST_SHOWN]
         if each.failure is not None
     )
-    message = f"{len(failures)} blocks were not exported, and {place} is as it was: {told}"
+    message = f"{len(failures)} blocks were not exported, and {place} is unchanged: {reasons}"
     found = [each.failure for each in failures if each.failure is not None]
     if all(each.retriable or each.error == RemoteObjectNotFoundError.__name__ for each in found):
         raise AirflowException(message)

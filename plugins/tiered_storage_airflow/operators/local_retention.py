@@ -114,7 +114,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
             if plan.held_back:
                 self.log.warning("%s: %s", plan.topic_id_partition, plan.held_back)
         for finding in unreadable:
-            self.log.warning("%s is left alone: %s", finding.partition, finding.message)
+            self.log.warning("%s is not trimmed: %s", finding.partition, finding.message)
 
 
 class TrimLocalLogsOperator(RemoteLogOperator):
@@ -141,7 +141,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
             [run] = remote_log.work.read(own_path(context, self.plan), LocalRetentionRun)
-            progress = TaskProgress("looked at, in both tiers,", amount_to_look_at(run.plans), self.log.info)
+            progress = TaskProgress("compared in both tiers,", amount_to_look_at(run.plans), self.log.info)
             report = remote_log.deletions.enforce_local_retention(run.plans, progress)
             progress.conclude()
             failures = [*run.left_alone, *report.failures]
@@ -164,7 +164,7 @@ class TrimLocalLogsOperator(RemoteLogOperator):
 def skip_unless_wanted(wanted: bool | str) -> None:
     """Raise AirflowSkipException if nothing is to be planned."""
     if not is_switched_on(wanted, "wanted"):
-        raise AirflowSkipException("this tier was not asked for")
+        raise AirflowSkipException("this run does not plan this tier")
 
 
 def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
@@ -189,7 +189,9 @@ def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     is_list = isinstance(partitions, list) and all(isinstance(partition, str) for partition in partitions)
     if type(now) is not int or not is_list:
         raise AirflowFailException(
-            f"nothing was done: an event of the asset says now={now!r:.100} and partitions={partitions!r:.100}; it "
-            "takes a number of milliseconds and a list of names such as orders-0, as announce puts them there"
+            f"nothing was done: an event of the asset has now={now!r:.100} and partitions={partitions!r:.100}; it needs "
+            "a number of milliseconds and a list of names such as orders-0, as the task announce writes them"
+==>
+    the next run plans again. Returns the path of the list
         )
     return now, frozenset(partitions)

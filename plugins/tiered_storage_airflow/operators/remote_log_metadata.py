@@ -15,7 +15,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
     not_begun_message,
     not_begun_of,
-    told,
+    described,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import summarize
@@ -255,7 +255,7 @@ class ConcludeCopyOperator(RemoteLogOperator):
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
             raise AirflowException(
                 f"{len(lacking)} segments of this window are not committed, of {names}: another run held their leases; "
-                "where that one does not take them, run the backfill again over failed runs"
+                "if that run does not copy them, run the backfill again over failed runs"
             )
 
 
@@ -293,4 +293,4 @@ def _fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 
 def _sentence(findings: Sequence[Finding], introduction: str) -> str:
-    return f"{introduction}: {told(findings)}"
+    return f"{introduction}: {described(findings)}"

@@ -57,7 +57,7 @@ class RemoteLogOperator(BaseOperator):
         super().pre_execute(context)
         if not self.shows_dry_run and is_switched_on(self.is_dry_run, "dry_run"):
             raise AirflowSkipException(
-                "nothing was done: this run only shows its plan (dry_run); trigger a new run without that"
+                "nothing was done: this run only shows its plan (dry_run); trigger a new run without dry_run"
             )
 
     def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
@@ -65,7 +65,7 @@ class RemoteLogOperator(BaseOperator):
         return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form, outdated=outdated)
 
 
-def told(findings: Iterable[Finding]) -> str:
+def described(findings: Iterable[Finding]) -> str:
     """Return `findings` as one text, each after the name of its partition if it has one."""
     return "; ".join(map(str, findings))
 
@@ -79,14 +79,14 @@ def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> l
 
 def not_begun_message(failed: Sequence[Finding]) -> str:
     """Return the message for partitions whose copies a run could not begin."""
-    return f"nothing could be copied of {len(failed)} partitions: {told(failed)}"
+    return f"nothing could be copied of {len(failed)} partitions: {described(failed)}"
 
 
 def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
     """Log why a run would delete nothing, such as a stop or a wrong clock: a plan shows due segments even then."""
     why = remote_log.deletions.why_nothing_goes()
     if why is not None:
-        log.warning("nothing of this plan goes for now: %s", why)
+        log.warning("nothing of this plan can be deleted now: %s", why)
 
 
 def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -> str | None:
@@ -94,9 +94,9 @@ def why_only_planned(remote_log: RemoteLogManager, context: Mapping[str, Any]) -
     if is_asked_for(context) or remote_log.settings.scheduled_deletion_enable:
         return None
     return (
-        "nothing is deleted: runs that a schedule or an asset event starts delete only where scheduled.deletion.enable "
-        "is true. Set it in the settings file (TIERED_STORAGE_CONFIG) or as TIERED_STORAGE_SCHEDULED_DELETION_ENABLE "
-        "in Airflow's environment, once the DAG plan_deletions shows what you expect"
+        "nothing is deleted: runs that a schedule or an asset event starts delete only if scheduled.deletion.enable is "
+        "true. Once the DAG plan_deletions shows what you expect, set it in the settings file (TIERED_STORAGE_CONFIG) "
+        "or as TIERED_STORAGE_SCHEDULED_DELETION_ENABLE in Airflow's environment"
     )
 
 
@@ -112,9 +112,9 @@ def fail_for(findings: Sequence[Finding], introduction: str) -> None:
     from tiered_storage.remote_log.copy.plan import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in findings):
-        raise AirflowException(f"{introduction}: {told(findings)}")
+        raise AirflowException(f"{introduction}: {described(findings)}")
     if findings:
-        raise AirflowFailException(f"{introduction}: {told(findings)}")
+        raise AirflowFailException(f"{introduction}: {described(findings)}")
 
 
 def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
@@ -123,7 +123,7 @@ def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
 
     if any(isinstance(finding, PassingFinding) for finding in left):
         raise AirflowException(
-            f"{introduction}: {told(left)}; the next try takes it up, and once all have failed, run this again by hand"
+            f"{introduction}: {described(left)}; the next try retries; if every try fails, trigger the DAG again"
         )
     if left:
-        raise AirflowFailException(f"{introduction}: {told(left)}; run this again once that is mended")
+        raise AirflowFailException(f"{introduction}: {described(left)}; trigger the DAG again after the repair")

@@ -47,16 +47,16 @@ class CopySegmentsOperator(SparkGroupsOperator):
             [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
             for finding in begun.left:
-                self.log.warning("%s is left to its holder: %s", finding.partition, finding.message)
+                self.log.warning("%s is left to the run that holds it: %s", finding.partition, finding.message)
             for finding in begun.failed:
                 self.log.error("%s cannot be begun: %s", finding.partition, finding.message)
             if not begun.tasks:
                 if begun.failed:
                     raise AirflowException(not_begun_message(begun.failed))
                 if plan.segments:
-                    self.log.info("nothing is left to copy: other runs have, or hold, all of it")
+                    self.log.info("nothing is left to copy: other runs copied it or hold its leases")
                 else:
-                    self.log.info("nothing is due; the leaders of %d partitions are kept", len(plan.lineages))
+                    self.log.info("nothing is due; the leader epochs of %d partitions are recorded", len(plan.lineages))
                 return []
             if begun.failed:
                 not_begun = f"{folder}/not-begun.jsonl"
@@ -72,14 +72,15 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 remote_log.keep_leases(begun.leases, watch.is_moving),
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
-            self.log.info("in the end: %s", watch.progress)
+            self.log.info("done: %s", watch.progress)
             return job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
 
 
 class FetchSegmentOperator(RemoteLogOperator):
     """Fetch batches from the remote tier, from the one that holds `offset` on, into a local file.
 
-    It checks no user's rights, and `path` may name any file of the worker: never put a form's value into its templates.
+    It checks no user's rights, and `path` may name any file of Airflow's worker: never put a form's value into its
+    templates.
 
     :param topic: the topic's name
     :param partition: the partition's number

@@ -12,7 +12,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
     not_begun_message,
     not_begun_of,
-    told,
+    described,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected
 from tiered_storage_airflow.run_summary import keep_done, summarize
@@ -101,7 +101,7 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
             self.log.info("write again: the store's document of %s", partition)
         for segment in plan.copies.segments:
             self.log.info(
-                "copy anew: %s offsets %d to %d",
+                "copy again: %s offsets %d to %d",
                 segment.topic_id_partition, segment.base_offset, segment.end_offset,
             )  # fmt: skip
         for unfinished in plan.unfinished:
@@ -174,4 +174,4 @@ class FinishRepairOperator(RemoteLogOperator):
 
 
 def _for_a_person(findings: Sequence[Finding]) -> str:
-    return f"{len(findings)} anomalies need a person: {told(findings)}"
+    return f"{len(findings)} anomalies need a person: {described(findings)}"

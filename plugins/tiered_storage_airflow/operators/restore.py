@@ -95,7 +95,7 @@ class _RestoringOperator(RemoteLogOperator):
         """Return where to restore to. Raises AirflowFailException unless exactly one allowed place is named."""
         if sum(map(bool, (self.target, self.to_directory, self.to_cluster))) != 1:
             raise AirflowFailException(
-                "say where to restore to, once: target (directory or cluster), or in a DAG file to_directory or "
+                "name exactly one place to restore to: target (directory or cluster), or in a DAG file to_directory or "
                 "to_cluster"
             )
         if self.connection and self.target != "cluster":
@@ -155,7 +155,7 @@ class _RestoringOperator(RemoteLogOperator):
         if name.startswith(RESERVED_PREFIX):
             raise AirflowFailException(
                 f"nothing was done: no DAG restores to {name}: names that begin with {RESERVED_PREFIX} are for Kafka's "
-                "own topics; choose another name by as_topic, or run 'tiered-storage restore' where the settings are"
+                "own topics; choose another name by as_topic, or run 'tiered-storage restore' on the command line"
             )
         plan = remote_log.restores.plan(request)
         for finding in (*plan.notices, *plan.gaps):
@@ -220,14 +220,14 @@ class RestoreOperator(_RestoringOperator):
 
     :param target: directory (that of the setting restore.directory) or cluster (one of restore.connections)
     :param connection: which of restore.connections; empty: the only one
-    :param to_directory: the log directory of a stopped broker, on this worker's machine
+    :param to_directory: the log directory of a stopped broker, on the machine of Airflow's worker
     :param to_cluster: host:port of a running cluster
     :param as_topic: the name there; empty: the same
     :param as_topic_id: the topic's id in the directory's cluster; empty: the id found there
     :param append: append after the records that the cluster's topic already holds
-    :param offset_map: the file of old and new offsets; empty: one of its own in restores/ of the work area, or of
-        state.directory where the work area is no folder
-    :param client_properties: a file of librdkafka's properties for `to_cluster`, on this worker's machine
+    :param offset_map: the file of old and new offsets; empty: a file in restores/ of the work area, or of
+        state.directory if the work area is not a folder
+    :param client_properties: a file of librdkafka's properties for `to_cluster`, on the machine of Airflow's worker
     :param validation: manifest, sizes or records
     :param workers: how many partitions to restore into a directory at once
     """
@@ -337,7 +337,9 @@ def _plain(value: object, name: str) -> str:
     """Return a DAG file's value as text. Raises ValueError for a template or an XCom, which a form could fill in."""
     text = str(value)
     if "{{" in text or "{%" in text:
-        raise ValueError(f"{name} takes no template: a form could name any place by it; use target and connection")
+        raise ValueError(
+            f"{name} takes no template, since a form could name any place by it: use target and connection"
+        )
     return text
 
 

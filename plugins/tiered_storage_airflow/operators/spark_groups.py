@@ -38,7 +38,7 @@ JOB_STUB = SPARK_JOBS / "job_stub.py"
 END_WITH_TASK = SPARK_JOBS / "end_with_task.py"
 
 QUIET = {"spark.log.level": "WARN", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-"""Turns off Spark's verbose log, progress bars and web pages for a job, unless `conf` turns them on."""
+"""Defaults for `conf`: Spark logs warnings only, and shows no web page and no progress bars."""
 
 END_SECONDS = 10.0
 """How long (s) Spark may take to end its workers and remove its temporary files before it is killed."""
@@ -47,8 +47,8 @@ END_SECONDS = 10.0
 class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     """Base of operators that run a job in groups with Spark, wherever the Spark connection points.
 
-    Workers never touch the metadata store. The task logs the job's progress every half minute. It ends a job that moves
-    no byte for copy.stuck.after.ms. Spark ends with the task, however that ends.
+    Spark's workers never touch the metadata store. The task logs the job's progress every half minute. It ends a job
+    that moves no byte for copy.stuck.after.ms. Spark ends with the task, however that ends.
 
     Its parameters are those of RemoteLogOperator and of SparkSubmitOperator, such as `conn_id`, `executor_memory` and
     `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
@@ -132,12 +132,12 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
                         raise CopyStuckError(watch.stuck.message) from error
                     if not isinstance(error, AirflowTaskTimeout):
                         self.log.warning(
-                            "Spark left no result. Its own lines are above; where spark-submit itself failed, look at "
-                            "Airflow's connection %s (its master, its spark-binary), and whether Java is installed",
+                            "Spark wrote no result. Its own log lines are above; if spark-submit itself failed, check "
+                            "Airflow's connection %s (its master, its spark-binary), and that Java is installed",
                             self._conn_id,
                         )
                     raise
-                self.log.warning("Spark failed; what it left results of is committed all the same: %s", error)
+                self.log.warning("Spark failed, and the groups that it finished still count: %s", error)
         return watch.stuck
 
 

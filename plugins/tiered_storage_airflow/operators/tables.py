@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
-"""The task itself exports less than this faster than Spark starts."""
+"""The task itself exports less than this in less time than Spark takes to start."""
 LATE_INTERVALS = 10
-"""How many earlier intervals with late records a run exports again at most; the next runs take the others."""
+"""The most earlier intervals with late records that a run exports again; the next runs export the others."""
 LATE_TRIES = 3
-"""A run tries at most this many times as many intervals: those that fail must not keep earlier ones waiting."""
+"""A run tries at most this many times that number of intervals: those that fail must not delay earlier ones."""
 
 _FIELDS = (
     "topic", "topic_id", "partitions", "from_time", "to_time", "isolation", "codec", "max_disorder_minutes",
@@ -94,8 +94,8 @@ class _Asked(BaseOperator):
         interval, now = Interval(*self._times(context)), remote_log.clock()
         if interval.end > now:
             raise AirflowFailException(
-                f"nothing was done: the interval ends at {as_date(interval.end)}, and it is {as_date(now)} now: an "
-                "export of times to come would refuse every later export that overlaps it: name an end that has passed"
+                f"nothing was done: the interval ends at {as_date(interval.end)}, and it is {as_date(now)} now. An "
+                "export into the future would block later exports that overlap it: give an end that has passed"
             )
         return ExportRequest(
             query,
@@ -106,7 +106,7 @@ class _Asked(BaseOperator):
         )
 
     def most_late(self, context: Context) -> int:
-        """Return how many earlier intervals the run exports again at most.
+        """Return the most earlier intervals that the run exports again.
 
         That is 0 in a backfill: each of its runs has an interval of its own.
         """
@@ -249,7 +249,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
         with self.watch(remote_log, job.files, size) as watch:
             self.submit(context, remote_log, job.files, EXPORT_JOB, watch, has_results)
-        self.log.info("in the end: %s", watch.progress)
+        self.log.info("done: %s", watch.progress)
 
     def _run_here(self, remote_log: RemoteLogManager, job: ExportJob, pieces: int, size: int) -> None:
         from contextlib import closing

@@ -78,16 +78,16 @@ def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job
     assert copy.copy(operator).conf is None
 
 
-@pytest.mark.parametrize("is_told_later", [False, True])
+@pytest.mark.parametrize("is_reported_later", [False, True])
 def test_what_must_not_be_deleted_any_more_fails_the_marking_or_the_task_behind_it(
-    site: TieredSite, is_told_later: bool
+    site: TieredSite, is_reported_later: bool
 ) -> None:
     deletable = {**TIERED, "remote.deletion.allowed": True, "retention.bytes": 1}
     site.configure({"orders": deletable})
     path = PlanExpiryOperator(task_id="plan").execute(context())
     site.configure({"orders": {**deletable, "remote.deletion.allowed": False}})
-    marking = MarkDeletedOperator(task_id="mark", plan=path, is_told_later=is_told_later)
-    if is_told_later:
+    marking = MarkDeletedOperator(task_id="mark", plan=path, is_reported_later=is_reported_later)
+    if is_reported_later:
         not_marked = marking.execute(context())
         deleting = DeleteSegmentsOperator(task_id="delete", not_marked=not_marked)
         with pytest.raises(AirflowFailException, match=r"not expired; .*orders-0: .*remote deletion is not allowed"):
