@@ -14,7 +14,7 @@ _TOPIC = Param(
     type="string",
     pattern=forms.TOPIC_OR_NOTHING_PATTERN,
     title="Topic",
-    description=f"The name of one topic; empty: the Airflow Variable {TOPIC_VARIABLE}; if that is empty too, nothing is done.",
+    description=f"The name of one topic; empty: the Airflow Variable {TOPIC_VARIABLE}, or nothing is done.",
 )
 
 _FROM = "Records from this time on: ISO 8601, or ms since 1970; empty: the run's interval."
@@ -33,7 +33,7 @@ FORM = {
         minimum=0,
         maximum=forms.LARGEST_NUMBER // 60_000,
         title="Maximum disorder within a batch, in minutes",
-        description="The export may leave out a record that is earlier than the first one of its batch by more than this.",
+        description="Records that are earlier than the first one of their batch by more than this may be left out.",
     ),
     "allow_gaps": Param(False, type="boolean", title="Export even if offsets are missing"),
     "late_intervals": Param(

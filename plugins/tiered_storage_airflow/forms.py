@@ -77,7 +77,7 @@ def topics_param() -> Param:
         format=TOPICS_FORMAT,
         title="Topics",
         description=(
-            f"A regular expression (RE2) over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or all topics."
+            f"A regular expression (RE2) over topic names; empty: the Airflow Variable {TOPICS_VARIABLE}, or all."
         ),
     )
 

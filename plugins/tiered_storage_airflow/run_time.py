@@ -88,8 +88,8 @@ def own_path(context: Mapping[str, Any], path: str | None) -> str:
     """
     if not path:
         raise AirflowFailException(
-            "nothing was done: the previous task left this one nothing to do; clear that task instead, or trigger a new "
-            "run"
+            "nothing was done: the previous task left this one nothing to do; clear that task instead, or trigger a "
+            "new run"
         )
     folder = f"runs/{run_folder(context)}/"
     if not path.startswith(folder):

@@ -15,7 +15,7 @@ DEFAULT_ARGS: dict[str, Any] = {
     "execution_timeout": timedelta(minutes=30),
     "pre_execute": refuse_unknown_fields,
 }
-"""For default_args: three retries, each after a longer pause, and a time limit of half an hour unless a task has another.
+"""For default_args: three retries, each after a longer pause, and a time limit of half an hour for most tasks.
 
 A retry of any task is safe: it looks again, or continues the work of the first try under the same leases. Errors that
 no retry can repair fail the task for good (AirflowFailException). No task begins in a run with an unknown form field.

@@ -51,7 +51,7 @@ def read_service() -> FastAPI:
 
 @asynccontextmanager
 async def _with_api(app: FastAPI) -> AsyncIterator[None]:
-    """Mount the read service while the API server runs; Airflow's other processes load this module but not the service."""
+    """Mount the read service while the API server runs; Airflow's other processes import only this module."""
     from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
     from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
@@ -68,7 +68,7 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
-    """Return the result of `work`, on a thread of ours: the API server's own threads must not wait for the work area."""
+    """Return the result of `work`, on our own thread: the API server's threads must not wait for the work area."""
     from tiered_storage_airflow.read_service.problem import ProblemError, too_late  # noqa: PLC0415 - as above
 
     try:

@@ -11,11 +11,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tiered_storage_airflow.operators.local_retention import skip_unless_wanted
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
+    described,
     fail_for,
     fail_for_left,
     skip_unless_asked_for_or_armed,
     tell_stop,
-    described,
     why_only_planned,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number

@@ -189,9 +189,7 @@ def _announced(extra: Mapping[str, Any]) -> tuple[int, frozenset[str]]:
     is_list = isinstance(partitions, list) and all(isinstance(partition, str) for partition in partitions)
     if type(now) is not int or not is_list:
         raise AirflowFailException(
-            f"nothing was done: an event of the asset has now={now!r:.100} and partitions={partitions!r:.100}; it needs "
-            "a number of milliseconds and a list of names such as orders-0, as the task announce writes them"
-==>
-    the next run plans again. Returns the path of the list
+            f"nothing was done: an event of the asset has now={now!r:.100} and partitions={partitions!r:.100}; it "
+            "needs a number of milliseconds and a list of names such as orders-0, as the task announce writes them"
         )
     return now, frozenset(partitions)

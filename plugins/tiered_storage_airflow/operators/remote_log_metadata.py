@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
+    described,
     not_begun_message,
     not_begun_of,
-    described,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import summarize

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
+    described,
     not_begun_message,
     not_begun_of,
-    described,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected
 from tiered_storage_airflow.run_summary import keep_done, summarize

@@ -1,4 +1,4 @@
-"""The pages as an application, beside the read service: the same logins, rights, threads and lines of the log."""
+"""The pages as an application, with the logins, rights, threads and log lines of the read service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tiered_storage_airflow.read_service.partitions import (
     SegmentPath,
     ensure_right,
     find_segment,
-    lives_of,
+    partitions_of,
 )
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.record_forms import Form
@@ -43,9 +43,9 @@ ASSETS = {"style.css": "text/css; charset=utf-8", "theme.js": "text/javascript; 
 
 
 def page_app(service: ReadService) -> FastAPI:
-    """Return the application that reads by `service`, which belongs to the caller."""
+    """Return the application that reads through `service`, which belongs to the caller."""
     app = FastAPI(
-        title="Remote Log: what lies where",
+        title="Remote Log: where data are",
         dependencies=[Depends(visitor_of)],
         docs_url=None,
         redoc_url=None,
@@ -83,9 +83,9 @@ async def _topic(
     access.topic = topic
     await ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    lives, following = await lives_of(service, topic, start, PARTITIONS_OF_A_PAGE)
-    shown = [(await describe(service, each), await service.tiers.look(each)) for each in lives]
-    # What has 100,000 segments takes a while to be drawn.
+    partitions, following = await partitions_of(service, topic, start, PARTITIONS_OF_A_PAGE)
+    shown = [(await describe(service, each), await service.tiers.look(each)) for each in partitions]
+    # On a thread: drawing 100,000 segments takes a while.
     return _page(await service.asking.run(lambda: topic_page(_root(request), topic, shown, following)))
 
 
@@ -150,7 +150,7 @@ def _page(text: str) -> Response:
 
 
 def _as_page(request: Request, problem: ProblemError) -> Response:
-    """Answer a problem as a page, with its status."""
+    """Return the problem as a page, with its status."""
     title = f"{problem.status}: {problem.title}"
     content = page("problem.html", _root(request), title, [], detail=problem.detail)
     return HTMLResponse(content, problem.status, headers={**HEADERS, **problem.headers})

@@ -24,7 +24,7 @@ LEGEND = {
     Place.REMOTE: "remote only",
     Place.BOTH: "remote and local",
     Place.LOCAL: "local, not copied yet",
-    Place.ACTIVE: "local, still written to",
+    Place.ACTIVE: "local, active segment",
     Place.MISSING: "missing",
 }
 
@@ -47,8 +47,8 @@ def link(address: str, text: str) -> Markup:
 
 
 def local_tier_is_hidden(problem: str) -> str:
-    """Return the sentence that says so."""
-    return f"The local tier cannot be read here ({problem}): what is shown is the remote one."
+    """Return the alarm for an unreadable local tier."""
+    return f"The local tier cannot be read here ({problem}). This page shows only the remote tier."
 
 
 def of_topic(root: str, topic: str) -> str:
@@ -57,7 +57,7 @@ def of_topic(root: str, topic: str) -> str:
 
 
 def of_partition(root: str, partition: TopicIdPartition, below: str = "", **query: object) -> str:
-    """Return the address of a partition's page, or of what is `below` it; the same below the root of the routes."""
+    """Return the address of a partition's page, or of the path `below` it; the read service has the same paths."""
     asked = urlencode({**query, "topic_id": partition.topic_id})
     return f"{of_topic(root, partition.topic)}/partitions/{partition.partition}{below}?{asked}"
 

@@ -91,19 +91,19 @@ def _closed_lag(view: PartitionView) -> str:
 
 
 def _alarms(content: PartitionContent) -> list[str]:
-    answer, told = content.answer, []
+    answer, alarms = content.answer, []
     if answer.local_problem is not None:
-        told.append(local_tier_is_hidden(answer.local_problem))
+        alarms.append(local_tier_is_hidden(answer.local_problem))
     if answer.delete_state is not None:
-        told.append(f"The partition is being deleted: {answer.delete_state}.")
+        alarms.append(f"The partition is being deleted: {answer.delete_state}.")
     missing = [region for region in regions_of(content.view) if region.place is Place.MISSING]
-    told += [
-        f"Offsets {region.start:,} to {region.end - 1:,} are in neither tier: 'tiered-storage audit' tells of it."
+    alarms += [
+        f"Offsets {region.start:,} to {region.end - 1:,} are in neither tier; 'tiered-storage audit' reports details."
         for region in missing[:MOST_ALARMS]
     ]
     if len(missing) > MOST_ALARMS:
-        told.append(f"{len(missing) - MOST_ALARMS:,} more ranges of offsets are in neither tier.")
-    return told
+        alarms.append(f"{len(missing) - MOST_ALARMS:,} more ranges of offsets are in neither tier.")
+    return alarms
 
 
 def _times_strip(root: str, content: PartitionContent) -> Strip:
@@ -158,7 +158,7 @@ def _under_way(root: str, content: PartitionContent) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for segment in content.listed.under_way:
         age = content.now - segment.event_timestamp
-        state = "stands still" if age > content.stuck_after else "under way"
+        state = "stuck" if age > content.stuck_after else "in progress"
         rows.append((_named(root, segment), size(segment.size), f"for {span(age)}: {state}"))
     return rows
 

@@ -82,18 +82,18 @@ async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
 def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
     wanted = segment_id.encode()
     names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
-    # Exports lie deeper, in folders of their tasks: copies come first, however many exports there are.
+    # Copies come first, however many exports there are: exports are deeper, in folders of their tasks.
     latest_first = sorted(sorted(names, reverse=True), key=lambda name: name.count("/"))
     for name in islice(latest_first, MOST_FILES):
         for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():
             # Audits and exports name the segment too, without a lease.
-            if wanted in line and (found := _told_by(line)) is not None:
+            if wanted in line and (found := _run_of(line)) is not None:
                 return found
     return None
 
 
-def _told_by(line: bytes) -> CopyingRun | None:
-    """Return the run in a line with its lease: the owner's name is both ids."""
+def _run_of(line: bytes) -> CopyingRun | None:
+    """Return the run that a line with its lease names: the owner's name has both ids."""
     try:
         owner = str(json.loads(line)["lease"]["owner"])
     except (ValueError, KeyError, TypeError):

@@ -46,16 +46,18 @@ def _allowed(topic: TopicAnswer) -> str:
 
 def _why_none(rights: Rights) -> str:
     if rights.has_any:
-        return "Your rights fit no topic that is there: tiered-storage topics list shows all, on the command line."
+        return (
+            "Your rights match no existing topic: 'tiered-storage topics list' lists all of them, on the command line."
+        )
     if rights.file is None:
-        why = "No file gives rights: set read.service.rights.file to one with these lines, and restart the API server."
+        why = "No file grants rights: set read.service.rights.file to one with these lines, and restart the API server."
     elif rights.is_broken:
         why = (
-            f"Nobody has any right, as {rights.file} (read.service.rights.file) is missing or broken: the API server's "
-            "log and tiered-storage doctor say why. One of these would do."
+            f"Nobody has any right, because {rights.file} (read.service.rights.file) is missing or invalid: the API "
+            "server's log and 'tiered-storage doctor' have the reason. One of these would be enough."
         )
     else:
-        why = f"{rights.file} (read.service.rights.file) gives you no right: add one of these, which count at once."
+        why = f"{rights.file} (read.service.rights.file) gives you no right: add one of these (it counts at once)."
     return f"You are logged in as {rights.user}, with {_listed('role', sorted(rights.roles))}. {why}"
 
 
@@ -101,10 +103,10 @@ def topic_page(
 
 
 def _troubles(answer: PartitionAnswer) -> str:
-    told = {
-        f"{answer.unfinished_deletions:,} deletions have not ended": answer.unfinished_deletions,
-        f"{answer.unfinished_copies:,} copies have not ended": answer.unfinished_copies,
+    found = {
+        f"{answer.unfinished_deletions:,} unfinished deletions": answer.unfinished_deletions,
+        f"{answer.unfinished_copies:,} unfinished copies": answer.unfinished_copies,
         f"being deleted: {answer.delete_state}": answer.delete_state,
         f"the local tier: {answer.local_problem}": answer.local_problem,
     }
-    return "; ".join(text for text, is_so in told.items() if is_so)
+    return "; ".join(text for text, is_so in found.items() if is_so)

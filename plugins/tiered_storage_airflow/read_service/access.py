@@ -20,7 +20,7 @@ _log = structlog.get_logger("remote_log.access")
 
 @dataclass(slots=True)
 class Access:
-    """The data of a request's log line, as they become known. Offsets are inclusive; `bytes`: of the response body."""
+    """The data of a request's log line, filled in meanwhile. Offsets are inclusive; `bytes` are of the body."""
 
     user: str | None = None
     topic: str | None = None
@@ -33,10 +33,10 @@ class Access:
     status: int | None = None
     is_whole: bool = False
     has_right: bool = False
-    """Whether the topic was one that the user may see."""
+    """Whether the user may see the topic."""
 
     def took(self, first_offset: int, last_offset: int, records: int | None) -> None:
-        """Add what was just sent of a partition."""
+        """Add the offsets and records just sent."""
         self.first_offset = first_offset if self.first_offset is None else self.first_offset
         self.last_offset = last_offset
         if records is not None:
@@ -104,25 +104,29 @@ def plain_text(text: str) -> str:
 
 
 class Metrics:
-    """Counts of one process in Prometheus' text form. No label has a topic's name: every logged-in user sees them."""
+    """Metrics of one process in Prometheus' text format. No label names a topic: every logged-in user sees them."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "remote_log_requests", "Requests that were answered", ["route", "status"], registry=self._registry
+            "remote_log_requests", "Requests with a response", ["route", "status"], registry=self._registry
         )
-        self._bytes = Counter("remote_log_sent_bytes", "Bytes of answers' bodies", ["route"], registry=self._registry)
+        self._bytes = Counter("remote_log_sent_bytes", "Bytes of response bodies", ["route"], registry=self._registry)
         self._seconds = Histogram(
             "remote_log_request_seconds",
-            "From a request to the end of its answer",
+            "Time from a request to the end of its response",
             ["route"],
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
             registry=self._registry,
         )
-        self.streams = Gauge("remote_log_streams", "Answers with bytes or records going on", registry=self._registry)
-        self.refused = Counter("remote_log_refused", "Requests that found no room", ["what"], registry=self._registry)
+        self.streams = Gauge(
+            "remote_log_streams", "Responses with bytes or records in progress", registry=self._registry
+        )
+        self.refused = Counter(
+            "remote_log_refused", "Requests refused for lack of room", ["what"], registry=self._registry
+        )
         self.given_up = Counter(
-            "remote_log_given_up", "Answers that ended before they were whole", ["why"], registry=self._registry
+            "remote_log_given_up", "Responses aborted before their end", ["why"], registry=self._registry
         )
 
     def answered(self, route: str, status: int, size: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Admit requests for bytes or records one by one, since checking a login takes time of the event loop."""
+"""Admit requests for bytes or records one by one: each check of a login blocks the event loop for a moment."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ SECONDS_BETWEEN = 0.05
 
 
 class Admission:
-    """Requests with credentials that were valid before do not queue behind unknown ones. For one event loop."""
+    """Keeps requests with credentials that were valid before from waiting for unknown ones. For one event loop."""
 
     def __init__(self, short: ShortCalls) -> None:
-        """Admit requests with pauses while there are `short` calls."""
+        """Admit requests with pauses while `short` calls are under way."""
         self._known: OrderedDict[bytes, None] = OrderedDict()
         self._friends = FairQueue(1, short, SECONDS_BETWEEN)
         self._strangers = FairQueue(1, short, SECONDS_BETWEEN)
 
     async def wait(self, request: Request) -> None:
-        """Return when it is the turn of `request`. Raises ProblemError (429) if too many unknown ones wait already."""
+        """Wait for the turn of `request`. Raises ProblemError (429) if too many unknown requests wait."""
         credentials = _credentials(request)
         if credentials is None:
-            return  # refused by whoever judges logins, at no cost
+            return  # the check of logins refuses it, at no cost
         if credentials in self._known:
             self._known.move_to_end(credentials)
             await self._friends.take()
             return
         if self._strangers.waiting >= MOST_STRANGERS:
-            raise busy("too many requests wait already")
+            raise busy("too many requests are waiting")
         await self._strangers.take()
 
     def know(self, request: Request) -> None:
-        """Remember that the credentials of `request` were valid; this is not a login, they are checked each time."""
+        """Remember that the credentials of `request` were valid. Each request is checked all the same."""
         credentials = _credentials(request)
         if credentials is not None:
             self._known[credentials] = None
@@ -55,17 +55,17 @@ def _credentials(request: Request) -> bytes | None:
 
 
 class ShortCalls:
-    """Counts the short calls under way, and reports when there are none. For one event loop.
+    """Tracks the short calls under way, and notifies when none is left. For one event loop.
 
-    A call that takes longer than `seconds`, such as one that waits for a slow store, no longer counts. Otherwise it
-    counts until `seconds_after` its end: the next call often comes soon.
+    A call that takes longer than `seconds`, such as one that waits for a slow store, no longer counts. Any other counts
+    until `seconds_after` its end: the next call often comes soon.
     """
 
     def __init__(self, seconds: float = 0.05, seconds_after: float = 0.003) -> None:
         self._seconds = seconds
         self._seconds_after = seconds_after
         self._under_way: set[object] = set()
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -83,22 +83,22 @@ class ShortCalls:
     def _end(self, call: object) -> None:
         self._under_way.discard(call)
         if not self._under_way:
-            for told in self._told:
-                told()
+            for callback in self._callbacks:
+                callback()
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
 
-    def when_none(self, told: Callable[[], None]) -> None:
-        """From now on, call `told` whenever no calls are left."""
-        self._told.append(told)
+    def when_none(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever no call is left."""
+        self._callbacks.append(callback)
 
 
 class FairQueue:
     """Admits `most` waiters per turn of the event loop, first come, first served. For one event loop.
 
-    While there are `short` calls, a turn begins only `patience` seconds after the one before: short calls have
-    priority, but nobody waits for ever.
+    While `short` calls are under way, turns begin at least `patience` seconds apart: short calls have priority, but
+    nobody waits for ever.
     """
 
     def __init__(self, most: int, short: ShortCalls, patience: float) -> None:
@@ -118,7 +118,7 @@ class FairQueue:
         return len(self._waiting)
 
     async def take(self) -> None:
-        """Return when it is the caller's turn."""
+        """Wait for the caller's turn."""
         loop = asyncio.get_running_loop()
         if self._next is None:
             self._plan_next(loop)
@@ -132,16 +132,16 @@ class FairQueue:
     def _plan_next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_delayed = bool(self._short)
         if self._is_delayed:
-            self._next = loop.call_at(self._begun + self._patience, self._begin_anew, loop)
+            self._next = loop.call_at(self._begun + self._patience, self._begin_turn, loop)
         else:
-            self._next = loop.call_soon(self._begin_anew, loop)
+            self._next = loop.call_soon(self._begin_turn, loop)
 
     def _begin_now(self) -> None:
         if self._next is not None and self._is_delayed:
             self._next.cancel()
             self._plan_next(asyncio.get_running_loop())
 
-    def _begin_anew(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._next = None
         self._begun = loop.time()
         self._left = self._most

@@ -1,8 +1,8 @@
 """Identify the user of a request: Airflow's auth manager checks its token or cookie.
 
-Auth managers have their own user classes. All give a name; for roles the simple one gives `role`, Flask AppBuilder's
-(FAB) `roles`, objects with a name, and Amazon's `groups`. If an auth manager gives none of these, such as Keycloak's,
-rights can only be given to users.
+Each auth manager has its own user class. All have a name. For roles, the simple auth manager has `role`, Flask
+AppBuilder's (FAB) `roles`, objects with a name, and Amazon's `groups`. With one that has none of these, such as
+Keycloak's, only users can have rights, not roles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A logged-in user, and the token that proves it (None: Airflow required none)."""
+    """A logged-in user, and the user's token (None: Airflow required none)."""
 
     name: str
     roles: frozenset[str]
@@ -34,14 +34,14 @@ class Visitor:
 async def visitor_of(
     request: Request, bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)]
 ) -> Visitor:
-    """Return the user. Raises ProblemError (401) if there is no login, or the token is expired or not Airflow's."""
+    """Return the user. Raises ProblemError (401) without a login, or if the token is expired or not Airflow's."""
     visitor = await _judged(get_user(request, None, bearer), _token(request, bearer))
     access_of(request).user = visitor.name
     return visitor
 
 
-async def judged_again(visitor: Visitor) -> Visitor:
-    """Return `visitor` with the present roles.
+async def checked_again(visitor: Visitor) -> Visitor:
+    """Check the login of `visitor` again; return it with the present roles.
 
     Raises ProblemError (401) if the token has expired or was revoked since, or the user was removed or deactivated.
     """
@@ -80,7 +80,7 @@ VisitorDep = Annotated[Visitor, Depends(visitor_of)]
 
 def _roles(user: Any) -> Iterable[str]:
     role = getattr(user, "role", None)
-    # The simple auth manager takes admin and ADMIN for the same role.
+    # To the simple auth manager, admin and ADMIN are the same role.
     given: list[object] = [role.upper() if isinstance(role, str) else None, *(getattr(user, "roles", None) or ())]
     given += getattr(user, "groups", None) or ()
     for role in given:

@@ -21,7 +21,7 @@ from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.settings.properties.types import topic_name
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, judged_again
+from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, checked_again
 from tiered_storage_airflow.read_service.problem import ProblemError, not_found
 from tiered_storage_airflow.read_service.service import OpenService, OpenServiceDep
 
@@ -30,13 +30,13 @@ TopicPath = Annotated[str, Path(description="The topic's name.", max_length=249)
 PartitionPath = Annotated[int, Path(description="The partition's number.", ge=0, le=LARGEST_PARTITION)]
 TopicIdQuery = Annotated[
     str | None,
-    Query(description="The topic's id, where the name had several lives.", pattern=r"^[A-Za-z0-9_-]{22}$"),
+    Query(description="The topic's id; needed if the name had several incarnations.", pattern=r"^[A-Za-z0-9_-]{22}$"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A requested partition that the user has a right on: the user, and the right."""
+    """A requested partition, the user who requested it, and the right that the user has on it."""
 
     service: OpenService
     partition: TopicIdPartition
@@ -44,8 +44,8 @@ class Asked:
     right: Right
 
     async def ensure_right(self) -> None:
-        """Raise as `judged_again` and `ensure_right` if the login or the right has ended meanwhile."""
-        visitor = await judged_again(self.visitor)
+        """Raise as `checked_again` and `ensure_right` if the login or the right has ended meanwhile."""
+        visitor = await checked_again(self.visitor)
         await ensure_right(self.service, visitor, self.right, self.partition.topic)
 
 
@@ -55,7 +55,7 @@ async def ensure_right(service: OpenService, visitor: Visitor, right: Right, top
     if not rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, topic):
         raise no_topic(topic)
     if not rights.allows(visitor.name, visitor.roles, right, topic):
-        raise ProblemError(403, "Forbidden", f"you may see the topic {topic}, and not read its records")
+        raise ProblemError(403, "Forbidden", f"you may see the topic {topic}, but not read its records")
 
 
 def no_topic(topic: str) -> ProblemError:
@@ -91,7 +91,7 @@ ReadDep = Annotated[Asked, Depends(asked(Right.READ))]
 
 
 async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
-    """Return all partitions, remote and local, as of a moment ago."""
+    """Return all partitions, remote and local; the list may be a moment old."""
     return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
 
 
@@ -104,13 +104,12 @@ def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
     return list(found)
 
 
-async def lives_of(
+async def partitions_of(
     service: OpenService, topic: str, start: int, limit: int
 ) -> tuple[list[TopicIdPartition], int | None]:
-    """Return about `limit` partitions of a topic from number `start` on, in every incarnation, and the number that is
-    next.
+    """Return about `limit` partitions of all incarnations of a topic, from number `start` on, and the next number.
 
-    The lives of a number stay together. Raises ProblemError (404) if the topic has no partition at all.
+    The incarnations of a number stay together. Raises ProblemError (404) if the topic has no partition at all.
     """
     found = [each for each in await known_partitions(service) if each.topic == topic]
     if not found:
@@ -125,9 +124,9 @@ async def lives_of(
 def find_partition(
     log: RemoteLogManager, remote: Sequence[TopicIdPartition], topic: str, number: int, topic_id: str | None = None
 ) -> TopicIdPartition:
-    """Return what RemoteLogManager.find_partition does.
+    """Find a partition as RemoteLogManager.find_partition does.
 
-    Raises ProblemError: 404 if there is none, 409 if the name had several lives and `topic_id` names none.
+    Raises ProblemError: 404 if there is none, 409 if the name had several incarnations and `topic_id` is None.
     """
     try:
         topic_name(topic)
@@ -138,7 +137,7 @@ def find_partition(
     except UnknownPartitionError as error:
         raise not_found(f"there is no partition {number} of the topic {topic!r}") from error
     except AmbiguousPartitionError as error:
-        raise ProblemError(409, "SeveralLives", f"{error}; name one by topic_id") from error
+        raise ProblemError(409, "SeveralLives", f"{error}; choose one by topic_id") from error
 
 
 SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A-Za-z0-9_-]{22}$")]
@@ -150,22 +149,22 @@ async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadat
 
 
 async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
-    """Return a visible segment. Raises ProblemError: 404, 409 before its copy has ended, 410 deleted."""
+    """Return a readable segment. Raises ProblemError: 404, 409 until its copy is finished, 410 if it was deleted."""
     segment = await find_segment(asked, segment_id)
     state = await asked.service.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
     if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):
         raise _gone(segment_id)
     if segment.state is SegmentState.COPY_SEGMENT_STARTED:
-        raise ProblemError(409, "NotFinished", f"the copy of segment {segment_id} has not ended", retriable=True)
+        raise ProblemError(409, "NotFinished", f"the copy of segment {segment_id} is not finished", retriable=True)
     if segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
         raise _gone(segment_id)
     return segment
 
 
-async def told_if_gone(
+async def unless_deleted(
     asked: Asked, segment: RemoteLogSegmentMetadata, pieces: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """Pass `pieces` on; where they are not found any more because the segment was deleted meanwhile, say just that."""
+    """Yield `pieces`. If the segment was deleted meanwhile, raise the error for that instead of "not found"."""
     try:
         async with aclosing(pieces):
             async for piece in pieces:

@@ -2,8 +2,8 @@
 
     {"title": "OffsetOutOfRange", "status": 416, "detail": "orders-0: offset 90 is …", "retriable": false, …}
 
-as application/problem+json (RFC 9457). 416 is only for an offset outside of a partition's range, and for byte ranges: a
-client may start over after it, and must not do so because an object is lost.
+as application/problem+json (RFC 9457). Status 416 is only for an offset outside of a partition's range, and for byte
+ranges: after it a client may start over, which it must not do because an object is lost.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def problem_of(error: errors.TieredStorageError) -> ProblemError:
     """Return the client's view of `error`."""
     title = title_of(error)
     if isinstance(error, errors.ConfigurationError) and not isinstance(error, errors.UnsupportedTopicError):
-        # Its message may name other topics, files and hosts: it is only for the service's operators.
-        return ProblemError(502, "Misconfigured", "the service cannot work as it is set up; its log says why")
+        # Only the service's operators may see its message, which may name other topics, files and hosts.
+        return ProblemError(502, "Misconfigured", "the service is misconfigured; its log has the reason")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 503 if error.retriable else 502)
     more: dict[str, object] = {}
     if isinstance(error, errors.OffsetOutOfRangeError):
@@ -79,26 +79,26 @@ def title_of(error: errors.TieredStorageError) -> str:
 
 
 def busy(what: str) -> ProblemError:
-    """Return the error for a lack of room."""
-    return ProblemError(429, "Busy", f"{what}; come again", True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
+    """Return the error for a service at its limit."""
+    return ProblemError(429, "Busy", f"{what}; try again", True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def too_late(seconds: float) -> ProblemError:
     """Return the error for a request without a response within `seconds`."""
     detail = (
-        f"no answer came within {seconds:g} s: the store, the metadata or a disk hangs or is slow; 'tiered-storage "
-        "doctor' looks at each; come again"
+        f"no response within {seconds:g} s: the store, the metadata or a disk hangs or is slow; try again, or check "
+        "each with 'tiered-storage doctor'"
     )
     return ProblemError(504, "TimedOut", detail, True, {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def not_found(detail: str) -> ProblemError:
-    """Return the error for something that does not exist, or that the user may not know of."""
+    """Return the error for something that does not exist or that the user may not see."""
     return ProblemError(404, "NotFound", detail)
 
 
 def plain(status: int, detail: str, headers: Mapping[str, str] | None = None) -> ProblemError:
-    """Return a problem named after its status."""
+    """Return a problem with the name of its status."""
     try:
         title = HTTPStatus(status).phrase.replace(" ", "")
     except ValueError:

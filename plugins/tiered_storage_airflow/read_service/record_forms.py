@@ -20,9 +20,9 @@ from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.remote_log.read.read_values import FetchedBatches, aborted_rows
 
 USUAL_BYTES = 4 << 20
-"""A batch that decompresses to at most this is decoded at once."""
+"""A batch that decompresses to at most this is decoded without waiting."""
 MOST_BYTES = 64 << 20
-"""A larger one waits for one of few places; one that decompresses to more than this is refused."""
+"""A larger one waits for one of a few places, and one that decompresses to more than this is refused."""
 MOST_ROWS = 4096
 PIECE_BYTES = 256 << 10
 

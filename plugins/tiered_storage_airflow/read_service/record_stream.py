@@ -1,4 +1,4 @@
-"""The records of a partition from an offset on, in one of the forms, piece by piece."""
+"""The records of a partition from an offset on, in one of the formats, piece by piece."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Piece = TypeVar("Piece")
 class RecordStream:
     """At most `most_records` records, from about `most_bytes` of `batches`.
 
-    Raw batches are returned whole; their number of records does not count.
+    Raw batches are returned whole, and only `most_bytes` limits them.
     """
 
     batches: AsyncGenerator[FetchedBatches, None]
@@ -45,7 +45,7 @@ class RecordStream:
 
     async def _records(self) -> AsyncGenerator[bytes, None]:
         is_arrow = self.form is Form.ARROW
-        # It is sent with the first records, so that an error in them can still become a response.
+        # Sent with the first records, so that an error in them can still become an error response.
         begin = await self.service.moving.run(record_forms.arrow_begin) if is_arrow else b""
         encode = record_forms.arrow_message if is_arrow else record_forms.json_lines
         async with aclosing(self.encoded(encode)) as pieces:
@@ -90,7 +90,7 @@ class RecordStream:
                 reached, most = last + 1, most - count
                 yield piece, count
         except CorruptRecordError:
-            # Too large for that, or really corrupt: decoding it again, with enough room, shows which.
+            # Too large, or really corrupt: decoding it again with a higher limit shows which.
             async with self.service.room_for_a_large_batch():
                 large = record_forms.decoded(self.form, fetched, reached, record_forms.MOST_BYTES)
                 async for piece, _, count in self._decoded(large, most, encode):

@@ -1,4 +1,4 @@
-"""The present rights: those in the file that the settings name, read again when it changes."""
+"""The rights in the file that the settings name, read again when the file changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the routes use: the remote log, opened once per process, its threads, its places and the rights."""
+"""What the routes share: the remote log, opened once per process, its threads, its limits and the rights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
 
 SECONDS_TO_ANSWER = 60.0
-"""How long, in seconds, a response may take to begin, and each of its pieces to come."""
+"""How long, in seconds, a response may take to begin, and then each of its pieces."""
 MOST_WAITING_CALLS = 1000
 MOST_SEARCHES = 8
 REPORT_THREADS = 2
@@ -37,25 +37,25 @@ MOST_LARGE = 4
 SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
-"""How long, in seconds, checked rights are valid: a check in a thread may wait long for others that encode JSON."""
+"""How long, in seconds, rights are cached: a read on a thread may wait long for threads that encode JSON."""
 SECONDS_BETWEEN_SENDS = 0.002
 SECONDS_BETWEEN_LOOKS = 10.0
-"""How often, in seconds, metadata and store are compared: replaced metadata are read no longer than that."""
+"""How often, in seconds, metadata and store are compared, which is also how long replaced metadata are still read."""
 
 _T = TypeVar("_T")
 
 
 class SingleFlight(Generic[_T]):
-    """Makes one call at a time, and the next only after `seconds`; failures are not cached. For one event loop."""
+    """Shares one call among concurrent callers and caches its result, but no failure. For one event loop."""
 
     def __init__(self, seconds: float) -> None:
-        """Cache results for that long."""
+        """Cache results for `seconds`."""
         self._seconds = seconds
         self._begun = 0.0
         self._look: asyncio.Future[_T] | None = None
 
     async def get(self, look: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the cached result of `look`, or a new one. Raises what it raises."""
+        """Return the cached result of `look`, or a new one. Raises what `look` raises."""
         now = asyncio.get_running_loop().time()
         if self._look is None or self._is_over(self._look, now):
             self._begun = now
@@ -84,21 +84,21 @@ class OpenService:
     log: RemoteLogManager
     rights: RightsFile
     reading_rights: BoundedThreads
-    """One thread: a call that hangs delays nothing else."""
+    """One thread of its own, so that a read that hangs delays nothing else."""
     moving: BoundedThreads
     """For encoding records as JSON or Arrow."""
     asking: BoundedThreads
-    """For metadata, so that they never wait for bytes."""
+    """For metadata, which so never wait for bytes."""
     most_streams: int
     stalled_after_seconds: float
     seconds_to_answer: float
-    """How long, in seconds, each piece of a response may take to come."""
+    """How long, in seconds, each piece of a response may take."""
     figures: Metrics
     tiers: Tiers
     large: asyncio.Semaphore
-    """For records that take much memory decompressed; the holder may have one such batch."""
+    """For records that take much memory decompressed; each holder may decompress one such batch."""
     looking: Mapping[str, BoundedThreads]
-    """A thread for each kind of background check: one that hangs delays nothing else."""
+    """One thread for each kind of background check, so that one that hangs delays no other."""
     searching: BoundedThreads
     """For slow searches, such as for the run that copied a segment."""
     sending: FairQueue
@@ -109,12 +109,12 @@ class OpenService:
     seen_remote: SingleFlight[Sequence[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     """The partitions that are or were remote."""
     seen_partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    """All partitions, including local ones, which takes longer."""
+    """All partitions, including local ones, which take longer to find."""
     unreadable: RemoteMetadataError | None = None
     """Why the metadata are no longer read."""
     look: asyncio.Task[None] | None = None
     looked_at: float = field(default_factory=time.monotonic)
-    """When metadata and store were last compared; opening them was the first time."""
+    """When metadata and store were last compared; opening them compares them too."""
 
     @classmethod
     def of(
@@ -142,9 +142,10 @@ class OpenService:
         )
 
     def ensure_readable(self) -> None:
-        """Raise what the last comparison of metadata and store found, and begin the next one if it is due.
+        """Raise the error that the last comparison of metadata and store found; begin the next one if it is due.
 
-        No request waits for it, since the store may hang. Raises OutdatedMetadataError and StoreMismatchError.
+        No request waits for a comparison, since the store may hang. Raises OutdatedMetadataError and
+        StoreMismatchError.
         """
         is_due = time.monotonic() > self.looked_at + SECONDS_BETWEEN_LOOKS
         if is_due and (self.look is None or self.look.done()):
@@ -160,7 +161,7 @@ class OpenService:
         except (OutdatedMetadataError, StoreMismatchError) as error:
             self.unreadable = error
         except (TieredStorageError, ProblemError):
-            # The metadata are out of reach now: readers get the error.
+            # The metadata or the store cannot be reached now: requests that need them report that.
             return
 
     async def rights_now(self) -> ReadRights:
@@ -171,7 +172,7 @@ class OpenService:
         """Take a place for a response with bytes or records. Raises ProblemError (429) if none is free."""
         if self.streams >= self.most_streams:
             self.figures.refused.labels("stream").inc()
-            raise busy(f"{self.most_streams} answers with bytes or records are going on, as many as are allowed")
+            raise busy(f"{self.most_streams} responses with bytes or records are in progress, the most allowed")
         self.streams += 1
         self.figures.streams.set(self.streams)
 
@@ -182,13 +183,13 @@ class OpenService:
 
     @asynccontextmanager
     async def room_for_a_large_batch(self) -> AsyncIterator[None]:
-        """Wait for one of few places for such a batch. Raises ProblemError (429) if none becomes free in time."""
+        """Wait for one of the places for large batches. Raises ProblemError (429) if none becomes free in time."""
         try:
             async with asyncio.timeout(SECONDS_FOR_ROOM):
                 await self.large.acquire()
         except TimeoutError:
             self.figures.refused.labels("large batch").inc()
-            raise busy(f"{MOST_LARGE} large batches are being given already, as many as are allowed") from None
+            raise busy(f"{MOST_LARGE} large batches are being sent, the most allowed") from None
         try:
             yield
         finally:
@@ -208,15 +209,15 @@ class ReadService:
     def __init__(
         self, open_log: Callable[[], RemoteLogManager] | None = None, seconds_to_answer: float = SECONDS_TO_ANSWER
     ) -> None:
-        """Open it with `open_log`, or else by the settings and Airflow's connection.
+        """Open the remote log with `open_log`, or else by the settings and Airflow's connection.
 
-        Each response has `seconds_to_answer` to begin; if remote.fetch.max.wait.ms is longer, twice that.
+        Each response has `seconds_to_answer` to begin, or twice remote.fetch.max.wait.ms if that is longer.
         """
         self._open_log = open_log or _open_by_hook
         self.seconds_to_answer = seconds_to_answer
         self._threads = BoundedThreads("opening", 1, 0)
         self.reports = BoundedThreads("reports", REPORT_THREADS, MOST_WAITING_REPORTS)
-        """For reports of runs, which need no open remote log."""
+        """For reports of runs, which do not need an open remote log."""
         self._lock = threading.Lock()
         self._opening = SingleFlight[OpenService](0)
         self._opened: OpenService | None = None
@@ -225,7 +226,7 @@ class ReadService:
         self.admission = Admission(self.short_calls)
 
     async def opened(self) -> OpenService:
-        """Return the open service. Raises what opening raises, to all who wait for it; the next request tries again.
+        """Return the open service. Raises what opening raises, to all who wait; the next request tries again.
 
         Raises OutdatedMetadataError and StoreMismatchError once other metadata have replaced the open ones.
         """
@@ -255,7 +256,7 @@ class ReadService:
 
 
 async def open_service(request: Request) -> OpenService:
-    """Return the open service of the application that answers `request`."""
+    """Return the open service of the application that handles `request`."""
     service: ReadService = request.app.state.read_service
     return await service.opened()
 

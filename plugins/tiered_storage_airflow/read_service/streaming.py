@@ -1,7 +1,7 @@
 """Responses in pieces: each holds a place, has its first piece before its status is sent, and must not stall.
 
-An error before the first piece becomes a response of its own. After it the connection is aborted, so that nobody takes
-a part for the whole: also if a piece does not come in time, and if the login or the right to read has ended.
+An error before the first piece becomes an error response. Any later error aborts the connection, so that no client
+takes a part for the whole; so do a piece that takes too long, and the end of the login or of the right to read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tiered_storage_airflow.read_service.service import OpenService
 _log = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_LOOKS = 5.0
-"""How often, in seconds, a long response checks that its reader is still logged in and has the right."""
+"""How often, in seconds, a long response checks that its reader is still logged in and may read."""
 SEND_BYTES = 64 << 10
 """The size of one write: a client that takes this much in time is not stalled."""
 
@@ -29,17 +29,17 @@ SEND_BYTES = 64 << 10
 class BrokenOffError(BaseException):
     """A response that cannot be completed; the client finds its connection closed.
 
-    Not an Exception: the outer layers (starlette's BaseHTTPMiddleware) swallow those of a started response, and end it
-    as if it were complete.
+    Not an Exception: outer layers (starlette's BaseHTTPMiddleware) swallow an Exception of a started response, and end
+    the response as if it were complete.
     """
 
 
 class _Unsendable:
-    """A body that cannot be sent: it makes the outermost layer, which holds the connection, fail and close it."""
+    """A body that cannot be sent, so that the outermost layer fails and closes the connection."""
 
 
 class PiecesResponse(Response):
-    """A response made of pieces, in a place of the service that it takes when it begins."""
+    """A response in pieces, which takes a place of the service when it begins."""
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class PiecesResponse(Response):
         self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Send it, until it ends or the client has left. Raises ProblemError if no place is free."""
+        """Send the response until its end, or until the client leaves. Raises ProblemError if no place is free."""
         self._service.take_place()
         self._looked = asyncio.get_running_loop().time()
         try:
             await self._send_while_there(receive, send)
         finally:
-            # Nothing may wait before it: in a cancelled request each wait ends at once.
+            # Release the place before anything awaits: in a cancelled request every await fails at once.
             self._service.free_place()
 
     async def _send_while_there(self, receive: Receive, send: Send) -> None:
@@ -103,7 +103,7 @@ class PiecesResponse(Response):
     async def _send_piece(self, send: Send, piece: memoryview) -> None:
         try:
             for position in range(0, len(piece), SEND_BYTES):
-                # A connection that takes everything at once never waits: requests for metadata need a turn in between.
+                # A fast connection never makes this wait, so yield between pieces: requests for metadata need a turn.
                 await self._service.sending.take()
                 await self._look_at_the_right(send)
                 async with asyncio.timeout(self._service.stalled_after_seconds):
@@ -111,7 +111,7 @@ class PiecesResponse(Response):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError as error:
             self._service.figures.given_up.labels("client stalled").inc()
-            raise BrokenOffError("the client took nothing of its answer for too long") from error
+            raise BrokenOffError("the client read nothing of its response for too long") from error
 
     async def _look_at_the_right(self, send: Send) -> None:
         now = asyncio.get_running_loop().time()
@@ -122,7 +122,7 @@ class PiecesResponse(Response):
             async with asyncio.timeout(self._service.seconds_to_answer):
                 await self._ensure_right()
         except Exception as error:
-            why = "the login or the right to read it is gone, or cannot be looked at"
+            why = "the login or the right to read has ended, or cannot be checked"
             raise await self._broken_off(send, error, why) from error
 
     async def _following(self, send: Send) -> bytes | None:
@@ -130,15 +130,15 @@ class PiecesResponse(Response):
             async with asyncio.timeout(self._service.seconds_to_answer):
                 return await anext(self._pieces, None)
         except Exception as error:
-            raise await self._broken_off(send, error, "what follows cannot be had") from error
+            raise await self._broken_off(send, error, "the next piece cannot be read") from error
 
     async def _broken_off(self, send: Send, error: Exception, why: str) -> BrokenOffError:
-        """Abort the connection; return the exception to raise."""
+        """Log why the response ends early, and abort the connection; return the exception to raise."""
         name = type(error).__name__
         name, said = (error.title, error.detail) if isinstance(error, ProblemError) else (name, str(error) or name)
         self._service.figures.given_up.labels(name).inc()
         told = f"{why}: {said}"
-        _log.error("an answer was broken off: %s", told)
+        _log.error("a response was aborted: %s", told)
         with suppress(Exception):
             async with asyncio.timeout(self._service.stalled_after_seconds):
                 await send({"type": "http.response.body", "body": _Unsendable(), "more_body": True})

@@ -26,14 +26,14 @@ class BoundedThreads:
         return self._pool.pending + self._pool.running
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns, called in a thread. Raises ProblemError (429) if too many calls wait already.
+        """Return the result of `work`, called on a thread. Raises ProblemError (429) if too many calls wait.
 
         A cancelled call leaves the queue; once it has begun, it keeps its thread until it ends.
         """
         try:
             future = self._pool.submit(work)
         except ReaderBusyError:
-            raise busy("too many requests wait already") from None
+            raise busy("too many requests are waiting") from None
         try:
             return await outcome_of(future)
         except asyncio.CancelledError:
@@ -41,5 +41,5 @@ class BoundedThreads:
             raise
 
     def close(self) -> None:
-        """Refuse waiting calls; running ones complete."""
+        """Refuse waiting calls, and let running ones complete."""
         self._pool.close()

@@ -1,7 +1,7 @@
 """The routes' access to a partition's two tiers: the library's reader, and a local tier that may be unreadable.
 
 An unreadable local tier (a broker has its directory, or it is not mounted here) does not hide remote data. But an
-offset that only it could have is then not out of range: the response is the error of the local tier.
+offset that only the local tier could have is then not out of range: the response is the error of the local tier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 @dataclass(frozen=True, slots=True)
 class ReadableRange:
-    """What a reader gets of a partition seen as `view`: from `start` up to `end`, which is exclusive."""
+    """The offsets that a reader gets of the partition in `view`: from `start` up to `end` (exclusive)."""
 
     view: PartitionView
     start: int
@@ -42,12 +42,12 @@ class Tiers:
 
     @classmethod
     def of(cls, log: RemoteLogManager) -> Tiers:
-        """Read `log`, which stays the caller's."""
+        """Read `log`, which the caller closes."""
         reader = RemoteLogReader(log.source, log.segments, log.storage, log.settings, local_may_be_hidden=True)
         return cls(reader)
 
     async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
-        """Return the partition as it is now, or was a moment ago if it had `offset` then."""
+        """Return a view of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""
         return await self.reader.view(partition, offset)
 
     async def readable_range(
@@ -68,7 +68,7 @@ class Tiers:
         start = view.log_start_offset if offset is None else offset
         if timestamp is not None:
             start = await self.first_at(view, timestamp, isolation)
-            # Another look found that, maybe a later one.
+            # The offset may be from a newer view than this one.
             view = await self.look(partition, start)
         view.check_range(start)
         view.check_epochs(start, epochs)

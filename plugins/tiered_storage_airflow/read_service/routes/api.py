@@ -1,6 +1,6 @@
-"""The read service: what is where, and its bytes and records, for those who have rights on a topic (read_rights.py).
+"""The read service: offsets, segments, bytes and records, for users with rights on a topic (read_rights.py).
 
-Every route asks Airflow's auth manager who it is that asks, the documentation as well.
+Every route, even the documentation, asks Airflow's auth manager who the user is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tiered_storage_airflow.read_service.service import ReadService
 
 
 def read_api(service: ReadService) -> FastAPI:
-    """Return the application that reads by `service`, which belongs to the caller."""
+    """Return the application that reads through `service`, which belongs to the caller."""
     app = FastAPI(
         title="Remote Log",
         version="1",
@@ -40,7 +40,7 @@ def read_api(service: ReadService) -> FastAPI:
 
 
 async def _first(request: Request) -> AsyncIterator[None]:
-    """Have those who send much give way until this is answered."""
+    """Give this request priority over those that send much."""
     with _service_of(request).short_calls.one():
         yield
 

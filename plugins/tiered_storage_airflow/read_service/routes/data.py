@@ -1,4 +1,4 @@
-"""The routes that give bytes and records."""
+"""The routes that return bytes and records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tiered_storage.remote_log.read.read_values import FetchEpochs
 from tiered_storage_airflow.read_service.access import access_of
-from tiered_storage_airflow.read_service.partitions import ReadDep, SegmentPath, readable_segment, told_if_gone
+from tiered_storage_airflow.read_service.partitions import ReadDep, SegmentPath, readable_segment, unless_deleted
 from tiered_storage_airflow.read_service.problem import plain, title_of
 from tiered_storage_airflow.read_service.record_forms import Form
 from tiered_storage_airflow.read_service.record_stream import RecordStream
@@ -26,9 +26,9 @@ class RangeNotSatisfiableError(Exception):
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return first and last byte (inclusive) that `header` asks for of `size` bytes; None: all of them.
+    """Return the first and last byte (inclusive) that `header` requests of `size` bytes; None: all of them.
 
-    A range that ends after the end is cut there. Raises RangeNotSatisfiableError.
+    A range that ends after the last byte is truncated. Raises RangeNotSatisfiableError.
     """
     found = _ONE_RANGE.fullmatch(header.strip()) if header is not None else None
     if found is None:
@@ -61,16 +61,16 @@ BYTES: dict[str, Any] = {
     "response_class": Response,
     "responses": {
         200: {"description": "All bytes.", "content": {Form.BATCHES.media_type: _BINARY}},
-        206: {"description": "One range of them.", "content": {Form.BATCHES.media_type: _BINARY}},
-        304: {"description": "They are those that the client has."},
-        416: {"description": "The range begins behind the end.", "content": PROBLEM},
+        206: {"description": "The requested range of bytes.", "content": {Form.BATCHES.media_type: _BINARY}},
+        304: {"description": "The client already has these bytes."},
+        416: {"description": "The range begins after the end.", "content": PROBLEM},
     },
 }
 RECORDS: dict[str, Any] = {
     "response_class": Response,
     "responses": {
         200: {"description": "Records.", "content": {form.media_type: _BINARY for form in Form}},
-        416: {"description": "Below the log start, or past the end.", "content": PROBLEM},
+        416: {"description": "The offset is below the log start or past the end.", "content": PROBLEM},
     },
 }
 
@@ -87,7 +87,7 @@ async def segment_data(
     if_range: Annotated[str | None, Header(alias="If-Range")] = None,
     if_none_match: Annotated[str | None, Header(alias="If-None-Match")] = None,
 ) -> Response:
-    """Give the bytes of a remote segment as Kafka wrote them: all, or one range (206). Several ranges give all."""
+    """Return the bytes of a remote segment as Kafka wrote them: all, or one range (206). Several ranges return all."""
     segment = await readable_segment(asked, segment_id)
     access = access_of(request)
     access.segment = segment_id
@@ -109,7 +109,7 @@ async def segment_data(
     if not is_asked:
         return Response(status_code=status, headers=headers, media_type=media_type)
     access.took(segment.start_offset, segment.end_offset, None)
-    pieces = told_if_gone(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
+    pieces = unless_deleted(asked, segment, asked.service.tiers.segment_bytes(asked.partition, segment_id, start, end))
     return PiecesResponse(
         asked.service, pieces, asked.ensure_right, status_code=status, headers=headers, media_type=media_type
     )
@@ -119,38 +119,36 @@ async def segment_data(
 async def records(
     request: Request,
     asked: ReadDep,
-    offset: Annotated[int | None, Query(description="Begin here; else at the log start.", ge=0, le=LARGEST)] = None,
+    offset: Annotated[
+        int | None, Query(description="The first offset; without it or a timestamp, the log start.", ge=0, le=LARGEST)
+    ] = None,
     timestamp: Annotated[
-        int | None, Query(description="Begin with the first record of this time (ms) or later.", ge=0, le=LARGEST)
+        int | None, Query(description="Begin with the first record at or after this time (ms).", ge=0, le=LARGEST)
     ] = None,
     current_leader_epoch: Annotated[
         int | None,
-        Query(description="The leader epoch that the reader knows as the present one.", ge=0, le=LAST_EPOCH),
+        Query(description="The leader epoch that the reader considers current.", ge=0, le=LAST_EPOCH),
     ] = None,
     last_fetched_epoch: Annotated[
         int | None,
-        Query(
-            description="The leader epoch of the last record that the reader has before `offset`.", ge=0, le=LAST_EPOCH
-        ),
+        Query(description="The leader epoch of the reader's last record before `offset`.", ge=0, le=LAST_EPOCH),
     ] = None,
-    max_records: Annotated[int, Query(description="Stop after so many.", ge=1, le=MOST_RECORDS)] = 1000,
+    max_records: Annotated[int, Query(description="The most records.", ge=1, le=MOST_RECORDS)] = 1000,
     max_bytes: Annotated[
         int,
-        Query(
-            description="Stop after about so many bytes of batches; one batch comes in any case.", ge=1, le=MOST_BYTES
-        ),
+        Query(description="About the most bytes of batches; the first batch is always included.", ge=1, le=MOST_BYTES),
     ] = 16 << 20,
     form: Annotated[
         Form, Query(alias="format", description="JSON lines, an Arrow stream, or Kafka's batches.")
     ] = Form.JSON,
     isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
 ) -> Response:
-    """Give records, from whichever tier has them, up to the end that the isolation level has now."""
+    """Return records, from whichever tier has them, up to the present end at the isolation level."""
     service = asked.service
     if offset is not None and timestamp is not None:
-        raise plain(422, "query offset: give it or a timestamp, and not both")
+        raise plain(422, "query offset: give an offset or a timestamp, not both")
     if last_fetched_epoch is not None and offset is None:
-        raise plain(422, "query last_fetched_epoch: it belongs to an offset: give that too")
+        raise plain(422, "query last_fetched_epoch: it needs an offset: give that too")
     readable = await service.tiers.readable_range(
         asked.partition,
         isolation.level,
@@ -164,7 +162,7 @@ async def records(
     batches = service.tiers.batches(asked.partition, readable.start, readable.end, isolation.level)
     stream = RecordStream(batches, max_records, max_bytes, form, service, access)
     headers = {"Log-Start-Offset": str(view.log_start_offset)}
-    # Where the local tier cannot be looked at, nobody knows the log's end: records are those of the remote tier.
+    # If the local tier cannot be read, the log's end is unknown, and the records are those of the remote tier.
     if view.hidden is None:
         headers["Log-End-Offset"] = str(readable.end)
     else:

@@ -1,4 +1,4 @@
-"""Makes every error of a request an answer: in the one form of problem.py, or as a page."""
+"""Turn every error of a request into a response, in the form of problem.py or as a page."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _SCHEMA = {
 }
 PROBLEM = {MEDIA_TYPE: {"schema": _SCHEMA}}
 _MEANINGS = {
-    401: "Nobody is logged in, or the token is expired or none of Airflow's.",
-    403: "The topic may be seen, and its records not be read.",
-    404: "There is no such thing, or not for who asks.",
-    409: "Several lives of the topic have the name, the segment's copy has not ended, or the leader epoch is over.",
+    401: "Nobody is logged in, or the token is expired or not Airflow's.",
+    403: "You may see the topic, but not read its records.",
+    404: "It does not exist, or you may not see it.",
+    409: "The topic had several incarnations, the segment's copy is not finished, or the leader epoch is wrong.",
     410: "It was deleted.",
-    422: "A parameter cannot be meant.",
-    429: "No room now: come again.",
-    502: "The store or the metadata lost it, or it is damaged; or the service is set up wrongly.",
-    503: "The store, the metadata or the local tier are out of reach for a while.",
-    504: "The time for it was up.",
+    422: "A parameter is invalid.",
+    429: "The service is at its limit: try again.",
+    502: "The data or the metadata are lost or damaged, or the service is misconfigured.",
+    503: "The store, the metadata or the local tier cannot be reached now.",
+    504: "There was no response in time.",
 }
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"description": meaning, "content": PROBLEM} for status, meaning in _MEANINGS.items()
 }
-"""What every route may answer with, for its documentation."""
+"""The error responses of every route, for its documentation."""
 
 _MOST_CHARACTERS = 300
 _log = logging.getLogger(__name__)
@@ -59,14 +59,14 @@ Render = Callable[[Request, ProblemError], Response]
 
 
 def as_json(_: Request, problem: ProblemError) -> Response:
-    """Answer in the form of problem.py."""
+    """Return the problem as JSON."""
     return problem.response()
 
 
 def add_exception_handlers(app: FastAPI, service: ReadService, render: Render = as_json) -> None:
-    """Answer all that is raised in `app`, and what does not begin to answer in the time of `service`.
+    """Respond to every error in `app`, and to requests without a response within the time limit of `service`.
 
-    What nobody foresaw is logged, and told of without a word of it.
+    An unexpected error is logged; the response shows nothing of it.
     """
 
     async def answer(request: Request, error: Exception) -> Response:
@@ -78,7 +78,7 @@ def add_exception_handlers(app: FastAPI, service: ReadService, render: Render = 
 
 
 class _AnswersInTime:
-    """The ASGI layer that ends a request whose answer has not begun in time, whatever it waits for."""
+    """The ASGI layer that ends a request whose response has not begun in time, whatever it waits for."""
 
     def __init__(self, app: ASGIApp, service: ReadService, render: Render) -> None:
         self._app = app
@@ -115,17 +115,19 @@ def _problem(request: Request, error: Exception) -> ProblemError:
             return error
         case TieredStorageError():
             problem = problem_of(error)
-            # Paths, hosts and other topics are for those who may see at least one topic, and asked for that; what the
-            # metadata store says may name any topic.
-            is_told = access_of(request).has_right and not isinstance(error, RemoteMetadataError)
-            if problem.status == 502 or not is_told:
-                _log.error("the read service could not answer: %s", error)
-            return problem if is_told else replace(problem, detail=f"{problem.title}: the service's log says more")
+            # Only a user with a right on the requested topic may see paths, hosts and other topics in messages. Nobody
+            # may see messages of the metadata store, which can name any topic.
+            is_shown = access_of(request).has_right and not isinstance(error, RemoteMetadataError)
+            if problem.status == 502 or not is_shown:
+                _log.error("the read service could not respond: %s", error)
+            return (
+                problem if is_shown else replace(problem, detail=f"{problem.title}: the service's log has the reason")
+            )
         case RequestValidationError():
-            told = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()]
-            return plain(422, "; ".join(told[:10]))
+            found = [f"{' '.join(map(str, each['loc']))}: {each['msg']}"[:_MOST_CHARACTERS] for each in error.errors()]
+            return plain(422, "; ".join(found[:10]))
         case HTTPException():
             return plain(error.status_code, str(error.detail), error.headers)
         case _:
             _log.error("%s %s failed", request.method, plain_text(request.url.path), exc_info=error)
-            return plain(500, "something went wrong that nobody foresaw; the service's log has it")
+            return plain(500, "an unexpected error; the service's log has the details")

@@ -1,4 +1,4 @@
-"""Whether the service can work: its metadata, its store, its rights, its room. No message names a topic or a path."""
+"""The health of the service: its metadata, store, rights and free places. No message names a topic or a path."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ SECONDS = 5.0
 
 
 async def health(service: OpenService) -> HealthAnswer:
-    """Return how metadata and store were a moment ago, and how all else is now."""
+    """Return the state of metadata and store, at most a moment old, and the present state of the rest."""
     await service.rights_now()
     has_rights = service.rights.problem is None
     has_room = service.streams < service.most_streams
     checks = [
         *await service.seen_health.get(lambda: _look(service)),
-        HealthCheck("rights", has_rights, "read" if has_rights else "nobody may anything; the service's log says why"),
-        HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for answers are taken"),
+        HealthCheck(
+            "rights", has_rights, "read" if has_rights else "nobody has any right; the service's log has the reason"
+        ),
+        HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for responses are taken"),
     ]
     return HealthAnswer(all(check.ok for check in checks), checks)
 
 
 async def _look(service: OpenService) -> list[HealthCheck]:
-    """Ask metadata and store, each for at most SECONDS."""
+    """Query metadata and store, each for at most SECONDS."""
     return list(
         await asyncio.gather(
             _check(service, "metadata", service.log.store.identity.bound_store_uuid),
@@ -43,15 +45,15 @@ async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> 
         async with asyncio.timeout(SECONDS):
             await service.looking[name].run(ask)
     except TimeoutError:
-        return HealthCheck(name, False, f"no answer within {SECONDS:g} s")
+        return HealthCheck(name, False, f"no response within {SECONDS:g} s")
     except ProblemError:
-        return HealthCheck(name, False, "no answer to an earlier question yet")
+        return HealthCheck(name, False, "an earlier query still has no response")
     except TieredStorageError as error:
-        return HealthCheck(name, False, f"{problem_of(error).title}; the service's log says more")
+        return HealthCheck(name, False, f"{problem_of(error).title}; the service's log has the reason")
     return HealthCheck(name, True, "answers")
 
 
 def _ask_store(log: RemoteLogManager) -> None:
-    """Ask the store for the first of what it has."""
+    """Ask the store for its first object."""
     if isinstance(log.storage, ListableStorage):
         next(iter(log.storage.list_objects()), None)

@@ -52,8 +52,8 @@ def index_entries(
 ) -> tuple[list[Entry], int]:
     """Return entries of an index from number `start` on, at most `limit`, and how many there are in all.
 
-    Offsets are absolute, timestamps ms, positions bytes. Raises CorruptIndexError, and RemoteObjectCorruptError for a
-    manifest that is none.
+    Offsets are absolute, timestamps ms, positions bytes. Raises CorruptIndexError, and RemoteObjectCorruptError for an
+    invalid manifest.
     """
     source = f"{segment.segment_id}: {name.value}"
     count, rows = _READERS[name](raw, source, segment.start_offset)
@@ -63,16 +63,16 @@ def index_entries(
 def _manifest(raw: bytes, source: str, _: int) -> tuple[int, Rows]:
     try:
         found = json.loads(raw, parse_constant=_refused)
-        to_json(found)  # too deep for an answer
+        to_json(found)  # nested too deeply for a response
     except (ValueError, RecursionError) as error:
-        raise RemoteObjectCorruptError(f"{source}: this is no JSON") from error
+        raise RemoteObjectCorruptError(f"{source}: this is not JSON") from error
     if not isinstance(found, dict):
-        raise RemoteObjectCorruptError(f"{source}: this is no JSON object")
+        raise RemoteObjectCorruptError(f"{source}: this is not a JSON object")
     return 1, lambda part: [found][part]
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _remote_log_index(raw: bytes, source: str, _: int) -> tuple[int, Rows]:
@@ -96,7 +96,7 @@ def _remote_times(raw: bytes, source: str, _: int) -> tuple[int, Rows]:
 
 def _whole_entries(raw: bytes, source: str, entry: np.dtype[np.void]) -> NDArray[Any]:
     if len(raw) % entry.itemsize:
-        raise CorruptIndexError(source, len(raw), f"{len(raw)} bytes are no whole number of entries")
+        raise CorruptIndexError(source, len(raw), f"{len(raw)} bytes are not a whole number of entries")
     return np.frombuffer(raw, entry)
 
 

@@ -1,4 +1,4 @@
-"""The routes that tell of topics, partitions and segments."""
+"""The routes that describe topics, partitions and segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tiered_storage_airflow.read_service.partitions import (
     ensure_right,
     find_segment,
     known_partitions,
-    lives_of,
+    partitions_of,
     readable_segment,
 )
 from tiered_storage_airflow.read_service.problem import not_found, title_of
@@ -45,7 +45,7 @@ SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DEL
 
 @router.get("/topics")
 async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
-    """Give the topics that who asks may see, remote and local ones."""
+    """Return the topics that the user may see, remote and local ones."""
     rights, known = await service.rights_now(), await known_partitions(service)
     return await service.asking.run(lambda: _visible(known, partial(rights.allows, visitor.name, visitor.roles)))
 
@@ -69,32 +69,32 @@ async def partitions(
     service: OpenServiceDep,
     visitor: VisitorDep,
     topic: TopicPath,
-    start: Annotated[int, Query(description="Begin with this partition.", ge=0, le=LARGEST_PARTITION)] = 0,
-    limit: Annotated[int, Query(description="Give so many.", ge=1, le=1000)] = 100,
+    start: Annotated[int, Query(description="The first partition number.", ge=0, le=LARGEST_PARTITION)] = 0,
+    limit: Annotated[int, Query(description="The most partitions.", ge=1, le=1000)] = 100,
 ) -> PartitionsAnswer:
-    """Give the partitions of a topic, in every incarnation that it had, each with its offsets."""
+    """Return the partitions of all incarnations of a topic, each with its offsets."""
     access = access_of(request)
     access.topic = topic
     await ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    lives, following = await lives_of(service, topic, start, limit)
+    lives, following = await partitions_of(service, topic, start, limit)
     return PartitionsAnswer([await describe(service, each) for each in lives], following)
 
 
 @router.get("/topics/{topic}/partitions/{partition}")
 async def partition(asked: DescribedDep) -> PartitionAnswer:
-    """Give the offsets of a partition, and how much of it is where."""
+    """Return the offsets of a partition, and how much of it is in which tier."""
     return await describe(asked.service, asked.partition)
 
 
 @router.get("/topics/{topic}/partitions/{partition}/segments")
 async def segments(
     asked: DescribedDep,
-    start: Annotated[int, Query(description="Begin with the segment that begins here.", ge=0, le=2**63 - 1)] = 0,
-    limit: Annotated[int, Query(description="Give so many.", ge=1, le=2000)] = 1000,
-    state: Annotated[SegmentStateName | None, Query(description="Only those in this state.")] = None,
+    start: Annotated[int, Query(description="The start offset of the first segment.", ge=0, le=2**63 - 1)] = 0,
+    limit: Annotated[int, Query(description="The most segments.", ge=1, le=2000)] = 1000,
+    state: Annotated[SegmentStateName | None, Query(description="Only segments in this state.")] = None,
 ) -> SegmentsAnswer:
-    """Give remote segments by start offset, in every state but the deleted ones."""
+    """Return remote segments in order of start offset, in every state but deleted."""
 
     def find() -> SegmentsAnswer:
         listed = (
@@ -104,7 +104,7 @@ async def segments(
         )
         shown = [SegmentAnswer.of(segment) for segment in islice(listed, limit)]
         for following in listed:
-            # Copies of the same offsets stay together, so that the next part begins after them.
+            # Segments with the same start offset stay together, so that the next page begins after all of them.
             if following.start_offset != shown[-1].start_offset:
                 return SegmentsAnswer(shown, following.start_offset)
             shown.append(SegmentAnswer.of(following))
@@ -115,7 +115,7 @@ async def segments(
 
 @router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}")
 async def segment(asked: DescribedDep, segment_id: SegmentPath) -> SegmentAnswer:
-    """Give one remote segment."""
+    """Return one remote segment."""
     return SegmentAnswer.of(await find_segment(asked, segment_id))
 
 
@@ -124,10 +124,10 @@ async def index(
     asked: DescribedDep,
     segment_id: SegmentPath,
     name: Annotated[IndexName, Path(description="Which index.")],
-    start: Annotated[int, Query(description="Begin with the entry of this number.", ge=0, le=2**31 - 1)] = 0,
-    limit: Annotated[int, Query(description="Give so many entries.", ge=1, le=2000)] = 1000,
+    start: Annotated[int, Query(description="The number of the first entry.", ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int, Query(description="The most entries.", ge=1, le=2000)] = 1000,
 ) -> IndexAnswer:
-    """Give the entries of an index of a remote segment, its checksum checked."""
+    """Return the entries of an index of a remote segment, after verifying its checksum."""
     segment = await readable_segment(asked, segment_id)
     service = asked.service
     try:
@@ -143,7 +143,7 @@ async def index(
 
 
 async def describe(service: OpenService, partition: TopicIdPartition) -> PartitionAnswer:
-    """Return what there is of a partition."""
+    """Return the description of a partition."""
     view = await service.tiers.look(partition)
     segments = service.log.segments
     count, state = await service.asking.run(

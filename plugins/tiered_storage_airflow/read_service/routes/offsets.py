@@ -1,4 +1,4 @@
-"""The routes that give offsets by their names and by time."""
+"""The routes that return offsets by name and by time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["offsets"])
 
 
 class OffsetName(StrEnum):
-    """Offsets that have a name (Kafka's ListOffsets), by those names in addresses."""
+    """The named offsets of Kafka's ListOffsets, by their names in URLs."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -35,7 +35,7 @@ class OffsetName(StrEnum):
 async def offsets(
     asked: DescribedDep, isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED
 ) -> dict[str, OffsetAnswer]:
-    """Give all offsets that have a name; of those that hang on a local tier which cannot be read, why not."""
+    """Return all named offsets; for those that depend on an unreadable local tier, the reason."""
     return {name.value: await _find_if_known(asked, name.spec, isolation) for name in OffsetName}
 
 
@@ -45,7 +45,7 @@ async def offset_by_time(
     timestamp: Annotated[int, Query(description="ms since 1970.", ge=0, le=2**63 - 1)],
     isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED,
 ) -> OffsetAnswer:
-    """Give the first offset whose record has this time or a later one; null if there is none yet."""
+    """Return the first offset whose record is at or after this time; null if there is none yet."""
     return await _find(asked, timestamp, isolation)
 
 
@@ -53,7 +53,7 @@ async def offset_by_time(
 async def offset_by_name(
     asked: DescribedDep, name: OffsetName, isolation: IsolationQuery = IsolationName.READ_UNCOMMITTED
 ) -> OffsetAnswer:
-    """Give one offset by its name."""
+    """Return one offset by its name."""
     return await _find(asked, name.spec, isolation)
 
 

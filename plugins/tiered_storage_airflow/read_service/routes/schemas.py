@@ -1,4 +1,4 @@
-"""What the metadata routes answer with. Offsets named `end` are exclusive where they say log end, else inclusive."""
+"""The responses of the metadata routes. A log end offset is exclusive; every other end offset is inclusive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiered_storage_airflow.read_service.service import HealthCheck
 
 
 class IsolationName(StrEnum):
-    """A level, by its name in addresses."""
+    """An isolation level, by its name in URLs."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -27,13 +27,13 @@ class IsolationName(StrEnum):
 
 
 IsolationQuery = Annotated[
-    IsolationName, Query(description="Whether records of open and aborted transactions are given too.")
+    IsolationName, Query(description="Whether the result includes records of open and aborted transactions.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicAnswer:
-    """One incarnation of a topic, and whether its records may be read by who asks."""
+    """One incarnation of a topic, and whether the user may read its records."""
 
     topic: str
     topic_id: str
@@ -44,17 +44,17 @@ class TopicAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TopicsAnswer:
-    """The topics that somebody may see."""
+    """The topics that the user may see."""
 
     topics: list[TopicAnswer]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """A partition's two tiers at one moment. `log_end_offset` is behind the last offset; timestamps are ms.
+    """A partition's two tiers at one moment. `log_end_offset` is exclusive; timestamps are ms.
 
-    `lag_offsets` are stable and not remote yet. Copies and deletions are unfinished while they are under way, wait for
-    their next run, or failed. `local_problem` is why the local tier cannot be read here.
+    `lag_offsets` counts stable offsets that are not remote yet. Copies and deletions are unfinished while they
+    are under way, wait for their next run, or failed. `local_problem` is why the local tier cannot be read here.
     """
 
     topic: str
@@ -79,9 +79,9 @@ class PartitionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAnswer:
-    """An offset by its name or its timestamp; all are null if there is none, an epoch also if nobody knows.
+    """An offset by its name or its timestamp. All fields are null if there is none; an unknown epoch is null too.
 
-    With `local_problem` nobody knows it here: it is why the local tier, which may have it, cannot be read.
+    `local_problem` is why the offset is unknown: the local tier, which may have it, cannot be read here.
     """
 
     offset: int | None
@@ -100,7 +100,7 @@ class OffsetAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsAnswer:
-    """Some partitions of a topic; `next` is the number to go on from, None: these were the last."""
+    """Some partitions of a topic; `next` is the number of the next one, None: these are the last."""
 
     partitions: list[PartitionAnswer]
     next: int | None
@@ -136,7 +136,7 @@ class SegmentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SegmentsAnswer:
-    """Some segments by start offset; `next` is the start offset to go on from, None: these were the last."""
+    """Some segments in order of start offset; `next` is the start offset of the next one, None: these are the last."""
 
     segments: list[SegmentAnswer]
     next: int | None
@@ -144,7 +144,7 @@ class SegmentsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class IndexAnswer:
-    """Entries of an index, which has `count` in `size` bytes; `next` is the number to go on from, None: the end."""
+    """Entries of an index with `count` entries in `size` bytes; `next` is the number of the next one, None: the end."""
 
     segment_id: str
     index: str
@@ -156,7 +156,7 @@ class IndexAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnswer:
-    """Whether the service can work, and what it looked at."""
+    """Whether the service can work, and the checks behind that."""
 
     ok: bool
     checks: list[HealthCheck]

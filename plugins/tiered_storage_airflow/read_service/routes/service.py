@@ -1,4 +1,4 @@
-"""The routes that tell of the service itself: health, figures, and its documentation."""
+"""The routes of the service itself: health, metrics, and documentation."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tiered_storage_airflow.rendering import render
 
 
 def documentation_page(document: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the OpenAPI `document` as a page."""
     base = document["servers"][0]["url"].rstrip("/")
     return render("read_service.html", base=base, paths=document["paths"], limits=_limits)
 
 
 def _limits(parameter: Mapping[str, Any]) -> str:
-    """Return what values `parameter` takes, in words."""
+    """Return the allowed values of `parameter`, in words."""
     schema = parameter.get("schema", {})
-    told = [" or ".join(map(str, schema["enum"]))] if "enum" in schema else []
-    told += [f"from {schema['minimum']:,}"] if "minimum" in schema else []
-    told += [f"to {schema['maximum']:,}"] if "maximum" in schema else []
-    told += [f"else {schema['default']}"] if "default" in schema else []
-    return ", ".join(told)
+    limits = [" or ".join(map(str, schema["enum"]))] if "enum" in schema else []
+    limits += [f"from {schema['minimum']:,}"] if "minimum" in schema else []
+    limits += [f"to {schema['maximum']:,}"] if "maximum" in schema else []
+    limits += [f"default {schema['default']}"] if "default" in schema else []
+    return ", ".join(limits)
 
 
 PAGE_HEADERS = {
@@ -38,9 +38,9 @@ PAGE_HEADERS = {
 router = APIRouter(tags=["service"])
 
 
-@router.get("/health", responses={503: {"description": "It cannot work.", "model": HealthAnswer}})
+@router.get("/health", responses={503: {"description": "The service cannot work.", "model": HealthAnswer}})
 async def health(service: OpenServiceDep, response: Response) -> HealthAnswer:
-    """Tell whether the service can work, and what is wrong."""
+    """Return whether the service can work, and what is wrong."""
     found = await look(service)
     response.status_code = 200 if found.ok else 503
     return found
@@ -48,19 +48,19 @@ async def health(service: OpenServiceDep, response: Response) -> HealthAnswer:
 
 @router.get("/figures", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def service_figures(service: OpenServiceDep) -> Response:
-    """Give what this process counts of itself, in Prometheus' text form."""
+    """Return the metrics of this process, in Prometheus' text format."""
     return Response(service.figures.text(), media_type=METRICS_MEDIA_TYPE)
 
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> JSONResponse:
-    """Give the OpenAPI document."""
+    """Return the OpenAPI document."""
     return JSONResponse(_openapi(request))
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Give the same as a page."""
+    """Return the OpenAPI document as a page."""
     return HTMLResponse(documentation_page(_openapi(request)), headers=PAGE_HEADERS)
 
 
