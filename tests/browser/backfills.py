@@ -81,7 +81,7 @@ def _show_copied(stage: Stage, window: int) -> None:
     pages.picture("copy-run", height=640)
     pages.open_mapped(COPY, run_id, "commit_metadata")
     pages.picture("commit-names", height=640)
-    pages.open_log(COPY, run_id, "copy", "in the end:")
+    pages.open_log(COPY, run_id, "copy", "in total:")
     pages.show_lines_of("CopySegmentsOperator")
     pages.picture("copy-progress", height=500)
     pages.open_report(COPY, run_id, "announce")

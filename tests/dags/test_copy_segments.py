@@ -53,7 +53,7 @@ def test_what_is_closed_is_copied_committed_in_named_batches_and_announced_once(
         "spark.ui.showConsoleProgress": "false",
     }
     assert "segment_id" not in airflow.rendered(run)
-    assert "in the end: 7 of 7 segments, 0.0 of 0.0 MB" in run.log
+    assert "in total: 7 of 7 segments, 0.0 of 0.0 MB" in run.log
 
 
 def test_a_dry_run_shows_the_plan_and_does_nothing_else(
@@ -153,7 +153,7 @@ def test_a_run_leaves_to_another_one_what_that_holds_and_stays_green(
     assert (run.state, other.state) == ("success", "success")
     assert other.tasks["copy"] == "success"
     assert other.tasks["announce"] == "skipped"
-    assert f"orders-0 is left to its holder: orders-0: copy_segments/{run.run_id} works on it" in other.log
+    assert f"orders-0 is left to the run that holds it: orders-0: copy_segments/{run.run_id} works on it" in other.log
     assert airflow.events_of(other) == []
     assert len(airflow.events_of(run)) == 1
     assert len(spark.submitted) == 1

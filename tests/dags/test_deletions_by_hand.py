@@ -21,7 +21,7 @@ def test_a_topic_is_deleted_once_its_name_was_confirmed_and_the_next_expiry_take
     shown = airflow.run("delete_topic", {"topic": "orders"})
     assert shown.state == "success", shown.messages
     assert shown.tasks == {"plan": "success", "mark_deleted": "skipped"}
-    assert "would go: orders-0: 2 segments, 2402 bytes" in shown.log
+    assert "would be deleted: orders-0: 2 segments, 2402 bytes" in shown.log
     assert f"topic id: {topic_id('orders')}" in shown.log
     unconfirmed = airflow.run("delete_topic", {"topic": "orders", "dry_run": False, "confirmation": "order"})
     assert unconfirmed.state == "failed"

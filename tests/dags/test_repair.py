@@ -30,12 +30,12 @@ def test_what_is_missing_is_copied_anew_and_what_is_local_nowhere_is_left_to_a_p
     shown = airflow.run("repair_remote_log")
     assert shown.state == "success", shown.messages
     assert set(shown.tasks.values()) == {"success", "skipped"}
-    assert "copy anew: orders-0 offsets 10 to 19" in shown.log
+    assert "copy again: orders-0 offsets 10 to 19" in shown.log
     assert spark.submitted == []
 
     done = airflow.run("repair_remote_log", {"dry_run": False, "deep": True})
     assert done.state == "success", done.messages
-    assert "read in the end: 2 of 3 segments" in done.log  # one has no bytes to read
+    assert "read in total: 2 of 3 segments" in done.log  # one has no bytes to read
     [repaired] = site.state.rglob("repaired.jsonl")
     assert '"retired":[{' in repaired.read_text()
     assert [job.application.rpartition("/")[2] for job in spark.submitted] == ["copy_segments.py"]

@@ -62,7 +62,7 @@ def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: Airflow
     done = airflow.run("restore_topic", {**form, "dry_run": False, "validation": "records"})
     assert done.state == "success", done.messages
     assert f"restored {target}/orders-1: offsets 0 to 9" in done.log
-    assert "restored in the end: 4 of 4 segments" in done.log
+    assert "restored in total: 4 of 4 segments" in done.log
     [restored] = site.state.rglob("restored.jsonl")
     assert restored.read_text().count('"partition":"orders-') == 2
     with LocalLog.open(target / "orders-0") as log:
@@ -139,7 +139,7 @@ def test_a_run_that_names_a_path_a_host_or_a_file_is_refused_by_the_fields_name(
     secret.write_text("s3cr3t=1\n")
     run = airflow.run("restore_topic", {"topic": "orders", field: str(secret), "dry_run": False})
     assert run.state == "failed"
-    assert f"nothing was done: the form has no {field}" in run.messages
+    assert f"nothing was done: the form has no field {field}" in run.messages
     assert "s3cr3t" not in run.log
     assert secret.read_text() == "s3cr3t=1\n"
     assert not target.exists()
@@ -340,7 +340,7 @@ def test_a_backfill_takes_nobody_elses_run_over_with_a_form_of_its_own(airflow: 
     [taken] = airflow.backfill("export_topic", *days, conf={**form, "isolation": "read_uncommitted"}, user="bob")
     assert taken.run_id == first.run_id
     assert list(taken.errors) == ["plan"]
-    assert f"a backfill has taken the run {first.run_id} over" in taken.messages
+    assert f"a backfill has taken over the run {first.run_id}" in taken.messages
     assert sorted((site.state / "exports").rglob("*")) == exported
     [without] = airflow.backfill("export_topic", *days, conf={"topic": ""}, user="bob")
     assert (without.state, without.tasks["export"]) == ("success", "skipped")

@@ -61,7 +61,7 @@ def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_i
     run = airflow.run("enforce_local_retention")
     assert run.state == "success"
     assert site.local("allowed-0") == [20]
-    assert "looked at, in both tiers, in the end: 4 of 4 segments" in run.log
+    assert "compared in both tiers, in total: 4 of 4 segments" in run.log
     assert site.local("forbidden-0") == [0, 10, 20]
     assert site.local("late-0") == [0, 10, 20]
     assert "late-0: offsets 0 to 9 are past local retention but not yet remote" in run.log
@@ -119,8 +119,8 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     assert deleted == {"1": 1, "2": 1}  # by try
     told = [{path.parent.name for path in run.glob("*/summary.json")} for run in site.state.rglob("runs/expire*")]
     assert {"plan", "mark_deleted", "delete"} in told  # each task's figures stay beside those of the others
-    assert "deleted in the end: 1 of 2 segments" in run.log
-    assert "deleted in the end: 1 of 1 segments" in run.log
+    assert "deleted in total: 1 of 2 segments" in run.log
+    assert "deleted in total: 1 of 1 segments" in run.log
     assert site.segments("orders-0") == []
     assert not list(site.state.rglob("orders-*/0/*.log"))
     assert site.finished("forbidden-0") == [0]
@@ -173,7 +173,7 @@ def test_the_audit_is_green_when_all_is_there_and_names_every_anomaly_without_a_
     clean = airflow.run("audit_remote_log", {"deep": True})
     assert clean.state == "success"
     assert "3 segments, 9 objects" in clean.log
-    assert "read in the end: 3 of 3 segments" in clean.log
+    assert "read in total: 3 of 3 segments" in clean.log
 
     missing, damaged, _ = sorted(site.state.rglob("orders-*/0/*.log"))
     missing.unlink()
@@ -214,7 +214,7 @@ def test_a_deep_audit_of_much_is_read_by_spark_and_one_that_loses_a_worker_is_re
     assert clean.state == "success", clean.messages
     [submitted] = spark.submitted
     assert submitted.application.endswith("spark_jobs/audit_segments.py")
-    assert "in the end: 4 of 4 segments" in clean.log
+    assert "in total: 4 of 4 segments" in clean.log
     assert "anomalies: 0" in clean.log
 
     damaged = sorted(site.state.rglob("orders-*/1/*.log"))[1]

@@ -45,7 +45,7 @@ def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say
         shown = airflow.run(dag_id, {"dry_run": True})
         assert shown.state == "success", shown.messages
         assert line in shown.log
-        assert "nothing of this plan goes for now: " in shown.log
+        assert "nothing of this plan can be deleted now: " in shown.log
         run = airflow.run(dag_id)
         assert run.state == "failed"
         [error] = [each for of_task in run.errors.values() for each in of_task]  # no second try could mend it
@@ -93,8 +93,8 @@ def test_deletions_are_stopped_though_settings_contradict_each_other(airflow: Ai
             "bob",
             "cannot be set",
         ),
-        (ADMINS, {"lift": True}, None, "Airflow does not tell who triggered this run"),
-        (ADMINS, {"lift": True}, "", "Airflow does not tell who triggered this run"),
+        (ADMINS, {"lift": True}, None, "Airflow does not report who triggered this run"),
+        (ADMINS, {"lift": True}, "", "Airflow does not report who triggered this run"),
         (None, {"lift": True}, "ada", "read.service.rights.file names no file: set it to a file with the line"),
         ("admins: ada\n", {"lift": True}, "ada", "admins must be a list of logins, such as [alice, bob]"),
         ("users:\n  ada:\n    read: ['*']\n", {"lift": True}, "ada", "the user ada may only stop them"),

@@ -22,7 +22,10 @@ def test_a_stuck_lease_is_named_by_every_run_until_a_person_ends_it(airflow: Air
     site.append_segment("orders-0")
     before = everything(site)
 
-    for dag_id, left in (("copy_segments", "is left to its holder"), ("expire_remote_segments", "is not marked")):
+    for dag_id, left in (
+        ("copy_segments", "is left to the run that holds it"),
+        ("expire_remote_segments", "is not marked"),
+    ):
         held = airflow.run(dag_id)
         assert f"orders-0 {left}: orders-0: a run that died works on it until 20" in held.log
         assert "'tiered-storage leases end' ends its lease" in held.log

@@ -114,7 +114,7 @@ class TaskProgress:
         """Report the final state, if there was anything to do."""
         with self._lock:
             if self._amount.segments or self._segments:
-                self._say(f"{self._what} in the end: {self._progress(self._monotonic())}")
+                self._say(f"{self._what} in total: {self._progress(self._monotonic())}")
 
     def _progress(self, now: float) -> Progress:
         seconds = now - self._begun

@@ -98,7 +98,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
 
         with self.watch(remote_log, job.files, JobSize(job.groups, quick.segments, quick.size)) as watch:
             self.submit(context, remote_log, job.files, AUDIT_JOB, watch, has_results)
-        self.log.info("done: %s", watch.progress)
+        self.log.info("in total: %s", watch.progress)
         return job
 
 

@@ -72,7 +72,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
                 remote_log.keep_leases(begun.leases, watch.is_moving),
             ):
                 ended = self.submit(context, remote_log, job.files, COPY_JOB, watch, has_results)
-            self.log.info("done: %s", watch.progress)
+            self.log.info("in total: %s", watch.progress)
             return job.write_batches(remote_log.work, remote_log.settings.commit_batch_partitions, ended)
 
 

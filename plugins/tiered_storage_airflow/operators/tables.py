@@ -249,7 +249,7 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
         with self.watch(remote_log, job.files, size) as watch:
             self.submit(context, remote_log, job.files, EXPORT_JOB, watch, has_results)
-        self.log.info("done: %s", watch.progress)
+        self.log.info("in total: %s", watch.progress)
 
     def _run_here(self, remote_log: RemoteLogManager, job: ExportJob, pieces: int, size: int) -> None:
         from contextlib import closing

@@ -18,7 +18,7 @@ def test_it_says_now_and_then_how_far_it_is_and_how_far_it_came() -> None:
     assert said[1] == "restored so far: 3 of 3 segments, 10.0 of 10.0 MB, 1.0 MB/s, 0 s left"
     progress(5_000_000, 1)
     progress.conclude()
-    assert said[2] == "restored in the end: 4 of 4 segments, 15.0 of 15.0 MB, 1.5 MB/s, 0 s left"
+    assert said[2] == "restored in total: 4 of 4 segments, 15.0 of 15.0 MB, 1.5 MB/s, 0 s left"
 
 
 def test_where_nothing_is_to_be_done_nothing_is_said() -> None:

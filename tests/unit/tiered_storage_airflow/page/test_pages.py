@@ -86,7 +86,7 @@ def test_a_partition_shows_what_lies_where(look: Look) -> None:
     for told in (
         "remote only: offsets 0 to 19",
         "remote and local: offsets 20 to 29",
-        "still written to: offsets 30 to 34",
+        "active segment: offsets 30 to 34",
     ):
         assert told in text
     assert "5 offsets" in text
@@ -102,7 +102,7 @@ def test_by_time_every_place_is_shown_from_the_first_record_to_the_last(own_site
         ("remote only", "13:20", "13:39"),
         ("remote and local", "13:39", "13:49"),
         ("local, not copied yet", "13:49", "14:10"),
-        ("local, still written to", "14:10", "14:14"),
+        ("local, active segment", "14:10", "14:14"),
     ]
 
 
@@ -150,7 +150,7 @@ def test_looking_for_a_run_takes_no_thread_of_others_and_comes_to_an_end(
     path = f"{ORDERS}/segments/{own_site.segments()[0].segment_id.id}"
     try:
         for _ in range(12):
-            assert "No run was found" in look(path).text
+            assert "has no run that copied the segment" in look(path).text
         assert look(ORDERS).status_code == 200
     finally:
         released.set()
@@ -174,14 +174,14 @@ def test_copies_that_stand_still_and_failed_deletions_are_shown(own_site: ReadSe
     own_site.changed(change)
     answer = look(ORDERS)
     shown(answer)
-    assert "stands still" in answer.text
+    assert "stuck" in answer.text
     assert "the store &lt;refused&gt; it" in answer.text
 
 
 def test_the_run_that_copied_a_segment_is_found_in_the_work_area(own_site: ReadServiceSite, look: Look) -> None:
     segment = own_site.segments()[0].segment_id.id
     path = f"{ORDERS}/segments/{segment}"
-    assert "No run was found in the work area" in look(path).text
+    assert "has no run that copied the segment" in look(path).text
     folder = own_site.files.root / "state" / "work" / "runs" / "copy_segments_manual" / "1"
     folder.mkdir(parents=True)
     line = f'{{"metadata":{{"id":"{segment}"}},"lease":{{"owner":"copy_segments/manual__1"}}}}\n'
@@ -279,16 +279,16 @@ def test_where_the_file_of_rights_is_broken_its_content_is_nobodys_business(
 ) -> None:
     own_site.rights.write_text("users: {reader: {read: payments}}")
     page = look("/").text
-    assert f"{own_site.rights} (read.service.rights.file) is missing or broken" in page
+    assert f"{own_site.rights} (read.service.rights.file) is missing or invalid" in page
     assert "payments" not in page
     own_site.rights.unlink()
-    assert "is missing or broken" in look("/").text
+    assert "is missing or invalid" in look("/").text
 
 
 def test_whose_rights_fit_no_topic_is_shown_no_lines(look: Look, own_site: ReadServiceSite) -> None:
     own_site.rights.write_text("users: {reader: {read: [nothing]}}")
     page = look("/").text
-    assert "Your rights fit no topic that is there" in page
+    assert "Your rights match no existing topic" in page
     assert "<pre>" not in page
 
 

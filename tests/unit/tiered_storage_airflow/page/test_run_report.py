@@ -32,7 +32,7 @@ def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
     found = [page.index(f"<th>{task}</th><td>7</td>") for task in ("plan", "finish", "export[0]", "export[1]")]
     assert found == sorted(found)  # as they were told
-    assert "As export[1] told it" in page
+    assert "Reported by export[1]" in page
 
 
 @pytest.mark.parametrize("written_at", [10**20, -(10**20), 10**400])
@@ -41,7 +41,7 @@ def test_figures_told_at_no_time_are_shown(tmp_path: Path, written_at: int) -> N
         summary = RunSummary("a_dag", "a run", "plan", written_at, {"bytes": 7})
         remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, ["plan/summary.json"])
-    assert "As plan told it at " in page
+    assert "Reported by plan at " in page
 
 
 def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
@@ -50,5 +50,5 @@ def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
         assert remote_log.work.names(FOLDER) == ["1/job.json"]
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
         assert remote_log.work.names("runs/another") == []
-    assert "No task has told any figures yet" in page
+    assert "No task has reported any figures yet" in page
     assert "?file=1%2Fjob.json" in page

@@ -127,10 +127,10 @@ def test_short_calls_without_end_make_nothing_grow() -> None:
         short = ShortCalls(seconds=60)
         turns, taken = FairQueue(2, short, 0), 0
         with short.one():
-            before = len(short._told)
+            before = len(short._callbacks)
             for _ in range(200):
                 await turns.take()
                 taken += 1
-            return len(short._told) - before, taken
+            return len(short._callbacks) - before, taken
 
     assert asyncio.run(ask()) == (0, 200)

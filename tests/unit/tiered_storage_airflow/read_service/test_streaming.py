@@ -175,7 +175,7 @@ def test_a_right_that_is_taken_away_ends_what_is_being_read(
         mock.patch("tiered_storage_airflow.read_service.streaming.SECONDS_BETWEEN_LOOKS", 0),
     ):
         client.run()
-    assert "the login or the right to read it is gone" in str(client.broken_off)
+    assert "the login or the right to read has ended" in str(client.broken_off)
     assert [message["body"] for message in client.sent if isinstance(message.get("body"), bytes)] == [b"piece"]
     assert not any(message.get("more_body") is False for message in client.sent)
     assert figure(own_site, f'remote_log_given_up_total{{why="{why}"}}') == 1
@@ -263,7 +263,7 @@ def test_a_disk_that_hangs_in_the_midst_of_an_answer_breaks_it_off(own_site: Rea
     client = Client(own_site, RECORDS, takes=9, leaves=False)
     with mock.patch("tiered_storage_airflow.read_service.record_stream.RecordStream.pieces", produce):
         client.run()
-    assert "what follows cannot be had: TimeoutError" in str(client.broken_off)
+    assert "the next piece cannot be read: TimeoutError" in str(client.broken_off)
     assert not any(message.get("more_body") is False for message in client.sent)
     assert streams(own_site) == 0
 
