@@ -1,8 +1,8 @@
 """Delete marked segments: objects are deleted in batches, and then DELETE_SEGMENT_FINISHED is written.
 
-Between two batches the gate is checked again, and leases are renewed. Partitions with little to delete, and nothing to
-find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is listed as a failed deletion,
-and is retried by the next run.
+Between two batches the gate and the clock are checked again, and leases are renewed. Partitions with little to delete,
+and nothing to find out, share a batch. A segment whose deletion fails stays in DELETE_SEGMENT_STARTED, is listed as a
+failed deletion, and is retried by the next run.
 """
 
 from __future__ import annotations
@@ -173,10 +173,11 @@ class ObjectDeletion:
     ) -> None:
         """Delete what is `due` of the partitions with leases in `held`; lost or refused partitions are removed from it.
 
-        Raises DeletionRefusedError as soon as a person stopped all deletions.
+        Raises DeletionRefusedError as soon as a person stopped all deletions, or the clock jumped.
         """
         gone_before = len(found.deleted)
         for first in range(0, len(due), self._most):
+            self.clocks.ensure_steady()
             batch = [one for one in due[first : first + self._most] if one.topic_id_partition in held]
             partitions = {segment.topic_id_partition: None for segment in batch}
             for partition, refusal in self.gate.refusals(partitions, kind).items():
@@ -226,6 +227,7 @@ class ObjectDeletion:
     def _finish(self, lease: Lease, found: Found) -> None:
         partition = lease.topic_id_partition
         self.gate.ensure(partition, DeletionKind.REMOTE)
+        self.clocks.ensure_steady()
         self.context.leases.heartbeat(lease, self._lease_duration)
         remains = self._as_a_whole.finish(lease)
         if remains is not None:

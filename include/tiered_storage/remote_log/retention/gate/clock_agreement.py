@@ -104,13 +104,20 @@ class ClockAgreement:
             return GraceTime(grace_ms)
         return GraceTime(grace_ms, self._current(self.reading.read()).trusted_since)
 
+    def ensure_steady(self) -> None:
+        """Raise DeletionRefusedError if the clock jumped since it was last checked: for a run between two of its steps.
+
+        Reads the metadata alone. A clock that the store's own clock confirmed at the beginning is not asked again.
+        """
+        if not self.is_store_independent:
+            self._ensure_steady()
+
     def ensure_not_ahead(self, partition: TopicIdPartition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Raise DeletionRefusedError if `segments` of `partition` have a state change in the future.
 
         Also raises it if the clock jumped since the run began.
         """
-        if not self.is_store_independent:
-            self._ensure_steady()
+        self.ensure_steady()
         now = self.clock()
         newest = max(segments, key=lambda segment: segment.event_timestamp, default=None)
         if newest is None or newest.event_timestamp <= now + self.max_skew_ms:

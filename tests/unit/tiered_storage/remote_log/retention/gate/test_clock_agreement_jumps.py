@@ -302,6 +302,19 @@ def test_a_clock_that_jumps_within_a_run_marks_and_deletes_no_more(files: Remote
             clocks.ensure_not_ahead(ORDERS_0, ())
 
 
+@pytest.mark.parametrize("by", [HOUR, -HOUR], ids=["ahead", "back"])
+def test_a_clock_that_jumps_between_two_batches_ends_the_deletion(files: RemoteLogFiles, by: int) -> None:
+    """By whichever clock the first batch was found due: one of the two is wrong."""
+    files.properties["deletion.batch.segments"] = 1
+    run(files, delete_records)
+    files.clock.now += GRACE
+    with files.open() as remote_log:
+        report = remote_log.deletions.delete_marked("expire", on_moved=lambda *_: files.clock.step(by))
+        assert len(report.deleted) == 1
+        assert ["trust-clock" in failure.reason for failure in report.failures] == [True]
+    assert len(files.objects()) == 6
+
+
 @pytest.mark.parametrize(
     "command",
     [
