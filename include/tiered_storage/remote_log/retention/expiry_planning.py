@@ -154,7 +154,9 @@ def _plan_disabled(
 ) -> ExpiryPlan | None:
     """Return the end of all that is remote; what is local stays, and our log start moves no further than to that.
 
-    With no local log in sight our log start stays: what is in none of the remote segments may be there and only there.
+    As in Kafka (KIP-950) the log then begins where the local log does: nobody holds the offsets before. The decision to
+    delete moves our log start; the broker's only limits it. With no local log in sight our log start stays: what is in
+    none of the remote segments may be there and only there.
     """
     ordered = sorted(finished(metadata.list_remote_log_segments(partition)), key=lambda each: each.end_offset)
     going = tuple(ordered[:max_segments])

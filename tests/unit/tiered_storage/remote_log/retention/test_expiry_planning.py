@@ -15,7 +15,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
-from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
+from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.retention.expiry import Reason
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -66,3 +66,26 @@ def test_what_a_person_asks_for_is_deleted_of_a_compacted_topic(tmp_path: Path, 
         remote_log.deletions.delete_marked("ada")
 
         assert segments_of(remote_log) == []
+
+
+@pytest.mark.parametrize(("brokers", "ours"), [(15, 15), (33, 30)])
+def test_a_brokers_log_start_moves_ours_only_over_what_a_disabled_topic_loses(
+    tmp_path: Path, brokers: int, ours: int
+) -> None:
+    """The person who asks for the deletion moves it; where the broker's log begins only limits that."""
+    files = a_copied_remote_log(tmp_path)
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): brokers})
+    with files.open() as remote_log:
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+
+    files.properties["topics"] = {
+        "orders": {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
+    }
+    with files.open() as remote_log:
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        assert (plan.reason, plan.new_log_start, len(plan.segments)) == (Reason.DISABLED, ours, 3)
+        remote_log.deletions.mark_expired([plan], "expire")
+        assert remote_log.segments.log_start_offset(ORDERS_0) == ours
+
+        remote_log.deletions.undelete("orders", "ada")
+        assert (remote_log.segments.log_start_offset(ORDERS_0), len(segments_of(remote_log))) == (0, 3)
