@@ -11,6 +11,7 @@ from pathlib import Path
 from golden.framings import XERIAL_MAGIC
 from golden.logs import KNOWN_TO_THE_TOOL, GoldenLogs
 from golden.restarted_indexes import RestartedIndexes
+from golden.tool_rows import rows_of_ours, rows_of_the_tool
 from golden.topics import (
     APPEND_TIME_TOPICS,
     BROKER_CODECS,
@@ -23,7 +24,6 @@ from golden.topics import (
     framed_records,
     golden_records,
 )
-from support.dumps import rows_of_ours, rows_of_the_tool
 from support.kafka_clients import CODECS
 from support.records import Row, expected_rows, rows_of
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from golden.aiokafka_clients import consume_all
 from golden.topics import (
     BROKER_PROPERTIES,
     LOG_STARTS,
@@ -23,7 +24,7 @@ from golden.topics import (
     UNREAD_BY_LIBRDKAFKA,
     write_golden_topics,
 )
-from support.kafka_clients import RealKafkaClient, consume_all
+from support.kafka_clients import RealKafkaClient
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile, recognize

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from golden.aiokafka_clients import produce_batch
 from golden.framings import FRAMINGS, Framing, batch_in
-from support.kafka_clients import CODECS, Codec, RealKafkaClient, produce_batch, send
+from support.kafka_clients import CODECS, Codec, RealKafkaClient, send
 from support.real_kafka import RealKafka
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from golden import checks
+from golden.aiokafka_clients import ProduceRefusedError, produce_batch
 from golden.framings import REFUSED_FRAMINGS, batch_in
 from golden.logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
+from golden.tool_rows import rows_of_ours, rows_of_the_tool
 from golden.topics import framed_records
 from support.command_line import run
-from support.dumps import rows_of_ours, rows_of_the_tool
-from support.kafka_clients import ProduceRefusedError, produce_batch, send
+from support.kafka_clients import send
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
 from support.records import varied_records

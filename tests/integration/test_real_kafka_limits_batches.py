@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from support.kafka_clients import ProduceRefusedError, produce_batch
+from golden.aiokafka_clients import ProduceRefusedError, produce_batch
 from support.local_logs import NOW, create
 from support.real_kafka import RealKafka
 from tiered_storage.errors import ConfigurationError

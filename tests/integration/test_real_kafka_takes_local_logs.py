@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.kafka_clients import CODECS, consume_with_java, java_lines
+from integration.java_consumer import consume_with_java, java_lines
+from support.kafka_clients import CODECS
 from support.kafka_programs import KafkaPrograms, RealKafkaError
 from support.local_logs import closed_files
 from support.real_kafka import RealKafka

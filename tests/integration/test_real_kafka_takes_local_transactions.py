@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from support.kafka_clients import Isolation, consume_with_java, java_lines, send
+from integration.java_consumer import consume_with_java, java_lines
+from support.kafka_clients import Isolation, send
 from support.kafka_programs import KafkaPrograms
 from support.local_logs import closed_files, read_all
 from support.real_kafka import RealKafka

@@ -1,90 +1,21 @@
-"""Clients of a real broker: Kafka's protocol by hand, librdkafka's, aiokafka's and Java's consumers.
-
-Batches sent to a broker as they are, byte for byte: what no client would make itself.
-
-One Produce request of version 7, the first that lets zstd pass (strings have an int16 length, bytes and arrays int32):
-
-    request    size int32; api key int16 0, api version int16 7, correlation id int32, client id string
-               transactional id string, -1: null; acks int16 -1: all; timeout int32 in ms
-               1 topic: name string; 1 partition: number int32, records bytes
-    response   size int32; correlation id int32; 1 topic: name string; 1 partition: number int32
-               error code int16, base offset int64, log append time int64, log start offset int64; throttle time int32
-
-Source: Kafka's protocol guide.
-"""
+"""A client of a real broker: librdkafka's."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
-import aiokafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.record import Headers, Record
-
-if TYPE_CHECKING:
-    from support.real_kafka import RealKafka
-
-_TIMEOUT_SECONDS = 30
-_NOT_YET = frozenset({3, 6})
-"""Unknown topic or partition, and not its leader: what a broker says of partitions that were created just now."""
-_CORRELATION_ID = 7
-
-
-class ProduceRefusedError(RuntimeError):
-    """A broker did not take a batch; `code` is Kafka's number of the error."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the broker refused the batch with error code {code}")
-        self.code = code
-
-
-def produce_batch(bootstrap_servers: str, topic: str, partition: int, batch: bytes) -> int:
-    """Have the broker append `batch` and return the offset it got; ProduceRefusedError where it does not."""
-    end = time.monotonic() + _TIMEOUT_SECONDS
-    while True:
-        code, base_offset = _ask(bootstrap_servers, topic, partition, batch)
-        if not code:
-            return base_offset
-        if code not in _NOT_YET or time.monotonic() > end:
-            raise ProduceRefusedError(code)
-        time.sleep(0.05)
-
-
-def _ask(bootstrap_servers: str, topic: str, partition: int, batch: bytes) -> tuple[int, int]:
-    """Send `batch` once and return error code and base offset."""
-    host, port = bootstrap_servers.split(":")
-    with socket.create_connection((host, int(port)), _TIMEOUT_SECONDS) as connection:
-        connection.sendall(_request(topic, partition, batch))
-        with connection.makefile("rb") as answers:
-            (size,) = struct.unpack(">i", answers.read(4))
-            answer = answers.read(size)
-    code, base_offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
-    return code, base_offset
-
-
-def _request(topic: str, partition: int, batch: bytes) -> bytes:
-    header = struct.pack(">hhi", 0, 7, _CORRELATION_ID) + _string("golden")
-    body = struct.pack(">hhi", -1, -1, _TIMEOUT_SECONDS * 1000)
-    body += struct.pack(">i", 1) + _string(topic) + struct.pack(">iii", 1, partition, len(batch)) + batch
-    return struct.pack(">i", len(header + body)) + header + body
-
-
-def _string(text: str) -> bytes:
-    return struct.pack(">h", len(text)) + text.encode()
-
 
 REQUEST_SECONDS = 30
 
@@ -269,86 +200,3 @@ def _until_end(consumer: Consumer) -> Iterable[Record]:
 def _record(message: Message) -> Record:
     headers = cast(Headers, tuple(message.headers() or ()))
     return Record(cast(int, message.offset()), message.timestamp()[1], message.key(), message.value(), headers)
-
-
-_SECONDS = 30
-
-
-def consume_all(bootstrap_servers: str, topic: str, partition: int) -> list[Record]:
-    """Read a partition from offset 0 to its end; TimeoutError where the broker falls silent."""
-    return asyncio.run(
-        asyncio.wait_for(_consume_all(bootstrap_servers, aiokafka.TopicPartition(topic, partition)), _SECONDS)
-    )
-
-
-async def _consume_all(bootstrap_servers: str, partition: aiokafka.TopicPartition) -> list[Record]:
-    records: list[Record] = []
-    async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False) as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, 0)
-        end = (await consumer.end_offsets([partition]))[partition]
-        while await consumer.position(partition) < end:
-            message = await consumer.getone()
-            headers = tuple(message.headers)
-            records.append(Record(message.offset, message.timestamp, message.key, message.value, headers))
-    return records
-
-
-_TIMES = {TimestampType.CREATE_TIME: "CreateTime", TimestampType.LOG_APPEND_TIME: "LogAppendTime"}
-_SHOWN = ("print.timestamp", "print.partition", "print.offset", "print.headers", "print.key")
-_BYTES = "org.apache.kafka.common.serialization.BytesDeserializer"
-_AS_IT_IS = range(ord(" "), ord("~") + 1)
-
-
-def consume_with_java(
-    kafka: RealKafka,
-    topic: str,
-    partition: int | None = None,
-    isolation: Isolation = "read_uncommitted",
-    *,
-    most: int,
-    timeout_ms: int = 30_000,
-) -> list[str]:
-    """Return a line a record, of one partition or of all, until there are `most` or none comes for so long (ms)."""
-    which = ("--from-beginning",) if partition is None else ("--partition", str(partition), "--offset", "earliest")
-    properties = [*(f"{name}=true" for name in _SHOWN), "headers.deserializer=" + _BYTES]
-    out = kafka.tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, *which),
-        *("--isolation-level", isolation, "--timeout-ms", str(timeout_ms), "--max-messages", str(most)),
-        *(argument for each in properties for argument in ("--formatter-property", each)),
-    )
-    return out.splitlines()
-
-
-def java_lines(
-    records: Iterable[Record], partition: int, timestamp_type: TimestampType = TimestampType.CREATE_TIME
-) -> list[str]:
-    """Return the lines that `records` of a partition come to; keys and values are text without tabs or line ends."""
-    return [
-        "\t".join(
-            (
-                f"{_TIMES[timestamp_type]}:{record.timestamp}",
-                f"Partition:{partition}",
-                f"Offset:{record.offset}",
-                _header_text(record.headers),
-                _text(record.key),
-                _text(record.value),
-            )
-        )
-        for record in records
-    ]
-
-
-def _text(content: bytes | None) -> str:
-    return "null" if content is None else content.decode()
-
-
-def _header_text(headers: Headers) -> str:
-    shown = [f"{key}:{'null' if value is None else _escaped(value)}" for key, value in headers]
-    return ",".join(shown) or "NO_HEADERS"
-
-
-def _escaped(content: bytes) -> str:
-    """As Kafka's Bytes shows itself."""
-    return "".join(chr(byte) if byte in _AS_IT_IS and byte != ord("\\") else f"\\x{byte:02X}" for byte in content)

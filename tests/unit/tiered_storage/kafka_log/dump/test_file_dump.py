@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from golden.logs import GoldenLogs
-from support.dumps import dumped, notes, problems
 from support.records import USUAL_EXAMPLES
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.dump.dump_event import DumpProblem
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile, recognize
+from unit.tiered_storage.kafka_log.dump.dumps import dumped, notes, problems
 
 GOLDEN = GoldenLogs(Path(__file__).parents[4] / "golden")
 FILES = list(GOLDEN.files())

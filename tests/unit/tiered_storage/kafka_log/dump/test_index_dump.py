@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from support.dumps import dumped, problems, rows
 from support.records import batches_of
 from support.transactions import OTHER_BEGINS_LATER, OTHER_BEGINS_LATER_INDEX
 from tiered_storage.kafka_log.files.log_segment import LogSegment
@@ -13,6 +12,7 @@ from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
+from unit.tiered_storage.kafka_log.dump.dumps import dumped, problems, rows
 
 BASE = 100
 TIME = 1_700_000_000_000

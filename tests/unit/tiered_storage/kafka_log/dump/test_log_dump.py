@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from support.dumps import dumped, notes, problems, rows
 from support.records import batches_of, some_records
 from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.dump import log_dump
@@ -17,6 +16,7 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, encode_empty_batch, restamp_batch
+from unit.tiered_storage.kafka_log.dump.dumps import dumped, notes, problems, rows
 
 NAME = "00000000000000000100.log"
 TIME = 1_700_000_000_000

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from support.dumps import dumped, problems, rows
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, write_producer_snapshot
+from unit.tiered_storage.kafka_log.dump.dumps import dumped, problems, rows
 
 TOPIC_ID = "cxfmXdFdRF2-6WITmvYjdA"
 
