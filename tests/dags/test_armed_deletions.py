@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.tiered_site import RECORDS, TIERED, TieredSite
 
 DELETABLE = {

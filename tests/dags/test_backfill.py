@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError

@@ -14,7 +14,8 @@ import pytest
 
 from crashes.crash_points import CrashPoint
 from crashes.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
-from support.airflow_home import PROJECT, AirflowHome
+from dags.airflow_runs import AirflowHome
+from support.airflow_home import PROJECT
 from support.object_stores import localbucket_server
 from support.remote_logs import assert_clean, is_kept_by_the_store
 from support.tiered_site import TIERED, TieredSite

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from support.airflow_home import CONFIGURATION, PROJECT, AirflowHome
+from dags.airflow_runs import AirflowHome
+from support.airflow_home import CONFIGURATION, PROJECT
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
 from tiered_storage_airflow.forms import TOPICS, TOPICS_VARIABLE, refuse_unknown_fields, warn_of_unknown_fields
 from tiered_storage_airflow.links import ReportLink

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.tiered_site import HOUR_MS, TIERED, TieredSite, partition, topic_id
 
 DELETABLE = {**TIERED, "remote.deletion.allowed": True, "retention.ms": -1}

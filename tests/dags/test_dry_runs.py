@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.airflow_home import PROJECT, AirflowHome
+from dags.airflow_runs import AirflowHome
+from support.airflow_home import PROJECT
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite, partition
 from tiered_storage_airflow.forms import DRY_RUN
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.airflow_home import PROJECT, AirflowHome
+from dags.airflow_runs import AirflowHome
+from support.airflow_home import PROJECT
 from support.tiered_site import TIERED, TieredSite
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.spark_in_process import SparkInProcess
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from starlette.testclient import TestClient
 
-from support.airflow_home import AirflowHome, FinishedRun
+from dags.airflow_runs import AirflowHome, FinishedRun
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage_airflow.links import page_url, report_url
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.read_service_site import login
 from support.tiered_site import RECORDS, TIERED, TieredSite
 

@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment

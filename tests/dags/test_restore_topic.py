@@ -15,7 +15,7 @@ import yaml
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import XComArg
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.tiered_site import CLUSTER_ID, FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.command_line import run
 from support.tiered_site import TIERED, TieredSite, partition
 

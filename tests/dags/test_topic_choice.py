@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage_airflow.forms import TOPICS_VARIABLE
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.airflow_home import AirflowHome
+from dags.airflow_runs import AirflowHome
 from support.small_disks import bind_mount
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.clock import machine_boot_time, wall_clock

@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fuzz.segments import mended
-from fuzz.target import Target
-from support.local_logs import (
-    NOW,
-    TOPIC_ID,
+from fuzz.survivors import (
     Survivors,
     check_what_is_read_of_a_broken_segment,
-    records,
     segment_content,
     survey,
     survivors,
 )
+from fuzz.target import Target
+from support.local_logs import NOW, TOPIC_ID, records
 from support.transactions import next_offset
 from tiered_storage.errors import CorruptRecordError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.kafka_log.files.directory_lock import LOCK_FILE

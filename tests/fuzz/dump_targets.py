@@ -17,6 +17,7 @@ import typer
 from fuzz.directory_targets import sound_files
 from fuzz.segments import mended
 from fuzz.target import Target
+from support.files import files_in
 from tiered_storage.cli.dump import dump
 from tiered_storage.errors import CorruptLogError, TieredStorageError
 from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
@@ -43,13 +44,13 @@ def dump_directory(content: bytes) -> None:
         return
     name, flags, root = _names()[content[0] % len(_names())], content[1], _work_directory() / "logs"
     changed = _lay_out(root, name, content[2:], flags)
-    before = _contents(root)
+    before = files_in(root)
     shown, said = _dump(root, as_json=bool(flags & _JSON), records=bool(flags & _RECORDS))
     assert len(shown) + len(said) < 1 << 24, "more is shown than any such files can hold"
     if flags & _JSON:
         _check_lines(shown, root)
     _read(lambda: read_log_directory(root), changed)
-    assert _contents(root) == before, "a file was changed"
+    assert files_in(root) == before, "a file was changed"
 
 
 def clear(content: bytes) -> None:
@@ -58,9 +59,9 @@ def clear(content: bytes) -> None:
         return
     name, root = f"orders-0/{_LEFT[content[0] % len(_LEFT)]}", _work_directory() / "left"
     changed = _lay_out(root, name, content[2:], content[1])
-    before = _contents(root)
+    before = files_in(root)
     if not _read(lambda: clear_leftovers(changed.parent), changed):
-        assert _contents(root) == before, "a file was changed for a broken one"
+        assert files_in(root) == before, "a file was changed for a broken one"
         return
     assert not [path.name for path in changed.parent.iterdir() if path.name in _LEFT]
     assert clear_leftovers(changed.parent) == ()
@@ -117,10 +118,6 @@ def _lay_out(root: Path, name: str, content: bytes, flags: int) -> Path:
     for each, sound in {**sound_files(), name: content}.items():
         (root / each).write_bytes(sound)
     return root / name
-
-
-def _contents(root: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @functools.cache

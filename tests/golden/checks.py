@@ -24,6 +24,7 @@ from golden.topics import (
     framed_records,
     golden_records,
 )
+from support.files import files_in
 from support.kafka_clients import CODECS
 from support.records import Row, expected_rows, rows_of
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns
@@ -252,12 +253,12 @@ def check_opening(logs: GoldenLogs, work: Path) -> None:
     """
     for name in NAMES:
         directory = shutil.copytree(logs.log_dir / name, work / name)
-        before = _contents(directory)
+        before = files_in(directory, LEADER_EPOCH_CHECKPOINT)
         with LocalLog.open(directory, CONFIG, clock=lambda: FIRST_TIMESTAMP) as log:
             assert log.truncated_bytes == 0
             log.delete_old_segments()
             assert log.mended == (), name
-        assert _contents(directory) == before, name
+        assert files_in(directory, LEADER_EPOCH_CHECKPOINT) == before, name
 
 
 def check_appends(logs: GoldenLogs, work: Path) -> None:
@@ -273,8 +274,8 @@ def check_appends(logs: GoldenLogs, work: Path) -> None:
         theirs = logs.partition(topic, number)
         log = _appended(theirs, work, topic, number)
         _check_epochs_of(log, theirs, topic)
-        expected = _without_restarts(theirs) if topic == RESTARTED else _contents(theirs)
-        found = _contents(log.directory)
+        expected = _without_restarts(theirs) if topic == RESTARTED else files_in(theirs, LEADER_EPOCH_CHECKPOINT)
+        found = files_in(log.directory, LEADER_EPOCH_CHECKPOINT)
         assert set(found) == set(expected), theirs
         assert not [name for name in expected if found[name] != expected[name]], theirs
         segments += len(log.segments)
@@ -313,7 +314,7 @@ def _without_restarts(theirs: Path) -> dict[str, bytes]:
 
     Its indexes there have to be those of a broker that was.
     """
-    expected = _contents(theirs)
+    expected = files_in(theirs, LEADER_EPOCH_CHECKPOINT)
     for segment in list_segments(theirs):
         headers = [header for header, _ in batches(segment)]
         restarted = RestartedIndexes(segment.base_offset, INDEX_INTERVAL_BYTES, headers)
@@ -324,10 +325,6 @@ def _without_restarts(theirs: Path) -> dict[str, bytes]:
             expected[segment.offset_index_path.name] = built.offset_index
             expected[segment.time_index_path.name] = built.time_index
     return expected
-
-
-def _contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LEADER_EPOCH_CHECKPOINT}
 
 
 def check_dump_against_the_tool(logs: GoldenLogs) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.files import files_in
 from support.kafka_clients import RealKafkaClient, send
 from support.kafka_programs import KafkaPrograms
 from support.real_kafka import RealKafka
@@ -238,9 +239,9 @@ def test_leftovers_come_to_the_end_that_a_broker_brings_them_to(
     ours = shutil.copytree(written, tmp_path / "ours")
     sites = [Site.of(ours / f"{TOPIC}-{number}") for number in range(len(SITES))]
     for site, plant in zip(sites, SITES, strict=True):
-        before = contents(site.directory)
+        before = files_in(site.directory, LEADER_EPOCH_CHECKPOINT)
         plant(site)
-        assert (contents(site.directory) == before) == (plant is nothing)
+        assert (files_in(site.directory, LEADER_EPOCH_CHECKPOINT) == before) == (plant is nothing)
     if crashed:
         for name in (CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT):
             (ours / name).unlink()
@@ -250,16 +251,12 @@ def test_leftovers_come_to_the_end_that_a_broker_brings_them_to(
     LogDirectoryWriter.open(ours, SMALL_LOG).close()
 
     for site, plant in zip(sites, SITES, strict=True):
-        found, expected = contents(site.directory), contents(theirs / site.directory.name)
+        found = files_in(site.directory, LEADER_EPOCH_CHECKPOINT)
+        expected = files_in(theirs / site.directory.name, LEADER_EPOCH_CHECKPOINT)
         assert not [name for name in expected if name.endswith(LEFT_OVER)]
         differing = {name for name in {*found, *expected} if found.get(name) != expected.get(name)}
         assert differing == differences(plant, site, crashed), plant.__name__
         assert epochs(site.directory) == epochs(theirs / site.directory.name)[:-1]
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """The files of a log by their names, but for the leader epochs: a broker has begun one of its own."""
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != LEADER_EPOCH_CHECKPOINT}
 
 
 def epochs(directory: Path) -> tuple[EpochEntry, ...]:

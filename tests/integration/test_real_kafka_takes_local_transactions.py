@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from integration.java_consumer import consume_with_java, java_lines
+from support.files import closed_files
 from support.kafka_clients import Isolation, send
 from support.kafka_programs import KafkaPrograms
-from support.local_logs import closed_files, read_all
+from support.local_logs import read_all
 from support.real_kafka import RealKafka
 from support.records import FIRST_TIMESTAMP, varied_records
 from support.transactions import committed_offsets, split

@@ -1,28 +1,22 @@
-"""Commands and examinations of `doctor`, run in this process."""
+"""Commands, run in this process."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import typer.main
 
 from support.clocks import put_at
-from support.metadata_stores import ManualClock
 from support.remote_logs import RemoteLogFiles
 from tiered_storage import clock
 from tiered_storage.cli import main as cli
-from tiered_storage.clock import wall_clock
-from tiered_storage.doctor.check import Check, Verdict
-from tiered_storage.doctor.examination import examine
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 _built_once = cache(typer.main.get_command)
@@ -76,48 +70,6 @@ def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
         mock.patch.object(LocalDirectory, "put", put_at(files.clock)),
     ):
         return run(*arguments, "--config", files.config)
-
-
-JAVA_IS_ELSEWHERE = {"PATH": ""}
-"""Without a Java to start, examining is quick."""
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What a doctor found."""
-
-    checks: list[Check]
-
-    def told(self, verdict: Verdict, name: str | None = None) -> list[str]:
-        """Return message and advice of the checks with this verdict, of one name or of all."""
-        return [
-            f"{check.message} | {check.advice}"
-            for check in self.checks
-            if check.verdict is verdict and name in (None, check.name)
-        ]
-
-    def wrong(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.WRONG, name)
-
-    def notes(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.NOTE, name)
-
-    def ok(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.OK, name)
-
-
-def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:
-    """Let a doctor look at a remote log, or at what a settings file names."""
-    config = files if isinstance(files, Path) else files.config
-    # The machine that copied: it has been running since.
-    machine = ManualClock(wall_clock())
-    with mock.patch.object(clock, "time", machine.time_module()):
-        return Examination(list(examine(config, machine, environ)))
-
-
-def everything_in(folder: Path) -> dict[str, bytes | None]:
-    """Return the files below `folder` with their contents, and its folders."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def mentions(message: str | None, *words: object) -> bool:

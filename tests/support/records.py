@@ -15,7 +15,6 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import append_varint
@@ -35,20 +34,22 @@ USUAL_EXAMPLES: Final = settings().max_examples
 MAX_TIMESTAMP = (1 << 63) - 2
 """What a batch can hold behind a record without timestamp (-1): the difference is an int64."""
 
-_bytes_or_null = st.none() | st.binary(max_size=100)
-_headers = st.lists(st.tuples(st.text(max_size=10), _bytes_or_null), max_size=3).map(tuple)
+_bytes_or_null = st.none() | st.binary(max_size=60)
+_keys = st.sampled_from(["", "a", "trace"]) | st.text(max_size=12)
+_headers = st.lists(st.tuples(_keys, _bytes_or_null), max_size=3).map(tuple)
+_timestamps = st.integers(-1, MAX_TIMESTAMP) | st.integers(1_700_000_000_000, 1_700_000_100_000)
 
 
 @st.composite
-def record_lists(draw: st.DrawFn, max_size: int = 20) -> list[Record]:
-    """At least one record; offsets rise by any step that a batch can hold, timestamps go anywhere."""
-    steps = draw(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=max_size))
-    offset = draw(st.integers(0, 1 << 62))
-    timestamps = st.integers(-1, MAX_TIMESTAMP) | st.integers(1_700_000_000_000, 1_700_000_100_000)
+def record_lists(
+    draw: st.DrawFn, max_size: int = 20, offset: int | None = None, max_step: int = 1 << 20
+) -> list[Record]:
+    """At least one record, from `offset` or any on; offsets rise by up to `max_step`, timestamps go anywhere."""
+    at = draw(st.integers(0, 1 << 62)) if offset is None else offset
     records = []
-    for step in steps:
-        records.append(Record(offset, draw(timestamps), draw(_bytes_or_null), draw(_bytes_or_null), draw(_headers)))
-        offset += step
+    for step in draw(st.lists(st.integers(1, max_step), min_size=1, max_size=max_size)):
+        records.append(Record(at, draw(_timestamps), draw(_bytes_or_null), draw(_bytes_or_null), draw(_headers)))
+        at += step
     return records
 
 
@@ -114,37 +115,6 @@ def record_of(fields: list[int], behind: bytes = b"") -> bytes:
 
 
 Row = dict[str, Any]
-
-_row_bytes = st.none() | st.binary(max_size=40)
-_row_headers = st.lists(st.tuples(st.sampled_from(["", "a", "trace"]) | st.text(max_size=12), _row_bytes), max_size=3)
-_timestamps = st.integers(-1, MAX_TIMESTAMP) | st.integers(1_700_000_000_000, 1_700_000_000_100)
-
-
-@st.composite
-def segments(draw: st.DrawFn, codecs: Sequence[Compression] = tuple(Compression), max_batches: int = 6) -> list[bytes]:
-    """Batches of every kind, their offsets rising with gaps inside and between them."""
-    offset = draw(st.integers(0, 1 << 40))
-    batches = []
-    for _ in range(draw(st.integers(1, max_batches))):
-        records = []
-        for step in draw(st.lists(st.integers(1, 300), min_size=1, max_size=8)):
-            headers = tuple(draw(_row_headers))
-            records.append(Record(offset, draw(_timestamps), draw(_row_bytes), draw(_row_bytes), headers))
-            offset += step
-        batches.append(
-            encode_batch(
-                records,
-                draw(st.sampled_from(codecs)),
-                partition_leader_epoch=draw(st.integers(-1, INT32_MAX)),
-                timestamp_type=draw(st.sampled_from(TimestampType)),
-                producer_id=draw(st.integers(-1, 1 << 60)),
-                producer_epoch=draw(st.integers(-1, 1 << 14)),
-                base_sequence=draw(st.integers(-1, 5) | st.integers(INT32_MAX - 5, INT32_MAX)),
-                is_transactional=draw(st.booleans()),
-                is_control=draw(st.booleans()),
-            )
-        )
-    return batches
 
 
 def expected_rows(batches: Iterable[bytes], *, verify_crc: bool = True) -> Iterator[Row]:

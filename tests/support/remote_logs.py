@@ -339,12 +339,9 @@ def end_below(
     partition: TopicIdPartition = ORDERS_0,
     going: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> None:
-    """Move our log start, and let the store's document name those `going` to be marked: it is written first."""
+    """Move our log start; the store's manifest marks `going` for deletion before the metadata do."""
     lease = held_by(remote_log, "test", partition)
-    state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
-    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), going)
-    write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
-    remote_log.segments.advance_log_start_offset(partition, offset, lease)
+    move_log_start(remote_log, offset, lease, going)
     remote_log.leases.release(lease)
 
 
@@ -353,11 +350,13 @@ def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartitio
     return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)
 
 
-def move_log_start(remote_log: RemoteLogManager, offset: int, lease: Lease) -> None:
-    """Let our log start be `offset`, in the store's document first, as whoever moves it does."""
+def move_log_start(
+    remote_log: RemoteLogManager, offset: int, lease: Lease, going: Sequence[RemoteLogSegmentMetadata] = ()
+) -> None:
+    """Move our log start under `lease`, in the store's manifest first."""
     partition = lease.topic_id_partition
     state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
-    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition))
+    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), going)
     write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
     remote_log.segments.advance_log_start_offset(partition, offset, lease)
 

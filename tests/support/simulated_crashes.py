@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 from unittest.mock import patch
 
+from support.files import files_in
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.segments import SqlRemoteLogMetadataManager
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
@@ -24,12 +25,6 @@ Files = dict[str, bytes]
 """The content of files by their names, relative to the directory that they are in."""
 
 _CALLS = ((os, "fsync"), (os, "unlink"), (os, "remove"), (os, "rename"), (os, "replace"), (os, "open"), (io, "open"))
-
-
-def files_in(directory: Path) -> Files:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
-    }
 
 
 @contextmanager

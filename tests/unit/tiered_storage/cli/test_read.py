@@ -21,10 +21,9 @@ from support.remote_logs import (
 )
 from tiered_storage.cli.common import output as cli_output
 from tiered_storage.cli.common import progress as cli_progress
-from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from unit.tiered_storage.remote_log.read.modelled_logs import Append, End, Step, write_modelled_log
+from unit.tiered_storage.remote_log.modelled_logs import ABORT, COMMIT, Ended, Sent, Step, write_modelled_log
 
 ODD_VALUES = [
     b"[bold]brackets[/] [/nothing]",
@@ -152,8 +151,8 @@ def test_later_than_everything_there_is_nothing_and_two_beginnings_are_refused(t
 def with_transactions(root: Path) -> RemoteLogFiles:
     """Lay a log out with an aborted transaction at offset 1, a committed one at 2 and 3, and an open one from 6 on."""
     steps: list[Step] = [
-        Append(0, (0,)), Append(1, (1,)), Append(2, (2, 3)),
-        End(1, ControlRecordType.ABORT), End(2, ControlRecordType.COMMIT), Append(3, (6,)), Append(0, (7,)),
+        Sent([0]), Sent([1_000], producer=1), Sent([2_000, 3_000], producer=2),
+        Ended(1, ABORT), Ended(2, COMMIT), Sent([6_000], producer=3), Sent([7_000]),
     ]  # fmt: skip
     files = write_modelled_log(root, steps)[0]
     files.open().close()

@@ -14,9 +14,9 @@ import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
+from support.files import files_in
 from support.metadata_stores import a_step
 from support.spark_in_process import access_of
-from support.tables import digests
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,
@@ -128,12 +128,12 @@ def test_a_run_exports_what_came_late_to_earlier_intervals(site: TieredSite) -> 
     assert found["late_intervals"] == [hours(1, 3).folder]
     assert (found["late_intervals_left"], found["intervals_incomplete"]) == (0, 0)
     # A backfill over the same hours would have made the same files, and finds nothing to change.
-    before = digests(site.state / "exports")
+    before = files_in(site.state / "exports")
     export(context(1, 3, "backfill"))
     assert figures(site, context(1, 3, "backfill"))["changed"] == "no"
     export(context(4, 5))
     assert figures(site, context(4, 5))["late_intervals"] == []
-    assert before.items() <= digests(site.state / "exports").items()
+    assert before.items() <= files_in(site.state / "exports").items()
 
 
 def test_a_run_takes_so_many_at_most_the_latest_first(site: TieredSite) -> None:
@@ -156,10 +156,10 @@ def test_backfills_export_their_own_intervals_only(site: TieredSite) -> None:
 
 def test_a_dry_run_tells_what_would_be_exported_again(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
     _, second = two_late(site)
-    before = digests(site.state / "exports")
+    before = files_in(site.state / "exports")
     plan = PlanExportOperator(task_id="plan", topic="orders", late_intervals=1, max_disorder_minutes=0)
     plan.execute(context(3, 4))
-    assert digests(site.state / "exports") == before
+    assert files_in(site.state / "exports") == before
     found = figures(site, context(3, 4))
     assert (found["late_intervals"], found["late_intervals_left"]) == ([second.name], 1)
     assert f"{second.name} is exported again" in capsys.readouterr().out
@@ -215,12 +215,12 @@ def test_a_gap_that_came_later_is_told_and_neither_fails_the_run_nor_takes_the_p
     newer = export(context(2, 3), late_intervals=0)
     copy_more(site, 4)
     lose(site, 2)
-    before = digests(newer)
+    before = files_in(newer)
     export(context(5, 6), late_intervals=1)
     found = figures(site, context(5, 6))
     assert (found["late_intervals"], found["late_intervals_left"]) == ([older.name], 1)
     assert (older / "_SUCCESS").exists()
-    assert digests(newer) == before
+    assert files_in(newer) == before
     assert re.search(f"{newer.name} was not exported again: .* orders-0: offsets 20 to 29", capsys.readouterr().out)
 
 

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -25,9 +25,9 @@ from support.records import (
     batch_of,
     batches_of,
     expected_rows,
+    record_lists,
     record_of,
     rows_of,
-    segments,
     some_records,
 )
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
@@ -59,6 +59,30 @@ from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 
 MIB = 1 << 20
 EVERY_CODEC = pytest.mark.parametrize("codec", list(Compression))
+
+
+@st.composite
+def segments(draw: st.DrawFn, codecs: Sequence[Compression] = tuple(Compression), max_batches: int = 6) -> list[bytes]:
+    """Batches of every kind, their offsets rising with gaps inside and between them."""
+    offset = draw(st.integers(0, 1 << 40))
+    batches = []
+    for _ in range(draw(st.integers(1, max_batches))):
+        records = draw(record_lists(max_size=8, offset=offset, max_step=300))
+        offset = records[-1].offset + draw(st.integers(1, 300))
+        batches.append(
+            encode_batch(
+                records,
+                draw(st.sampled_from(codecs)),
+                partition_leader_epoch=draw(st.integers(-1, INT32_MAX)),
+                timestamp_type=draw(st.sampled_from(TimestampType)),
+                producer_id=draw(st.integers(-1, 1 << 60)),
+                producer_epoch=draw(st.integers(-1, 1 << 14)),
+                base_sequence=draw(st.integers(-1, 5) | st.integers(INT32_MAX - 5, INT32_MAX)),
+                is_transactional=draw(st.booleans()),
+                is_control=draw(st.booleans()),
+            )
+        )
+    return batches
 
 
 @EVERY_CODEC

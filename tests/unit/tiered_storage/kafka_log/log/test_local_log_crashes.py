@@ -10,8 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
+from support.files import files_in
 from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, read_all
-from support.simulated_crashes import Files, crash_states, files_in, lay_out
+from support.simulated_crashes import Files, crash_states, lay_out
 from support.transactions import data
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log.local_log import LocalLog

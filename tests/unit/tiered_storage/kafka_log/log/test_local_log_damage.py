@@ -10,17 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.local_logs import (
-    NOW,
-    SMALL_SEGMENTS,
-    check_what_is_read_of_a_broken_segment,
-    contents,
-    create,
-    many_segments,
-    records,
-    segment_content,
-    survivors,
-)
+from fuzz.survivors import check_what_is_read_of_a_broken_segment, segment_content, survivors
+from support.files import files_in
+from support.local_logs import NOW, SMALL_SEGMENTS, create, many_segments, records
 from support.records import USUAL_EXAMPLES
 from support.transactions import next_offset
 from tiered_storage.errors import (
@@ -140,11 +132,11 @@ class Sound:
 @pytest.fixture(scope="module")
 def sound_log(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     written = many_segments(tmp_path_factory.mktemp("sound"))
-    files = contents(written)
+    files = files_in(written.directory)
     with LocalLog.open(written.directory, SMALL_SEGMENTS, clock=lambda: NOW) as log:
         aborted = log.fetch(0, 1, Isolation.READ_COMMITTED).aborted
         sound = Sound(files, log.producers, log.leader_epochs, aborted)
-    assert contents(written) == files
+    assert files_in(written.directory) == files
     return sound
 
 
@@ -205,10 +197,10 @@ def test_whatever_became_of_a_file_no_sound_record_is_lost(
 @pytest.mark.parametrize("base", [0, 3, 6])
 def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int) -> None:
     log = many_segments(tmp_path)
-    before = contents(log)
+    before = files_in(log.directory)
     path = log.directory / f"{base:020d}.{kind}"
     path.unlink()
 
     with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW) as reopened:
         assert [str(event) for event in reopened.mended] == [f"{path}: it is missing: rebuilt from the log"]
-    assert contents(log) == before
+    assert files_in(log.directory) == before

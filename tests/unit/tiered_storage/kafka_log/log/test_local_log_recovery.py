@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from support.files import files_in
 from support.local_logs import (
     NOW,
     SMALL_SEGMENTS,
     TOPIC_ID,
-    contents,
     create,
     many_segments,
     read_all,
@@ -44,7 +44,7 @@ def written(directory: Path, batches: Sequence[int] = (3, 1, 2)) -> LocalLog:
 
 def test_a_log_goes_on_where_it_was_closed(tmp_path: Path) -> None:
     log = written(tmp_path)
-    before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
+    before = files_in(log.directory)
 
     with LocalLog.open(log.directory, LogConfig(index_interval_bytes=0)) as reopened:
         assert (reopened.topic, reopened.partition, reopened.topic_id) == ("orders", 3, TOPIC_ID)
@@ -52,7 +52,7 @@ def test_a_log_goes_on_where_it_was_closed(tmp_path: Path) -> None:
         assert reopened.truncated_bytes == 0
         assert reopened.leader_epochs == (EpochEntry(0, 0),)
 
-    assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before
+    assert files_in(log.directory) == before
 
 
 def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_directory_that_exists_is_not_created_over(tmp_path: Path) -> None:
 
 def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
-    before = contents(log)
+    before = files_in(log.directory)
     for path in log.directory.iterdir():
         if path.suffix in (".index", ".timeindex", ".txnindex") or (path.stem == f"{6:020d}" and path.suffix != ".log"):
             path.write_bytes(b"nonsense of any size")
@@ -189,7 +189,7 @@ def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Pat
         assert (reopened.log_end_offset, reopened.truncated_bytes) == (11, 0)
         assert reopened.recovery_point == 1
 
-    assert contents(log) == before
+    assert files_in(log.directory) == before
 
 
 def test_damage_behind_the_recovery_point_ends_the_log_there(tmp_path: Path) -> None:
@@ -224,26 +224,26 @@ def test_damage_before_the_recovery_point_is_not_looked_for(tmp_path: Path) -> N
 
 def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
-    before = contents(log)
+    before = files_in(log.directory)
     with log.segments[1].log_path.open("ab") as file:
         file.truncate(1 << 20)
 
     with LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW, recovery_point=0) as reopened:
         assert reopened.log_end_offset == 11
 
-    assert contents(log) == before
+    assert files_in(log.directory) == before
 
 
 def test_indexes_of_closed_segments_that_are_missing_or_broken_are_built_anew(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
-    before = contents(log)
+    before = files_in(log.directory)
     log.segments[0].offset_index_path.unlink()
     log.segments[1].transaction_index_path.write_bytes(b"broken")
     log.segments[2].time_index_path.write_bytes(b"broken")
 
     LocalLog.open(log.directory, SMALL_SEGMENTS, clock=lambda: NOW).close()
 
-    assert contents(log) == before
+    assert files_in(log.directory) == before
 
 
 def test_a_closed_segment_is_read_though_its_index_is_nonsense(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from support.files import files_in
 from support.local_logs import NOW, TOPIC_ID, read_all, records
-from support.simulated_crashes import crash_states, files_in
+from support.simulated_crashes import crash_states
 from tiered_storage.errors import (
     CorruptIndexError,
     CorruptRecordError,

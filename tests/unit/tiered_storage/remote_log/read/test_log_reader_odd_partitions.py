@@ -24,7 +24,6 @@ from support.remote_logs import (
     segments_of,
 )
 from support.storages import StagedStorage
-from support.tables import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 from tiered_storage.errors import (
     ConfigurationError,
     OffsetOutOfRangeError,
@@ -47,6 +46,7 @@ from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, O
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from unit.tiered_storage.remote_log.modelled_logs import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 
 Change = Callable[[PartitionLog], PartitionLog]
 

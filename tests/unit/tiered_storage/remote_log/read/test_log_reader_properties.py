@@ -16,7 +16,7 @@ from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-from unit.tiered_storage.remote_log.read.modelled_logs import STEPS, ModelledLog, Step, write_modelled_log
+from unit.tiered_storage.remote_log.modelled_logs import LAST_ENDS, Ended, ModelledLog, Step, steps, write_modelled_log
 
 COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 SHARES = st.floats(0, 1)
@@ -49,12 +49,18 @@ def remote_end(remote_log: RemoteLogManager) -> int:
     return max((each.end_offset + 1 for each in remote_log.segments.list_remote_log_segments(ORDERS_0)), default=0)
 
 
-@given(steps=STEPS, trimmed=SHARES, begun=SHARES, data=st.data())
+@given(
+    written=steps(st.integers(0, 60).map(lambda seconds: 1000 * seconds)),
+    last=LAST_ENDS,
+    trimmed=SHARES,
+    begun=SHARES,
+    data=st.data(),
+)
 def test_ranges_tables_and_offsets_are_those_of_the_model(
-    steps: list[Step], trimmed: float, begun: float, data: st.DataObject
+    written: list[Step], last: list[Ended], trimmed: float, begun: float, data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as folder:
-        files, model = write_modelled_log(Path(folder), steps)
+        files, model = write_modelled_log(Path(folder), [*written, *last])
         files.properties |= {name: data.draw(st.sampled_from(values), label=name) for name, values in LIMITS.items()}
         with files.open() as remote_log:
             tiered(files, model, remote_log, trimmed, begun)

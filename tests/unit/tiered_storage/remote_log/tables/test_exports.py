@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support import remote_logs
+from support.files import files_in
 from support.metadata_stores import a_step
 from support.remote_logs import (
     NOW,
@@ -85,15 +85,6 @@ def export(files: RemoteLogFiles, owner: str = "run", **changes: Any) -> ExportR
         return work(begun)
 
 
-def content(folder: Path) -> dict[str, str]:
-    """The digest of every file below a folder, by its name."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def offsets(files: RemoteLogFiles, partition: int = 0) -> list[int]:
     """The offsets of one partition in all files that a reader of *.parquet finds, in the order of their names."""
     found: list[int] = []
@@ -128,10 +119,10 @@ def test_an_interval_is_exported_by_blocks_of_offsets(files: RemoteLogFiles) -> 
 
 def test_a_second_export_touches_nothing(files: RemoteLogFiles) -> None:
     export(files)
-    before, times = content(target(files)), {path: path.stat().st_mtime_ns for path in target(files).rglob("*.*")}
+    before, times = files_in(target(files)), {path: path.stat().st_mtime_ns for path in target(files).rglob("*.*")}
     again = export(files, "another run")
     assert (again.changed, again.rows) == (False, 21)
-    assert content(target(files)) == before
+    assert files_in(target(files)) == before
     assert {path: path.stat().st_mtime_ns for path in target(files).rglob("*.*")} == times
 
 
@@ -140,7 +131,7 @@ def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
 ) -> None:
     """All is copied once more, in other chunks, beside what was copied before: no record comes twice."""
     export(files)
-    before = content(interval_folder(files))
+    before = files_in(interval_folder(files))
     shutil.rmtree(target(files))
     files.append(4)
     with unsynced(), files.open() as remote_log:
@@ -154,7 +145,7 @@ def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
         assert copy(remote_log).is_whole
         assert len(segments_of(remote_log)) > 4
     assert export(files).rows == 21
-    assert content(interval_folder(files)) == before
+    assert files_in(interval_folder(files)) == before
 
 
 def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None:
@@ -171,7 +162,7 @@ def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None
 
 def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
     export(files)
-    before = content(target(files))
+    before = files_in(target(files))
     with unsynced(), files.open() as remote_log:
         lease = held_by(remote_log, "test")
         move_log_start(remote_log, 12, lease)
@@ -181,7 +172,7 @@ def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
         assert (again.changed, again.rows) == (False, 21)
         assert again.kept is not None
         assert "partition 0 below offset 12" in again.kept
-        assert content(target(files)) == before
+        assert files_in(target(files)) == before
     # An interval that nobody exported before gets what is left.
     assert export(files, interval=Interval(NOW, NOW + 3_000)).rows == 0
 
@@ -206,16 +197,16 @@ def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
     assert export(files, query=TableQuery("orders", partitions=frozenset({1}))).rows == 21
     assert export(files).rows == 42
-    before = content(target(files))
+    before = files_in(target(files))
     with pytest.raises(ConfigurationError, match="21 records of partition 0 before, 0 now"):
         export(files, query=TableQuery("orders", partitions=frozenset({1})))
-    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
+    assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
 
 def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFiles) -> None:
     """The store was damaged since: nobody would find the records any more that are here."""
     export(files)
-    before = content(target(files))
+    before = files_in(target(files))
     data = files.objects(".log")[1]
     raw = bytearray(data.read_bytes())
     raw[100] ^= 1
@@ -224,7 +215,7 @@ def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFile
     for query in (TableQuery("orders"), lenient):
         with pytest.raises(ConfigurationError, match="21 records of partition 0 before, 16 now"):
             export(files, query=query)
-    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
+    assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
 
 def test_a_broken_batch_is_a_dead_letter_and_all_around_it_is_exported(files: RemoteLogFiles) -> None:
@@ -346,7 +337,7 @@ def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
 ) -> None:
     whole = a_copied_remote_log(tmp_path / "whole")
     export(whole, block_offsets=12)
-    expected = content(target(whole))
+    expected = files_in(target(whole))
     step, ended = 0, False
     while not ended:
         files = a_copied_remote_log(tmp_path / f"{step}")
@@ -360,7 +351,7 @@ def test_an_export_that_is_killed_anywhere_is_made_whole_by_the_next(
             except Killed:
                 assert_whole_or_not_said_to_be(files)
         export(files, block_offsets=12)
-        assert content(target(files)) == expected, step
+        assert files_in(target(files)) == expected, step
         step += 1
     assert step > 10
 
@@ -383,7 +374,7 @@ def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) ->
                     first.commit(list(job.outcomes()))
                 assert not list(interval_folder(files).glob("*.parquet"))
                 assert work(second, "runs/export/2").rows == 21
-        assert not [name for name in content(interval_folder(files)) if "_temporary" in name]
+        assert not [name for name in files_in(interval_folder(files)) if "_temporary" in name]
     assert offsets(files) == list(range(3, 24))
 
 
@@ -406,7 +397,7 @@ def taken_over_at(monkeypatch: pytest.MonkeyPatch, step: int, files: RemoteLogFi
 def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results: list[dict[str, str]] = []
+    results: list[dict[str, bytes]] = []
     step, ended = 0, False
     while not ended:
         files = a_copied_remote_log(tmp_path / f"{step}")
@@ -416,7 +407,7 @@ def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
                 export(files)
                 ended = asked() <= step
             except LeaseLostError:
-                results.append(content(target(files)))
+                results.append(files_in(target(files)))
                 assert offsets(files) == list(range(3, 24))
         step += 1
     assert len(results) > 8
@@ -477,12 +468,12 @@ def test_another_run_waits_for_the_first(files: RemoteLogFiles) -> None:
 
 def test_a_block_that_fails_leaves_all_as_it_was(files: RemoteLogFiles) -> None:
     export(files)
-    before = content(target(files))
+    before = files_in(target(files))
     files.objects(".log")[1].unlink()
     report = export(files, codec="gzip")
     errors = [outcome.failure.error for outcome in report.failures if outcome.failure]
     assert errors == ["RemoteObjectNotFoundError"] * 2
-    assert {name: digest for name, digest in content(target(files)).items() if "_temporary" not in name} == before
+    assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
 
 def test_a_worker_that_died_is_told_of(files: RemoteLogFiles) -> None:
@@ -572,15 +563,15 @@ def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path:
     stranger.write_text("theirs")
     with pytest.raises(ConfigurationError, match="it has orders/payroll"):
         export(files)
-    assert content(target(files)).keys() == {"orders/payroll.csv"}
+    assert files_in(target(files)).keys() == {"orders/payroll.csv"}
     stranger.unlink()
     export(files)
     table = target(files) / "orders" / "_table.json"
     table.write_text(table.read_text().replace('"topic_id": "', '"topic_id": "x'))
-    before = content(target(files))
+    before = files_in(target(files))
     with pytest.raises(ConfigurationError, match="belongs to topic orders with the id x"):
         export(files)
-    assert content(target(files)) == before
+    assert files_in(target(files)) == before
     (tmp_path / "a file").write_text("")
     with pytest.raises(ConfigurationError, match="give the absolute path of a directory"):
         export(files, url=(tmp_path / "a file").as_uri())

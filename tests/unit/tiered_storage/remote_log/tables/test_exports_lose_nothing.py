@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from support.files import files_in
 from support.metadata_stores import a_step
 from support.remote_logs import (
     LOG_CONFIG,
@@ -22,13 +23,14 @@ from support.remote_logs import (
     segments_of,
     unsynced,
 )
-from support.tables import COMMIT, ROLL, Ended, Model, Sent, a_copied_topic, carry_out, digests
+from support.tables import carry_out
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
+from unit.tiered_storage.remote_log.modelled_logs import COMMIT, ROLL, Ended, ModelledLog, Sent, a_copied_topic
 
 INTERVAL = Interval(NOW + 5_000, NOW + 40_000)
 """Record n has the timestamp NOW + n seconds: offsets 5 to 39, of which those up to 29 are copied."""
@@ -85,10 +87,10 @@ def rot(files: RemoteLogFiles, *first_offsets: int) -> None:
 
 def assert_refused(files: RemoteLogFiles, message: str, **changes: Any) -> None:
     """Assert that an export says so, and leaves each file of the interval as it was."""
-    before = digests(folder(files))
+    before = files_in(folder(files))
     with pytest.raises(ConfigurationError, match=message):
         export(files, **changes)
-    left = digests(folder(files))
+    left = files_in(folder(files))
     assert {name: digest for name, digest in left.items() if not name.startswith("_temporary/")} == before
 
 
@@ -203,7 +205,7 @@ def test_a_transaction_whose_end_was_lost_is_not_hidden_by_what_came(tmp_path: P
         [marker] = [each for each in segments_of(remote_log) if each.start_offset == each.end_offset][:1]
         began = marker.start_offset - len(times)
     with unsynced(), LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
-        Model(writer.log("orders", 0)).write(
+        ModelledLog(writer.log("orders", 0)).write(
             [step for time in range(14_000, 20_000, 1_000) for step in (Sent([time]), ROLL)]
         )
     with unsynced(), files.open() as remote_log:

@@ -23,7 +23,6 @@ from support.remote_logs import (
     topic_id,
     unsynced,
 )
-from support.tables import ABORT, COMMIT, ROLL, Ended, Model, Sent, Step, a_copied_topic
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
@@ -48,6 +47,16 @@ from tiered_storage.remote_log.tables.planning import (
 )
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.reading import read_split
+from unit.tiered_storage.remote_log.modelled_logs import (
+    ABORT,
+    COMMIT,
+    ROLL,
+    Ended,
+    ModelledLog,
+    Sent,
+    Step,
+    a_copied_topic,
+)
 
 ANY_TIME = replace(LOG_CONFIG, message_timestamp_after_max_ms=10**15)
 """Takes records of producers whose clocks are years ahead."""
@@ -244,7 +253,7 @@ def test_how_far_it_reaches_where_a_clock_is_ahead(tmp_path: Path, segments: lis
     with unsynced(), LogDirectoryWriter.open(files.log_directory, ANY_TIME, clock=lambda: NOW + 10 * DAY_MS) as writer:
         log = writer.log("orders", 0)
         log.roll()
-        Model(log).write([step for times in segments for step in (Sent(times), ROLL)])
+        ModelledLog(log).write([step for times in segments for step in (Sent(times), ROLL)])
     files.clock = ManualClock(NOW + 10 * DAY_MS)
     with unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support import tables
 from support.records import USUAL_EXAMPLES
 from support.remote_logs import (
     BATCH_BYTES,
@@ -22,7 +21,6 @@ from support.remote_logs import (
     copy,
     unsynced,
 )
-from support.tables import Row, Step, a_copied_topic
 from tiered_storage.errors import (
     CorruptIndexError,
     CorruptRecordError,
@@ -39,6 +37,7 @@ from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
 from tiered_storage.remote_log.tables.planning import TableSplit, plan_splits, plan_table
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from tiered_storage.remote_log.tables.reading import CHUNKS_AHEAD, read_split
+from unit.tiered_storage.remote_log.modelled_logs import Row, Step, a_copied_topic, steps
 
 FIRST = 5
 """Every log begins with five records of another kind, see remote_logs.py."""
@@ -81,14 +80,14 @@ queries = st.builds(TableQuery, st.just("orders"), st.none(), st.none(), optiona
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(
-    steps=tables.steps,
+    written=steps(st.integers(-100, 100), min_size=5),
     asked=st.lists(queries, min_size=5, max_size=10),
     split_bytes=st.sampled_from([1, 100, 1000, 1 << 30]),
 )
 def test_the_splits_of_a_query_give_exactly_its_rows(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], asked: list[TableQuery], split_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, written: list[Step], asked: list[TableQuery], split_bytes: int
 ) -> None:
-    files, rows = a_copied_topic(tmp_path_factory.mktemp("log"), steps)
+    files, rows = a_copied_topic(tmp_path_factory.mktemp("log"), written)
     with files.open() as remote_log:
         for query in [TableQuery("orders"), TableQuery("orders", rows=RowFilter(committed_only=True)), *asked]:
             splits = splits_of(remote_log, query, split_bytes)

@@ -1,0 +1,56 @@
+"""Examinations by `doctor`, run in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from support.metadata_stores import ManualClock
+from support.remote_logs import RemoteLogFiles
+from tiered_storage import clock
+from tiered_storage.clock import wall_clock
+from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.examination import examine
+
+JAVA_IS_ELSEWHERE = {"PATH": ""}
+"""Without a Java to start, examining is quick."""
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a doctor found."""
+
+    checks: list[Check]
+
+    def told(self, verdict: Verdict, name: str | None = None) -> list[str]:
+        """Return message and advice of the checks with this verdict, of one name or of all."""
+        return [
+            f"{check.message} | {check.advice}"
+            for check in self.checks
+            if check.verdict is verdict and name in (None, check.name)
+        ]
+
+    def wrong(self, name: str | None = None) -> list[str]:
+        return self.told(Verdict.WRONG, name)
+
+    def notes(self, name: str | None = None) -> list[str]:
+        return self.told(Verdict.NOTE, name)
+
+    def ok(self, name: str | None = None) -> list[str]:
+        return self.told(Verdict.OK, name)
+
+
+def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:
+    """Let a doctor look at a remote log, or at what a settings file names."""
+    config = files if isinstance(files, Path) else files.config
+    # The machine that copied: it has been running since.
+    machine = ManualClock(wall_clock())
+    with mock.patch.object(clock, "time", machine.time_module()):
+        return Examination(list(examine(config, machine, environ)))
+
+
+def everything_in(folder: Path) -> dict[str, bytes | None]:
+    """Return the files below `folder` with their contents, and its folders."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
