@@ -126,146 +126,99 @@ class _Trap:
                 os.kill(os.getpid(), self._crash.signal)
 
 
-Point = Callable[..., CrashPoint | None]
-"""What the arguments of a call tell of where it gets; None: nowhere of note."""
+Points = tuple[CrashPoint | None, CrashPoint | None]
+"""Where a call gets before it and after it; None: nowhere of note."""
+NOWHERE: Points = (None, None)
 
 
 def install(crash: Crash) -> None:
     """Let this process die at `crash`; there is no way back, so do it in a process made for that."""
     trap = _Trap(crash)
-    for border, method, before, after in _BORDERS:
-        _wrap(border, method, before, after, trap)
+    for border, method, points in _BORDERS:
+        _wrap(border, method, points, trap)
     _wrap_writing(trap)
     _wrap_commits(trap)
     for rename in ("replace", "rename", "link", "unlink"):
-        _wrap(os, rename, _nowhere, _always(CrashPoint.AFTER_ANY_STEP), trap)
+        _wrap(os, rename, (None, CrashPoint.AFTER_ANY_STEP), trap)
 
 
-def _nowhere(*_: Any, **__: Any) -> CrashPoint | None:
-    return None
+_OF_SEGMENT: dict[SegmentState, Points] = {
+    SegmentState.COPY_SEGMENT_FINISHED: (CrashPoint.BEFORE_FINISHED, CrashPoint.AFTER_FINISHED),
+    SegmentState.DELETE_SEGMENT_STARTED: (CrashPoint.BEFORE_MARKED, CrashPoint.AFTER_MARKED),
+    SegmentState.DELETE_SEGMENT_FINISHED: (CrashPoint.BEFORE_DELETED, CrashPoint.AFTER_DELETED),
+}
+_OF_PARTITION: dict[PartitionDeleteState, Points] = {
+    PartitionDeleteState.MARKED: (None, CrashPoint.AFTER_TOPIC_MARKED),
+    PartitionDeleteState.STARTED: (None, CrashPoint.AFTER_TOPIC_STARTED),
+    PartitionDeleteState.FINISHED: (CrashPoint.BEFORE_TOPIC_FINISHED, CrashPoint.AFTER_TOPIC_FINISHED),
+}
+_OF_OBJECT = {".log": CrashPoint.AFTER_DATA, ".indexes": CrashPoint.AFTER_INDEXES, ".commit": CrashPoint.AFTER_MARKER}
 
 
-def _always(point: CrashPoint) -> Point:
-    return lambda *_, **__: point
+def _updated(_self: object, steps: Sequence[Any]) -> Points:
+    return _OF_SEGMENT.get(steps[0][0].state, NOWHERE) if steps else NOWHERE
 
 
-def _state(points: dict[SegmentState, CrashPoint]) -> Point:
-    def point(_self: object, steps: Sequence[Any]) -> CrashPoint | None:
-        return points.get(steps[0][0].state) if steps else None
-
-    return point
+def _deleted(_self: object, step: Any, *_: Any, **__: Any) -> Points:
+    return _OF_PARTITION.get(step.state, NOWHERE)
 
 
-_BEFORE_STATES = _state(
-    {
-        SegmentState.COPY_SEGMENT_FINISHED: CrashPoint.BEFORE_FINISHED,
-        SegmentState.DELETE_SEGMENT_STARTED: CrashPoint.BEFORE_MARKED,
-        SegmentState.DELETE_SEGMENT_FINISHED: CrashPoint.BEFORE_DELETED,
-    }
-)
-_AFTER_STATES = _state(
-    {
-        SegmentState.COPY_SEGMENT_FINISHED: CrashPoint.AFTER_FINISHED,
-        SegmentState.DELETE_SEGMENT_STARTED: CrashPoint.AFTER_MARKED,
-        SegmentState.DELETE_SEGMENT_FINISHED: CrashPoint.AFTER_DELETED,
-    }
-)
-
-
-def _deletion(points: dict[PartitionDeleteState, CrashPoint]) -> Point:
-    return lambda _self, step, *_, **__: points.get(step.state)
-
-
-_BEFORE_DELETIONS = _deletion({PartitionDeleteState.FINISHED: CrashPoint.BEFORE_TOPIC_FINISHED})
-_AFTER_DELETIONS = _deletion(
-    {
-        PartitionDeleteState.MARKED: CrashPoint.AFTER_TOPIC_MARKED,
-        PartitionDeleteState.STARTED: CrashPoint.AFTER_TOPIC_STARTED,
-        PartitionDeleteState.FINISHED: CrashPoint.AFTER_TOPIC_FINISHED,
-    }
-)
-
-
-def _written(_self: object, name: str, *_: Any, **__: Any) -> CrashPoint | None:
+def _written(_self: object, name: str, *_: Any, **__: Any) -> Points:
     if "/state/" in name:
-        return CrashPoint.AFTER_DOCUMENT
+        return None, CrashPoint.AFTER_DOCUMENT
     if name.endswith("job.json"):
-        return CrashPoint.AFTER_JOB
+        return None, CrashPoint.AFTER_JOB
     if "/result-" in name:
-        return CrashPoint.AFTER_RESULT
-    suffixes = {".log": CrashPoint.AFTER_DATA, ".indexes": CrashPoint.AFTER_INDEXES, ".commit": CrashPoint.AFTER_MARKER}
-    return suffixes.get(Path(name).suffix)
+        return None, CrashPoint.AFTER_RESULT
+    return None, _OF_OBJECT.get(Path(name).suffix)
 
 
-def _whole(path: Any, folder: int | None) -> str:
-    """Return the path of a file that is named within an open folder."""
-    return str(path) if folder is None else f"{Path(f'/proc/self/fd/{folder}').readlink()}/{path}"
-
-
-def _unlinks(path: Any, *, dir_fd: int | None = None) -> CrashPoint | None:
-    if _DOCUMENT.search(_whole(path, dir_fd)):
-        return CrashPoint.BEFORE_DOCUMENT_GOES
-    return CrashPoint.BEFORE_LOCAL_FILE_GOES if _LOCAL_FILE.fullmatch(Path(path).name) else None
-
-
-def _unlinked(path: Any, *, dir_fd: int | None = None) -> CrashPoint | None:
-    if _DOCUMENT.search(_whole(path, dir_fd)):
-        return CrashPoint.AFTER_DOCUMENT_GONE
+def _unlinked(path: Any, *, dir_fd: int | None = None) -> Points:
+    # The path of a file may be given within an open folder.
+    whole = str(path) if dir_fd is None else f"{Path(f'/proc/self/fd/{dir_fd}').readlink()}/{path}"
     name = Path(path).name
+    if _DOCUMENT.search(whole):
+        return CrashPoint.BEFORE_DOCUMENT_GOES, CrashPoint.AFTER_DOCUMENT_GONE
+    if _LOCAL_FILE.fullmatch(name):
+        return CrashPoint.BEFORE_LOCAL_FILE_GOES, CrashPoint.AFTER_LOCAL_FILE_GONE
     if _STORE_FILE.fullmatch(name):
-        return CrashPoint.AFTER_OBJECT_GONE
-    if _LEFT_BEHIND.fullmatch(name):
-        return CrashPoint.AFTER_LEFTOVER_GONE
-    return CrashPoint.AFTER_LOCAL_FILE_GONE if _LOCAL_FILE.fullmatch(name) else None
+        return None, CrashPoint.AFTER_OBJECT_GONE
+    return None, CrashPoint.AFTER_LEFTOVER_GONE if _LEFT_BEHIND.fullmatch(name) else None
 
 
-_BORDERS: tuple[tuple[Any, str, Point, Point], ...] = (
-    (SqlLeases, "acquire_many", _always(CrashPoint.BEFORE_ACQUIRE), _always(CrashPoint.AFTER_ACQUIRE)),
-    (SqlLeases, "heartbeat_many", _always(CrashPoint.BEFORE_HEARTBEAT), _always(CrashPoint.AFTER_HEARTBEAT)),
-    (SqlLeases, "release_many", _always(CrashPoint.BEFORE_RELEASE), _always(CrashPoint.AFTER_RELEASE)),
-    (
-        SqlRemoteLogMetadataManager,
-        "add_remote_log_segments",
-        _always(CrashPoint.BEFORE_STARTED),
-        _always(CrashPoint.AFTER_STARTED),
-    ),
-    (SqlRemoteLogMetadataManager, "update_remote_log_segments", _BEFORE_STATES, _AFTER_STATES),
-    (SqlRemoteLogMetadataManager, "advance_log_start_offsets", _nowhere, _always(CrashPoint.AFTER_LOG_START)),
-    (SqlRemoteLogMetadataManager, "put_remote_partition_delete_metadata", _BEFORE_DELETIONS, _AFTER_DELETIONS),
-    (SqlSafety, "stop", _always(CrashPoint.BEFORE_SWITCH), _always(CrashPoint.AFTER_SWITCH)),
-    (SqlSafety, "lift", _always(CrashPoint.BEFORE_SWITCH), _always(CrashPoint.AFTER_SWITCH)),
-    (SqlTopics, "put", _nowhere, _always(CrashPoint.AFTER_TOPIC_DECIDED)),
-    (SqlLeases, "begin_above", _nowhere, _always(CrashPoint.AFTER_LEASES_BEGUN)),
-    (
-        ObjectRemoteStorageManager,
-        "bind_anew",
-        _always(CrashPoint.BEFORE_BOUND_ANEW),
-        _always(CrashPoint.AFTER_BOUND_ANEW),
-    ),
-    (
-        TargetDirectory,
-        "put_in_place",
-        _always(CrashPoint.BEFORE_PARTITION_PLACED),
-        _always(CrashPoint.AFTER_PARTITION_PLACED),
-    ),
-    (OffsetMapWriter, "add", _nowhere, _always(CrashPoint.AFTER_RECORD_MAPPED)),
-    (OffsetMapWriter, "flush", _always(CrashPoint.BEFORE_MAP_WRITTEN), _always(CrashPoint.AFTER_MAP_WRITTEN)),
-    (SqlRemoteLogMetadataManager, "put_lineages", _nowhere, _always(CrashPoint.AFTER_LINEAGE)),
-    (LocalDirectory, "put", _nowhere, _written),
-    (LocalDirectory, "create", _nowhere, _written),
-    (os, "unlink", _unlinks, _unlinked),
-    (os, "fsync", _nowhere, _always(CrashPoint.AFTER_FILE_SYNCED)),
+_BORDERS: tuple[tuple[Any, str, Points | Callable[..., Points]], ...] = (
+    (SqlLeases, "acquire_many", (CrashPoint.BEFORE_ACQUIRE, CrashPoint.AFTER_ACQUIRE)),
+    (SqlLeases, "heartbeat_many", (CrashPoint.BEFORE_HEARTBEAT, CrashPoint.AFTER_HEARTBEAT)),
+    (SqlLeases, "release_many", (CrashPoint.BEFORE_RELEASE, CrashPoint.AFTER_RELEASE)),
+    (SqlLeases, "begin_above", (None, CrashPoint.AFTER_LEASES_BEGUN)),
+    (SqlRemoteLogMetadataManager, "add_remote_log_segments", (CrashPoint.BEFORE_STARTED, CrashPoint.AFTER_STARTED)),
+    (SqlRemoteLogMetadataManager, "update_remote_log_segments", _updated),
+    (SqlRemoteLogMetadataManager, "advance_log_start_offsets", (None, CrashPoint.AFTER_LOG_START)),
+    (SqlRemoteLogMetadataManager, "put_remote_partition_delete_metadata", _deleted),
+    (SqlRemoteLogMetadataManager, "put_lineages", (None, CrashPoint.AFTER_LINEAGE)),
+    (SqlSafety, "stop", (CrashPoint.BEFORE_SWITCH, CrashPoint.AFTER_SWITCH)),
+    (SqlSafety, "lift", (CrashPoint.BEFORE_SWITCH, CrashPoint.AFTER_SWITCH)),
+    (SqlTopics, "put", (None, CrashPoint.AFTER_TOPIC_DECIDED)),
+    (ObjectRemoteStorageManager, "bind_anew", (CrashPoint.BEFORE_BOUND_ANEW, CrashPoint.AFTER_BOUND_ANEW)),
+    (TargetDirectory, "put_in_place", (CrashPoint.BEFORE_PARTITION_PLACED, CrashPoint.AFTER_PARTITION_PLACED)),
+    (OffsetMapWriter, "add", (None, CrashPoint.AFTER_RECORD_MAPPED)),
+    (OffsetMapWriter, "flush", (CrashPoint.BEFORE_MAP_WRITTEN, CrashPoint.AFTER_MAP_WRITTEN)),
+    (LocalDirectory, "put", _written),
+    (LocalDirectory, "create", _written),
+    (os, "unlink", _unlinked),
+    (os, "fsync", (None, CrashPoint.AFTER_FILE_SYNCED)),
 )
 
 
-def _wrap(border: Any, method: str, before: Point, after: Point, trap: _Trap) -> None:
+def _wrap(border: Any, method: str, points: Points | Callable[..., Points], trap: _Trap) -> None:
     original = getattr(border, method)
 
     @functools.wraps(original)
     def call(*arguments: Any, **options: Any) -> Any:
-        trap.reached(before(*arguments, **options))
+        before, after = points(*arguments, **options) if callable(points) else points
+        trap.reached(before)
         answer = original(*arguments, **options)
-        trap.reached(after(*arguments, **options))
+        trap.reached(after)
         return answer
 
     setattr(border, method, call)
