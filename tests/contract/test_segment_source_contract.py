@@ -66,6 +66,7 @@ def test_a_partition_is_found_by_each_look(site: SourceUnderTest) -> None:
     [named] = site.source.names()
     assert isinstance(log, PartitionLog)
     assert isinstance(named, NamedPartition)
+    assert site.source.is_configured
     assert log == look(site)
     assert log.topic_id_partition == named.topic_id_partition == site.partition
     assert name_of(log) == name_of(named) == (site.partition.topic, site.partition.partition)
@@ -118,6 +119,8 @@ def test_a_location_opens_a_segment_wherever_it_was_carried_to(site: SourceUnder
         assert open_segment(carried).crc32c() == open_segment(segment.location).crc32c()
     with pytest.raises(InvalidLogDirectoryError, match="elsewhere"):
         open_segment(SegmentLocation("elsewhere"))
+    with pytest.raises(InvalidLogDirectoryError, match="nowhere"):
+        open_segment(SegmentLocation("nowhere://elsewhere"))
 
 
 def test_reading_begins_with_the_batch_that_an_offset_is_in(site: SourceUnderTest) -> None:

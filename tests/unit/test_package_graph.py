@@ -195,6 +195,21 @@ def test_only_a_source_opens_files_of_local_segments() -> None:
     assert openers == set()
 
 
+def test_only_sources_take_their_logs_from_log_dirs() -> None:
+    """Others ask the source: it may have no directory. Places on this machine are compared with log.dirs."""
+    places = {f"{LIBRARY}.doctor", f"{REMOTE}.source", f"{REMOTE}.context", f"{REMOTE}.rebuild"}
+
+    users = {
+        module
+        for module, tree in modules().items()
+        if storey(module) not in places
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "log_dirs"
+    }
+
+    assert users == set()
+
+
 def test_a_class_of_the_log_has_its_name_alone() -> None:
     names = Counter(
         node.name

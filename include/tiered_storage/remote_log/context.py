@@ -30,7 +30,7 @@ from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store, sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
+from tiered_storage.remote_log.source.opening import open_source
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, name_of
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
@@ -217,7 +217,7 @@ class RemoteLogContext:
                 GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
             work = WorkArea(settings.work_url, messages, cache(store.work_area_key))
             opened.pop_all()
-        source = LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
+        source = open_source(settings)
         return cls(settings, clock, options, store, storage, work, source, boot_clock, scratch)
 
     @property

@@ -245,9 +245,7 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        # Without log directories, it reads only what is remote.
-        only_remote = self.settings.model_copy(update={"log_dirs": ()})
-        with BlockingLogReader(RemoteLogReader(self.source, self.segments, self.storage, only_remote)) as reader:
+        with BlockingLogReader(RemoteLogReader(None, self.segments, self.storage, self.settings)) as reader:
             view = reader.view(partition)
             view.check_range(offset)
             covered = view.existing_remote_range(offset)

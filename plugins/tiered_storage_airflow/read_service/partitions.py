@@ -17,7 +17,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import PartitionLog, configured_partitions
 from tiered_storage.settings.properties.types import topic_name
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.read_service.access import access_of
@@ -98,9 +98,9 @@ async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
 def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
     """Return all partitions, remote and local; an unreadable local tier adds none."""
     found = set(log.segments.list_partitions())
-    if log.settings.log_dirs:
-        with suppress(TieredStorageError, OSError):
-            found |= {each.topic_id_partition for each in log.source.partitions() if isinstance(each, PartitionLog)}
+    with suppress(TieredStorageError, OSError):
+        logs = configured_partitions(log.source)
+        found |= {each.topic_id_partition for each in logs if isinstance(each, PartitionLog)}
     return list(found)
 
 

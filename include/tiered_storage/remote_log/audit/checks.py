@@ -50,7 +50,7 @@ class RemoteLogChecks:
             selection,
             self.context.clock,
             grace_ms=self.context.settings.remote_log_orphan_grace_ms,
-            local_logs=self._local_logs(selection) if self.context.settings.log_dirs else None,
+            local_logs=self._local_logs(selection) if self.context.source.is_configured else None,
             deep=self._deep_check(on_moved) if deep else None,
         )
         self._keep_verdicts(report, selection, deep=deep)

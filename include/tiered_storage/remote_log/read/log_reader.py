@@ -90,12 +90,13 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 class RemoteLogReader:
     """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    The source, metadata and storage belong to the caller, who closes them after the reader.
+    The source, metadata and storage belong to the caller, who closes them after the reader. Without a source, only the
+    remote tier is read.
     """
 
     def __init__(
         self,
-        source: SegmentSource,
+        source: SegmentSource | None,
         metadata: RemoteLogMetadataManager,
         storage: RemoteStorageManager,
         settings: Settings,
@@ -127,11 +128,8 @@ class RemoteLogReader:
         )
         ahead = max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes)
         self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead)
-        has_source = bool(settings.log_dirs)
         self._views = PartitionViews(
-            lambda partition: look_at(
-                partition, source, metadata, has_source=has_source, may_be_hidden=local_may_be_hidden
-            ),
+            lambda partition: look_at(partition, source, metadata, may_be_hidden=local_may_be_hidden),
             self._look_pool,
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,

@@ -165,20 +165,21 @@ class PartitionView:
 
 def look_at(
     partition: TopicIdPartition,
-    source: SegmentSource,
+    source: SegmentSource | None,
     metadata: RemoteLogMetadataManager,
     *,
-    has_source: bool = True,
     may_be_hidden: bool = False,
 ) -> PartitionView:
-    """Look at `partition` now. Raises what the source and the metadata store raise.
+    """Look at `partition` now; without a source, only at its remote tier.
+
+    Raises what the source and the metadata store raise.
 
     If the local tier `may_be_hidden`, an unreadable one (a broker has its directory, or it is not mounted here) is not
     an error: the view records it, and has the remote tier.
     """
     local, hidden = None, None
     try:
-        local = source.partition(partition) if has_source else None
+        local = None if source is None else source.partition(partition)
     except (InvalidLogDirectoryError, OSError) as error:
         if not may_be_hidden:
             raise

@@ -64,7 +64,7 @@ class RemoteLogRepairs:
             for partition in named
         }
         copyable = CopyPlan(())
-        if named and self.context.settings.log_dirs:
+        if named and self.context.source.is_configured:
             copyable = plan_copy(
                 self.context.source,
                 segments,

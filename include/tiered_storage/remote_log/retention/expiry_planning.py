@@ -16,7 +16,7 @@ from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
 from tiered_storage.remote_log.tiering_policy import decide_partition
 
 TO_THE_END = -1
@@ -31,7 +31,7 @@ def plan_record_deletion(
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
     """
-    view = look_at(partition, context.source, context.segments, has_source=bool(context.settings.log_dirs))
+    view = look_at(partition, context.source, context.segments)
     start, end = view.log_start_offset, view.end_offset(Isolation.READ_COMMITTED)
     if before < TO_THE_END:
         raise ConfigurationError(
@@ -105,7 +105,7 @@ class ExpiryPlanner:
         beyond_reach: str | None = None
         seen: set[TopicIdPartition] = set()
         try:
-            for log in self.context.source.partitions() if self.context.settings.log_dirs else ():
+            for log in configured_partitions(self.context.source):
                 if isinstance(log, UnreadablePartition):
                     unreadable[log.partition] = log
                 elif not log.is_internal:

@@ -18,7 +18,7 @@ from tiered_storage.remote_log.retention.expiry import plan_expiry
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.segment_source import PartitionLog, configured_partitions
 from tiered_storage.remote_log.tiering_policy import effective
 from tiered_storage.settings.topics import TopicSettings
 
@@ -57,7 +57,7 @@ def past_retention(
     wanted = sorted(set(partitions))
     local = {
         log.topic_id_partition: log
-        for log in (context.source.partitions() if wanted and context.settings.log_dirs else ())
+        for log in (configured_partitions(context.source) if wanted else ())
         if isinstance(log, PartitionLog)
     }
     for partition in wanted:

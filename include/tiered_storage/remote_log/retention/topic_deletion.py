@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
@@ -210,14 +210,14 @@ def _take_step(
 
 
 def _local_logs(context: RemoteLogContext) -> Iterable[PartitionLog]:
-    for log in context.source.partitions() if context.settings.log_dirs else ():
+    for log in configured_partitions(context.source):
         if isinstance(log, PartitionLog) and not log.is_internal:
             yield log
 
 
 def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
     """Return whether log.dirs has a partition of that name whose incarnation is unknown."""
-    logs = context.source.partitions() if context.settings.log_dirs else ()
+    logs = configured_partitions(context.source)
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 
 

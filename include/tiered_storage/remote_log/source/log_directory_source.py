@@ -58,6 +58,11 @@ class LogDirectorySource:
     held: Path | None = None
 
     @property
+    def is_configured(self) -> bool:
+        """Whether log.dirs names a directory."""
+        return bool(self.directories)
+
+    @property
     def notices(self) -> Sequence[str]:
         """What is missing or left out in each directory."""
         return [
@@ -71,7 +76,7 @@ class LogDirectorySource:
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         """Look at every partition of every directory."""
-        if not self.directories:
+        if not self.is_configured:
             raise ConfigurationError("log.dirs names no directory: set it to the broker's log.dirs")
         read = [self._read(root) for root in self.directories]
         repeated = repeated_partitions((directory for directory, _ in read), self.cluster_id)

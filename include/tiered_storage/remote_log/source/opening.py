@@ -1,13 +1,63 @@
-"""Opens a segment by the location that its source gave it."""
+"""Opens the source that the settings name, and segments by the locations that a source gave them.
+
+SEGMENT_SOURCES is the one place that knows every kind of source.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentLocation
+from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentLocation, SegmentSource
 
 if TYPE_CHECKING:
     from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
+    from tiered_storage.settings.settings import Settings
+
+NO_SCHEME = ""
+"""Of locations that are the path of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """A kind of source: `opens` returns the one that settings name, and `opens_segment` a segment of any such source.
+
+    `is_named` returns whether settings name one. Opening a segment raises InvalidLogDirectoryError for a location that
+    no source of this kind can have given.
+    """
+
+    is_named: Callable[[Settings], bool]
+    opens: Callable[[Settings], SegmentSource]
+    opens_segment: Callable[[SegmentLocation, ProducerHistory | None], OpenSegment]
+
+
+def _open_log_directories(settings: Settings) -> SegmentSource:
+    # Whoever only opens segments does not need this, whoever only plans does not need the other.
+    from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
+
+    return LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)
+
+
+def _open_file(location: SegmentLocation, history: ProducerHistory | None) -> OpenSegment:
+    from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
+
+    return LogDirectorySegment.at(location, history)
+
+
+LOG_DIRECTORIES = SourceKind(lambda settings: bool(settings.log_dirs), _open_log_directories, _open_file)
+SEGMENT_SOURCES: dict[str, SourceKind] = {NO_SCHEME: LOG_DIRECTORIES}
+"""The kinds of sources by the scheme (`scheme://…`) of their locations."""
+
+
+def open_source(settings: Settings) -> SegmentSource:
+    """Open the first source that `settings` name; that of log directories, which then finds nothing, if they name none.
+
+    Looks at nothing yet.
+    """
+    named = (kind for kind in SEGMENT_SOURCES.values() if kind.is_named(settings))
+    return next(named, LOG_DIRECTORIES).opens(settings)
 
 
 def open_segment(location: SegmentLocation, history: ProducerHistory | None = None) -> OpenSegment:
@@ -15,7 +65,8 @@ def open_segment(location: SegmentLocation, history: ProducerHistory | None = No
 
     Raises InvalidLogDirectoryError for what no source can have given.
     """
-    # Whoever only plans needs none of what this imports.
-    from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-
-    return LogDirectorySegment.at(location, history)
+    scheme, separator, _ = location.partition("://")
+    kind = SEGMENT_SOURCES.get(scheme if separator else NO_SCHEME)
+    if kind is None:
+        raise InvalidLogDirectoryError(f"{location}: no source here has segments at {scheme}://: make the plan again")
+    return kind.opens_segment(location, history)

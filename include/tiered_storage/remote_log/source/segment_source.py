@@ -284,6 +284,11 @@ class SegmentSource(Protocol):
     """Where local segments come from. Each is opened by its location: see open_segment."""
 
     @property
+    def is_configured(self) -> bool:
+        """Whether the settings name any log. If not, `partitions` raises ConfigurationError; the rest finds nothing."""
+        ...
+
+    @property
     def notices(self) -> Sequence[str]:
         """What a person should know of the source as a whole, such as a checkpoint file that is not there."""
         ...
@@ -296,7 +301,8 @@ class SegmentSource(Protocol):
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         """Look at every partition now, each directory in order of topic and number.
 
-        Raises InvalidLogDirectoryError, also if a broker holds what it reads (LogDirectoryLockedError).
+        Raises InvalidLogDirectoryError, also if a broker holds what it reads (LogDirectoryLockedError), and
+        ConfigurationError if no log is configured.
         """
         ...
 
@@ -315,6 +321,12 @@ class SegmentSource(Protocol):
     def while_trimming(self, segment: LocalSegment) -> SegmentSource:
         """Return this source for use in `still_due` of `local_trim`, which holds the log of `segment`."""
         ...
+
+
+def configured_partitions(source: SegmentSource) -> Iterator[PartitionLog | UnreadablePartition]:
+    """Look at every partition; at none if no log is configured, for work that the remote log alone suffices for."""
+    if source.is_configured:
+        yield from source.partitions()
 
 
 def epochs_within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
