@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import recipes.command
+from recipes import source
 from recipes.metadata import named_metadata
 from recipes.store import open_memory
-from support.remote_logs import a_copied_remote_log, a_remote_log, assert_clean, copy
+from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log, assert_clean, copy, offsets_read
 from tiered_storage.cli import main
 from tiered_storage.remote_log.context import METADATA_STORES
+from tiered_storage.remote_log.selection import EVERYTHING
+from tiered_storage.remote_log.source.opening import SEGMENT_SOURCES
 from tiered_storage.remote_log.storage.clients.opening import OBJECT_CLIENTS
 
 PROJECT = Path(__file__).parents[2]
@@ -38,6 +43,27 @@ def test_metadata_of_another_kind_are_one_opener_and_one_line(tmp_path: Path, mo
     with files.open() as remote_log:
         assert_clean(remote_log)
     assert (tmp_path / "here.db").is_file()
+
+
+def test_logs_from_elsewhere_are_one_source_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    with tarfile.open(tmp_path / "logs.tar", "w") as archive:
+        archive.add(files.log_directory, ".")
+    shutil.rmtree(files.log_directory)
+    files.properties["log.dirs"] = []
+    logs = source.archived_logs(tmp_path / "logs.tar", tmp_path / "scratch")
+    monkeypatch.setitem(SEGMENT_SOURCES, source.SCHEME, logs)
+
+    with files.open() as remote_log:
+        assert [one.location for one in remote_log.plan_copy().segments] == [
+            f"archive://orders-0/{offset:020}.log" for offset in (0, 10, 20)
+        ]
+        assert len(copy(remote_log).committed) == 3
+        assert offsets_read(remote_log, 0) == list(range(35))
+        _, [kept] = remote_log.deletions.plan_local_retention(EVERYTHING, remote_log.clock())
+        assert "never trimmed" in kept.message
+    with files.open() as remote_log:
+        assert_clean(remote_log)
 
 
 def test_a_command_is_a_function_and_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
