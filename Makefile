@@ -3,9 +3,9 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS += --no-print-directory
-# Another project's would come before ours.
+# Modules of another project would come before ours.
 unexport PYTHONPATH PYTHONHOME
-# Without bytecode on the disk every process compiles all of its modules anew.
+# Without bytecode on the disk every process compiles all of its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON_BIN := .venv/bin
@@ -13,7 +13,7 @@ EMBEDDED := $(PYTHON_BIN)/python -m tiered_storage_airflow.embedded
 OPTIONS = $(if $(CONFIG),--config '$(CONFIG)')
 CODE := include plugins spark_jobs dags benchmarks tests
 UV_VERSION := 0.13.9
-# No name of a package index gets into the files: each installation uses its own.
+# The files name no package index: each installation uses its own.
 LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 
@@ -34,13 +34,13 @@ demo: setup ## Tier a log directory through Airflow and Spark and verify every r
 up: setup ## Start Airflow on this machine, for this machine only; CONFIG=settings.yaml PORT=8080
 	@$(EMBEDDED) up $(OPTIONS) $(if $(PORT),--port $(PORT))
 
-down: ## Stop Airflow and all that it started; CONFIG=… as for up
+down: ## Stop Airflow and everything it started; CONFIG=… as for up
 	@if [ -e .venv ]; then $(EMBEDDED) down $(OPTIONS); fi
 
-status: setup ## Say what runs, and where; CONFIG=… as for up
+status: setup ## Show what runs, and where; CONFIG=… as for up
 	@$(EMBEDDED) status $(OPTIONS)
 
-airflow: setup ## Run a command of Airflow's own in the Airflow that is up: ARGS='dags list'; CONFIG=… as for up
+airflow: setup ## Run an Airflow command in the running Airflow: ARGS='dags list'; CONFIG=… as for up
 	@$(PYTHON_BIN)/python -m tiered_storage_airflow.embedded.airflow_command $(OPTIONS) $(ARGS)
 
 test: setup-test test-unit ## Run all tests but the nightly ones
@@ -55,11 +55,11 @@ check: setup-test ## Lint, formatting, types, and whether the generated document
 	@$(PYTHON_BIN)/mypy --strict $(CODE)
 	@$(PYTHON_BIN)/python -m tiered_storage.settings.reference --check docs/configuration.md
 
-format: setup-test ## Format the code and mend what ruff can mend
+format: setup-test ## Format the code and fix what ruff can fix
 	@$(PYTHON_BIN)/ruff check --fix $(CODE)
 	@$(PYTHON_BIN)/ruff format $(CODE)
 
-# One Airflow at a time: a second one on the same cores has both miss their time limits.
+# One Airflow at a time: two on the same cores would both miss their time limits.
 STARTS_AIRFLOW := tests/browser tests/dags tests/crashes/test_airflow_crashes.py
 
 nightly: setup-test ## Run all tests, also those that take minutes
@@ -75,13 +75,13 @@ nightly: setup-test ## Run all tests, also those that take minutes
 	$(PYTHON_BIN)/python -m pytest -m nightly $(STARTS_AIRFLOW) || failed=1; \
 	exit $$failed
 
-bench: setup-test ## Measure against the peers, a benchmark after the other
+bench: setup-test ## Run the benchmarks against their peers, one after the other
 	@$(PYTHON_BIN)/python benchmarks/run_all.py
 
-golden: setup-test ## Make the golden logs of tests/golden anew, with a real broker
+golden: setup-test ## Rebuild the golden logs of tests/golden, with a real broker
 	@PYTHONPATH=tests $(PYTHON_BIN)/python -m golden.make_golden
 
-lock: setup-test ## Write the requirements anew from pyproject.toml, with exact versions and hashes; UPGRADE=1 for newer ones
+lock: setup-test ## Lock the requirements of pyproject.toml, with exact versions and hashes; UPGRADE=1 for newer ones
 	@$(LOCK) $(if $(UPGRADE),--upgrade) pyproject.toml -o requirements.txt
 	@$(LOCK) $(if $(UPGRADE),--upgrade) --extra test -c requirements.txt pyproject.toml -o tests/requirements.txt
 	@echo 'uv==$(UV_VERSION)' | $(LOCK) --no-annotate - -o .ci/uv.txt
@@ -89,7 +89,7 @@ lock: setup-test ## Write the requirements anew from pyproject.toml, with exact 
 
 clean: ## Stop Airflow and remove all state (.state): its database, the embedded store, fetched jars; .venv stays
 	@if [ -z '$(FORCE)' ] && [ -n "$$(find .state/remote -name '*.commit' -print -quit 2>/dev/null)" ]; then \
-		echo '.state/remote holds remote segments, maybe the only copies of what was trimmed: make clean FORCE=1 removes them'; \
+		echo '.state/remote has remote segments, which may be the only copies of trimmed records: make clean FORCE=1 removes them'; \
 		exit 1; \
 	fi
 	@$(MAKE) down

@@ -1,11 +1,11 @@
 """Audits: quickly over very many segments, and deeply, byte by byte, on one core.
 
-The quick one looks at a store of many small objects whose metadata fill a database; it lists every object and compares.
-The deep one reads copies of 64 MiB back from a local store: CRC-32C of all, CRC of every batch, every index against the
-batches. Its objects are in the page cache.
+The quick audit compares many small objects with the metadata of a database; it lists every object. The deep audit reads
+copies of 64 MiB back from a local store: it checks the CRC-32C of each object, the CRC of every batch, and every index
+against the batches. Its objects are in the page cache.
 
-The peer of the quick one is a walk over the same store that asks for the size of every file; that of the deep one reads
-the same objects with their CRC-32C and does nothing else.
+The peer of the quick audit is a walk over the same store that asks for the size of every file. The peer of the deep
+audit reads the same objects with their CRC-32C and does nothing else.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ BATCHES = SampleLog(2, segments=4, segment_bytes=64 << 20, batch_records=15)
 
 
 def many_segments(partition: TopicIdPartition, count: int, lease: Lease) -> list[RemoteLogSegmentMetadata]:
-    """Return so many segments of `partition`, one behind the other."""
+    """Return `count` consecutive segments of `partition`."""
     return [
         RemoteLogSegmentMetadata(
             RemoteLogSegmentId(partition, random_uuid()),
@@ -123,7 +123,7 @@ def deep(directory: Path, rounds: int) -> tuple[Sequence[float], Sequence[float]
             job = site.begin_copy(remote_log)
             storage = remote_log.storage
             if not isinstance(storage, ObjectRemoteStorageManager):
-                raise SystemExit("nothing was measured: the sample's store is another one")
+                raise SystemExit("nothing was measured: the sample has another store")
             for group in range(job.groups):
                 run_copy_group(remote_log.access(job.files), group)
             segments = [
@@ -137,7 +137,7 @@ def deep(directory: Path, rounds: int) -> tuple[Sequence[float], Sequence[float]
                 anomalies = [each for segment in segments for each in audit_segment(segment, storage, RateLimit())]
                 if anomalies or not segments:
                     raise SystemExit(f"nothing was measured: {len(segments)} segments, {anomalies[:3]}")
-                if number:  # the first compiles what is not compiled yet
+                if number:  # the first round compiles the kernels
                     rates.append(size / (time.process_time() - begun) / 1e9)
                     read, seconds = checked_read(objects, time.process_time)
                     peers.append(read / seconds / 1e9)

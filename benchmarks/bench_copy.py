@@ -1,8 +1,8 @@
 """Copies closed segments to a local store, against `cp` of the same files followed by `sync` of each.
 
-Ours does what a worker does: reads every segment once, checks the CRC of every batch, builds and checks all indexes,
-reads the copy back, syncs it and its folder, and writes the bundle, the commit marker and the results. The peer's files
-are synced too. The sources are in the page cache for both, as those of a broker that has just written them.
+Ours does what a Spark worker does: it reads every segment once, checks the CRC of every batch, builds and checks all
+indexes, reads the copy back, syncs it and its folder, and writes the bundle, the commit marker and the results. The
+peer's files are synced too. For both, the sources are in the page cache, as if a broker had just written them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMAND_LINE_WORKERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The ways to copy the closed segments of one site, and what their rounds took."""
+    """The ways to copy the closed segments of one site, and the times of their rounds."""
 
     site: SampleSite
     remote_log: RemoteLogManager
@@ -49,7 +49,7 @@ class Contest:
         return sum((self.site.logs / path).stat().st_size for path in self.site.closed_segments())
 
     def run(self, rounds: int) -> tuple[list[Timings], Timings]:
-        """Let the ways take turns; return the timings of ours, one worker first, and of the peer."""
+        """Run the ways in turns; return the timings of ours, one worker first, and of the peer."""
         self._one_worker()  # compiles what is not compiled yet
         self._read_sources()
         ways: dict[str, Callable[[], float]] = {

@@ -1,13 +1,14 @@
 """Decodes segments into Arrow columns, against aiokafka's compiled parser and against a copy of the same bytes.
 
-Ours compares every batch's checksum and gives all columns. The peer compares it too, and its records' offset,
-timestamp, timestamp type, key, value and headers are read into lists, chunk by chunk: that is short of columns. How
-fast it is where nothing is read of its records is printed too. The peer of a codec is its library, which decompresses
-the same batches one by one. The segments are in memory, the ways take turns, each on
-one core where it is not said to have two threads or two processes. Before each round of these both cores are warmed up:
-their figures are of steady work, not of its first milliseconds. A figure is that of the best round: other work, on the
-machine or on the host of a virtual one, can only add to the time. So the rounds are spread over several passes through
-all that is measured. GB are 10^9 bytes, decompressed where there is a codec.
+Ours checks every batch's checksum and returns all columns. The peer checks it too; the benchmark reads its records'
+offset, timestamp, timestamp type, key, value and headers into lists, chunk by chunk, which is less work than columns.
+It also prints the peer's speed when nothing of the records is read. The peer of a codec is its library, which
+decompresses the same batches one by one.
+
+The segments are in memory, and the ways take turns, each on one core unless its name has two threads or two processes.
+Before a round of those both cores are warmed up, so that their figures are of steady work. A figure is that of the best
+round, because other work, on the machine or its host, can only add to the time; so the rounds are spread over several
+passes. GB are 10^9 bytes, after decompression if there is a codec.
 """
 
 from __future__ import annotations
@@ -83,18 +84,18 @@ Pair = tuple[SampleSegment, SampleSegment]
 
 @dataclass
 class Contest:
-    """Ways that take turns; `tell` says what follows from the seconds of the best round of each."""
+    """Ways that take turns; `tell` returns the goals from the seconds of the best round of each."""
 
     ways: dict[str, Way]
     tell: Callable[[dict[str, float]], Sequence[Goal]]
     times: int = 1
-    """How many rounds it has where others have one."""
+    """How many rounds it has for each round of the others."""
     warms_up: bool = False
-    """Whether each way is done once more before it is measured: a core that was idle is slow for some milliseconds."""
+    """Whether each way runs once before it is measured: a core that was idle is slow for some milliseconds."""
     best: dict[str, float] = field(default_factory=dict)
 
     def run(self, rounds: int) -> None:
-        """Let the ways take turns for some rounds more."""
+        """Run the ways in turns for `rounds` more rounds."""
         for way in self.ways.values():
             way()
         for number in range(rounds * self.times):
@@ -124,7 +125,7 @@ def scan(segment: SampleSegment, *, verify_crc: bool) -> int:
 
 
 def decode(segment: SampleSegment, checks: Checks = STRICT, *, value_views: bool = False) -> int:
-    """Decode all of `segment`, a chunk after the other."""
+    """Decode all of `segment`, chunk by chunk."""
     decoder = ColumnDecoder("a segment", checks=checks, value_views=value_views)
     rows = 0
     for window, table in windows(segment.content, chunk_bytes_of(value_views=value_views)):
@@ -139,7 +140,7 @@ def decode_file(path: Path, *, value_views: bool = False) -> int:
 
 
 def decode_often(segment: SampleSegment) -> None:
-    """Decode it as often as each of two threads does: what takes as long is disturbed as much."""
+    """Decode it as often as each of two threads does: rounds of the same length are disturbed equally."""
     for _ in range(TIMES_A_THREAD):
         decode(segment)
 
@@ -160,7 +161,7 @@ _held: list[SampleSegment] = []
 
 
 def _hold() -> None:
-    """Make what `kib_records` gives anew: so much cannot be sent to a process that may die before it reads it."""
+    """Create the records of `kib_records` again: too many to send to a process that may die before it reads them."""
     _held.append(kib_records(Compression.NONE, KIB_SEGMENT_BYTES))
 
 
@@ -169,12 +170,12 @@ def _decode_held() -> None:
 
 
 def parse_by_aiokafka(segment: SampleSegment) -> None:
-    """Let aiokafka hand out its records, and make nothing of them."""
+    """Let aiokafka yield its records, and use none of them."""
     assert sum(1 for _ in _aiokafka_records(segment.content)) == segment.records
 
 
 def decode_by_aiokafka(segment: SampleSegment) -> None:
-    """Read the fields of the records that aiokafka hands out into lists as large as chunks: not yet columns."""
+    """Read the fields of aiokafka's records into lists of one chunk each, which are not columns yet."""
     rows = 0
     for window, _ in windows(segment.content):
         fields = [
@@ -225,7 +226,7 @@ def of_a_copy(what: str, size: int, ours: float, copy: float, goal: float) -> Go
 
 
 def copy_of(segment: SampleSegment) -> Way:
-    """Return what copies the bytes of `segment` to memory that is there already."""
+    """Return a function that copies the bytes of `segment` to allocated memory."""
     source = np.frombuffer(segment.content, np.uint8)
     target = source.copy()
     return lambda: np.copyto(target, source)
@@ -377,7 +378,7 @@ def measure_start(path: Path) -> list[Goal]:
 
 
 def _seconds_of(program: str, *arguments: str) -> float:
-    """Return what the best of some new processes says it took."""
+    """Return the seconds that the fastest of several new processes printed."""
     command = [sys.executable, "-c", program, *arguments]
     return min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(5))
 

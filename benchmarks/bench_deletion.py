@@ -1,7 +1,7 @@
-"""Ends many small remote segments at once, on a local store: plan, mark, delete their objects, write the metadata.
+"""Expires many small remote segments in a local store: plan, mark, delete their objects, update the metadata.
 
-Each segment has its three objects; they are small, for what counts is how many there are. Every step is durable when it
-is told: folders are synced, and so is SQLite. The peer unlinks as many files of that size and syncs their folders.
+Each segment has its three objects, which are small because only their number matters. Every step is durable when it
+returns: folders and SQLite are synced. The peer unlinks as many files of that size and syncs their folders.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOPIC_ID = random_uuid()
 
 
 def a_site(root: Path) -> RemoteLogManager:
-    """Open an empty remote log below `root`, of a topic that keeps next to nothing."""
+    """Open an empty remote log below `root`, with a topic whose retention keeps almost nothing."""
     topic = {"remote.storage.enable": True, "remote.deletion.allowed": True, "retention.ms": 1}
     path = root / "settings.yaml"
     path.write_text(
@@ -55,7 +55,7 @@ def a_site(root: Path) -> RemoteLogManager:
 
 
 def fill(remote_log: RemoteLogManager, store: Path, partitions: int, segments: int) -> None:
-    """Write so many finished segments in each partition, metadata and objects."""
+    """Write `segments` finished segments in each partition, metadata and objects."""
     remote_log.bind_store()
     asked = [TopicIdPartition("benchmark", TOPIC_ID, number, "benchmark") for number in range(partitions)]
     held = remote_log.leases.acquire_many(asked, "benchmark", 600_000).granted
@@ -97,7 +97,7 @@ def _finished(segment: RemoteLogSegmentMetadata, custom_metadata: bytes) -> Remo
 
 
 def measure(directory: Path, partitions: int, segments: int) -> float:
-    """Print how long the steps of one run took, and return the seconds of all."""
+    """Print how long each step of one run took; return the seconds of all steps."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="deletion-") as root, a_site(Path(root)) as remote_log:
         fill(remote_log, Path(root) / "state" / "remote", partitions, segments)
         begun = time.perf_counter()

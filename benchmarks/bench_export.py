@@ -1,7 +1,7 @@
-"""A topic to Parquet, and into Spark: ours out of the store, and Spark's Kafka source with a real broker in the path.
+"""Read a topic into Parquet and into Spark: ours from the store, Spark's Kafka source from a real broker.
 
-The same records for both: 1 KiB each, uncompressed, produced by a real client into a real broker, whose closed segments
-are then copied. Two Spark sessions (local[2]), ours and one of the connector's own release, do all four ways by turns:
+Both read the same records, 1 KiB each, uncompressed, which a real client produced to a real broker. The closed segments
+were then copied. Two Spark sessions (local[2]), ours and one of the connector's release, run four ways in turns:
 
     export to Parquet        workers write in Arrow       against  Kafka source (connector 4.0.0), Spark's writer
     scan to nowhere          the data source remote_log   against  Kafka source
@@ -67,7 +67,7 @@ class Site:
 
     @property
     def exports(self) -> Path:
-        """Where ours are exported to."""
+        """Where our exports go."""
         return self.root / "exports"
 
     def configure(self) -> None:
@@ -86,7 +86,7 @@ class Site:
         return RemoteLogManager.open(settings, wall_clock, store_options(settings), create=True)
 
     def copy(self) -> tuple[dict[str, int], int]:
-        """Copy all closed segments; return the offset behind the last copied one of each partition, and all bytes."""
+        """Copy all closed segments; return the offset after the last copied one of each partition, and all bytes."""
         with self.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
             cut = remote_log.settings
@@ -119,7 +119,7 @@ def produce(servers: str, size: int) -> None:
 
 
 class OurWays:
-    """What is measured of ours, in a Spark session."""
+    """Our two ways, in a Spark session."""
 
     def __init__(self, site: Site, codec: str) -> None:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - the parent has no session
@@ -133,7 +133,7 @@ class OurWays:
         self._round = 0
 
     def export(self) -> None:
-        """Do what the operator and its Spark job do, in the session that is up."""
+        """Do what the operator and its Spark job do, in the running session."""
         shutil.rmtree(self._site.exports, ignore_errors=True)
         self._round += 1
         folder = f"runs/benchmark/{self._round}"
@@ -154,7 +154,7 @@ class OurWays:
 def measured(
     site: Site, servers: str, ends: Mapping[str, int], arguments: argparse.Namespace
 ) -> dict[str, list[float]]:
-    """Do all four ways by turns; return the seconds of each round."""
+    """Run all four ways in turns; return the seconds of each round."""
     here, theirs = Path(__file__).parent, spark_of_the_connector()
     by_spark = site.root / "by-spark"
     our_command = [sys.executable, __file__, "--session", "--directory", site.root, "--codec", arguments.codec]
@@ -190,7 +190,7 @@ def measured(
 
 
 def ensure_all(name: str, files: Path | None, expected: int) -> None:
-    """End where `files` have not all records."""
+    """Exit with an error if `files` do not have all records."""
     import pyarrow.parquet as pq  # noqa: PLC0415 - heavy
 
     if files is None:
@@ -231,7 +231,7 @@ def report(timings: dict[str, Timings]) -> int:
 
 
 def arguments_of(given: list[str] | None = None) -> Iterator[argparse.Namespace]:
-    """Yield the arguments, with a directory that goes afterwards where none is named."""
+    """Yield the arguments, with a temporary directory if none is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=512, help="MiB of values to produce")
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,9 +1,9 @@
 """Plans a copy run over 100,000 segments of 2,000 partitions: half of each partition is remote already.
 
-What is measured is `plan` of the command line without the start of Python: the metadata are opened, every partition of
-the log directory is looked at, and the 10,000 segments that a run takes at most are chosen. The segments are sparse
-files with their indexes and snapshots beside them: a plan reads names, sizes and checkpoints, and of each active
-segment the end. The peer is a walk over the log directory that asks for the size of every file.
+It measures `plan` of the command line without the start of Python: open the metadata, look at every partition of the
+log directory, and choose the 10,000 segments that a run takes at most. The segments are sparse files with their indexes
+and snapshots: a plan reads names, sizes and checkpoints, and the end of each active segment. The peer is a walk over
+the log directory that asks for the size of every file.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _fill_metadata(store: MetadataStore, partitions: list[TopicIdPartition]) -> 
 
 
 def main() -> int:
-    """Measure; return 1 where a goal was missed."""
+    """Measure; return 1 if a goal was missed."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
     arguments.add_argument("--rounds", type=int, default=5)
@@ -187,7 +187,7 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="plan-", dir=given.directory))
     try:
         LargeSite(root).write()
-        # In a process of its own: what wrote the site has used memory of its own.
+        # In a new process: the one that wrote the site has used memory for that.
         command = [sys.executable, __file__, "--plan", str(root), "--rounds", str(given.rounds)]
         *each, memory = map(float, subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     finally:

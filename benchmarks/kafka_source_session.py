@@ -1,7 +1,7 @@
-"""Spark's Kafka source in a Spark session of its own, for bench_export.py, which says what is to be done and when.
+"""Spark's Kafka source in its own Spark session, controlled by bench_export.py.
 
-It needs Spark alone and nothing of this project: the connector's release says which Spark it runs in. Each line of
-standard input names a way, and is answered with the seconds that it took.
+It needs only the Spark of the connector's release, and nothing of this project. Each line of standard input names a
+way; the response is the seconds that the way took.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPORT, SCAN = "export", "scan"
 
 
 def serve(ways: Mapping[str, Callable[[], object]]) -> None:
-    """Do the ways that standard input names, a line each, and answer each with its seconds."""
+    """Run the ways that standard input names, one a line, and print the seconds of each."""
     for line in sys.stdin:
         begun = time.perf_counter()
         ways[line.strip()]()
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("servers")
     parser.add_argument("topic")
-    parser.add_argument("ends", help="JSON: the offset behind the last one to read of each partition")
+    parser.add_argument("ends", help="JSON: the offset after the last one to read of each partition")
     parser.add_argument("codec")
     parser.add_argument("target", type=Path)
     given = parser.parse_args()

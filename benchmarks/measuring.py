@@ -1,6 +1,6 @@
-"""What every benchmark says: on which machine, how fast ours and the peer were, and whether the goal was met.
+"""The report of every benchmark: the machine, the speed of ours and of the peer, and whether the goal was met.
 
-A goal is a ratio to something that the same run measures, for absolute figures move threefold between machines.
+A goal is a ratio to something that the same run measures, because absolute figures differ threefold between machines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 
 STATE = Path(__file__).parents[1] / ".state" / "bench"
-"""Where benchmarks work unless told otherwise: the project's own disk."""
+"""Where benchmarks work by default: the project's own disk."""
 RESULTS = "REMOTE_LOG_BENCH_RESULTS"
 """The environment variable that names the file in which run_all.py collects all goals."""
 _PIECE = 1 << 20
@@ -53,7 +53,7 @@ def print_machine(directory: Path) -> None:
         f"Linux {platform.release()}, Python {platform.python_version()}; load {load:.1f}"
     )
     if load > cores / 2:
-        print("         it is busy with other work: times are longer than they could be, and their ratios shaky")
+        print("         it is busy with other work: times are too long, and their ratios unreliable")
 
 
 def print_comparison(ours: Sequence[Timings], peer: Timings) -> None:
@@ -67,7 +67,7 @@ def print_comparison(ours: Sequence[Timings], peer: Timings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The `ratio` of `ours` to `peer`, two figures as people read them; at least `goal`, or at most if it `is_most`."""
+    """The `ratio` of `ours` to `peer`, both as text for people. It must be at least `goal`, or at most if `is_most`."""
 
     what: str
     ours: str
@@ -78,7 +78,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool:
-        """Whether the ratio is what it was to be."""
+        """Whether the ratio meets the goal."""
         return self.ratio <= self.goal if self.is_most else self.ratio >= self.goal
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ HEADING = f"{'what':48} {'ours':>14} {'peer':>34} {'ratio':>7} {'goal':>8}"
 
 
 def judge(goals: Sequence[Goal]) -> int:
-    """Print the goals with what was measured, and pass them to run_all.py; return the exit code."""
+    """Print the goals with the measured figures, and pass them to run_all.py; return the exit code."""
     print(HEADING)
     for goal in goals:
         print(goal)

@@ -1,6 +1,6 @@
 """The server of bench_read_service.py: the read service and a folder of plain files, with Airflow's logins.
 
-AIRFLOW_HOME of its environment is a folder of its own.
+Its environment must have an AIRFLOW_HOME of its own.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tiered_storage_airflow.read_service.service import ReadService
 
 
 class TellingServer(uvicorn.Server):
-    """Says where it answers, and a token, once it does."""
+    """Prints its address and a token once it accepts requests."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, and print the address."""
         await super().startup(sockets)
         port = self.servers[0].sockets[0].getsockname()[1]
         user = SimpleAuthManagerUser(username="bench", role="VIEWER")
         sys.stdout.write(f"ready http://127.0.0.1:{port} {get_auth_manager().generate_jwt(user)}\n")
         sys.stdout.flush()
-        # Nobody reads that pipe any more: what is logged goes where errors go, or the full pipe would hold all up.
+        # Nobody reads the pipe after this: log to standard error, since a full pipe would block the server.
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
 def main() -> None:
-    """Serve what lies below the folder of the first argument, until it is ended."""
+    """Serve the files below the folder of the first argument, until the process ends."""
     files = {path.name: path for path in Path(sys.argv[1]).rglob("*.log")}
     init_auth_manager()
     RevokedToken.__table__.create(settings.engine, checkfirst=True)

@@ -1,4 +1,4 @@
-"""What a copy run costs beside the copies: opening the remote log, plan, leases, job, commit, each once for the run."""
+"""The cost of a copy run besides the copies: opening the remote log, plan, leases, job and commit, each once a run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SMALL = SampleLog(PARTITIONS, segments=1, segment_bytes=64 << 10, batch_records=
 
 
 def measure_own_cost(directory: Path, rounds: int) -> Goal:
-    """Print what a run over 100 partitions of one small segment costs of its own, beside its copies."""
+    """Print the cost of a run over 100 partitions of one small segment, without its copies."""
     seconds, copies = [], []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=directory, prefix="run-cost-") as root:
             site = SampleSite(Path(root))
             site.write(SMALL)
-            site.open().close()  # the metadata store is made once in its life, and not by each run
+            site.open().close()  # the metadata store is created once, not by each run
             os.sync()
             own, copying = _own_cost(site)
             seconds.append(own)
@@ -39,7 +39,7 @@ def measure_own_cost(directory: Path, rounds: int) -> Goal:
 
 
 def _own_cost(site: SampleSite) -> tuple[float, float]:
-    """Return the seconds of a run's three tasks, each of which opens the remote log for itself, and of the copies."""
+    """Return the seconds of a run's three tasks, each of which opens the remote log, and of the copies."""
     begun = time.perf_counter()
     with site.open() as remote_log:
         plan = remote_log.plan_copy()

@@ -30,7 +30,7 @@ _OWNER = "benchmark"
 
 @dataclass(frozen=True, slots=True)
 class SampleLog:
-    """How the log is cut: closed segments of `segment_bytes` in each partition, batches of `batch_records`."""
+    """The shape of the log: closed segments of `segment_bytes` in each partition, batches of `batch_records`."""
 
     partitions: int
     segments: int
@@ -86,7 +86,7 @@ class SampleSite:
         return remote_log.write_copy_job(f"runs/{random_uuid()}", begun)
 
     def forget_copies(self) -> None:
-        """Remove the segments from the store: what was begun and never committed is still due."""
+        """Remove the segments from the store: copies that were never committed are still due."""
         shutil.rmtree(self.store / _CLUSTER_ID, ignore_errors=True)
 
     @property
@@ -95,7 +95,7 @@ class SampleSite:
 
 
 def _fill(log: LocalLog, sample: SampleLog) -> None:
-    """Append batches until so many segments are closed; the last one, which is open, holds a single batch."""
+    """Append batches until enough segments are closed; the active one holds a single batch."""
     records = _records()
     while len(log.segments) <= sample.segments:
         log.append([next(records) for _ in range(sample.batch_records)])

@@ -1,4 +1,4 @@
-"""Spark sessions in processes of their own, of Spark as it is installed here and of the Kafka connector's release."""
+"""Spark sessions in separate processes: of the installed Spark, and of the Kafka connector's release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiered_storage_airflow.embedded.environment import LOOPBACK, PROJECT_ROOT
 from tiered_storage_airflow.embedded.java import java_home
 
 CONNECTOR_SPARK = "4.0.0"
-"""The release of Spark that the connector is of: it runs in no later one."""
+"""The release of Spark that the connector belongs to; it does not run in a later one."""
 CONNECTOR = (
     "--packages", f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR_SPARK}",
     "--conf", f"spark.jars.ivy={STATE / 'ivy'}",
@@ -24,7 +24,7 @@ CONNECTOR = (
 
 
 class SessionProcess:
-    """A process with a Spark session that does one way whenever it is told to; use it in a `with`."""
+    """A process with a Spark session that runs a way on request; use it in a `with`."""
 
     def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str], errors: Path) -> None:
         self._errors = errors
@@ -54,7 +54,7 @@ class SessionProcess:
 
 
 def spark_of_the_connector() -> Path:
-    """Return a Python with the Spark that the connector runs in, which is installed where it is not there yet."""
+    """Return a Python with the Spark that the connector runs in; install it if necessary."""
     folder = STATE / f"spark-{CONNECTOR_SPARK}"
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
@@ -65,7 +65,7 @@ def spark_of_the_connector() -> Path:
 
 
 def session_environment(directory: Path, python: Path, arguments: Sequence[str] = ()) -> dict[str, str]:
-    """Return the environment of a process with a session: its Java, and what Spark is told."""
+    """Return the environment of a process with a session: its Java, and Spark's arguments."""
     from support.kafka_programs import trust_options  # noqa: PLC0415 - the path to it is bench_export.py's
 
     trusted = " ".join(f'"{option}"' for option in trust_options(directory / "trusted.p12"))

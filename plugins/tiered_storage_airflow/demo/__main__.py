@@ -32,7 +32,7 @@ def main() -> int:
     config = os.path.relpath(places.config)
     console.print(
         "All verified. To look around in Airflow: "
-        f"make up CONFIG={config}, then http://127.0.0.1:8080; what lies where: http://127.0.0.1:8080{PAGE} "
+        f"make up CONFIG={config}, then http://127.0.0.1:8080; where data are: http://127.0.0.1:8080{PAGE} "
         f"(make down CONFIG={config} ends it)",
         markup=False,
         highlight=False,

@@ -52,7 +52,7 @@ def _expect_refusal(reader: BlockingLogReader, partition: TopicIdPartition, offs
         next(reader.records(partition, offset), None)
     except OffsetOutOfRangeError:
         return
-    raise DemoError(f"{partition}: offset {offset} lies below the log start and was served all the same")
+    raise DemoError(f"{partition}: offset {offset} is below the log start, but the read succeeded")
 
 
 def _pairs(wanted: Iterator[Record], found: Iterator[Record]) -> Iterator[tuple[Record | None, Record | None]]:
@@ -86,7 +86,7 @@ Ask = Callable[[str, Mapping[str, str]], bytes]
 
 
 def compare_by_service(ask: Ask, expected: ExpectedPartition, start_offset: int) -> int:
-    """Read from `start_offset`, where the log begins, and from a time that lies further up; return how many were equal.
+    """Read from `start_offset`, where the log begins, and from a later time; return how many records were equal.
 
     Raises DemoError at the first difference.
     """

@@ -57,7 +57,7 @@ def _within(ends: Sequence[int], size: float) -> int:
 
 
 def _limit(sizes: Sequence[int], going: int, share: float) -> int:
-    """Return the limit next to that `share` of all bytes which ends the first `going` segments, and not the next."""
+    """Return the limit nearest to `share` of all bytes that removes the first `going` segments, but not the next."""
     most = sum(sizes[going:])
     least = most - sizes[going] + 1
     return max(1, least, min(most, int(sum(sizes) * share)))
@@ -74,7 +74,7 @@ def readable_segments(remote_log: RemoteLogManager, expected: ExpectedPartition)
 
 
 def start_after_expiry(start_before: int, before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """Return the offset after the last segment of `before` that is not in `after`; `start_before` if none went."""
+    """Return the offset after the last segment of `before` that is not in `after`; `start_before` if none expired."""
     ends = [end_offset for segment_id, end_offset in before.items() if segment_id not in after]
     return max([start_before, *(end_offset + 1 for end_offset in ends)])
 
@@ -88,7 +88,7 @@ def segment_sizes(log_directory: Path) -> dict[str, dict[int, int]]:
 
 
 def ensure_enough_remains(name: str, start_offset: int, sizes: Mapping[int, int], retention_bytes: int) -> None:
-    """Raise DemoError where expiry up to `start_offset` left fewer bytes than it had to.
+    """Raise DemoError if expiry up to `start_offset` left fewer bytes than retention allows.
 
     `sizes` are those of all segments before anything was tiered, by base offset.
     """

@@ -69,7 +69,7 @@ def ensure_all_was_shown(table_rows: Sequence[PartitionRow]) -> None:
     for what, is_there in seen.items():
         if not is_there:
             raise DemoError(
-                f"of no partition anything {what}: the demo needs a partition with two closed segments or more"
+                f"nothing {what} in any partition: the demo needs a partition with at least two closed segments"
             )
 
 

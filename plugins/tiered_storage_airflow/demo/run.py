@@ -129,7 +129,7 @@ class Demo:
         limits: Sequence[TopicLimits],
         sizes: Mapping[str, Mapping[int, int]],
     ) -> list[PartitionRow]:
-        """Copy, trim, read, expire, read again, audit; return what is where at the end."""
+        """Copy, trim, read, expire, read again, audit; return where each partition's records are at the end."""
         since = datetime.now(UTC)
         api.unpause("enforce_local_retention")
         with self.step("copy"):

@@ -42,7 +42,7 @@ class SamplePartition:
 
     def content(self, start_time: int) -> Iterator[Record]:
         """Yield its records; their timestamps (ms) rise from `start_time` over six hours."""
-        # The same for ever: the sequence of random.Random is part of Python's promise.
+        # Seeded, so that the comparison can rebuild the same records.
         chance = random.Random(f"{self.topic}-{self.partition}")  # noqa: S311 - a sample, no secret
         for offset in range(self.records):
             yield _record(chance, offset, start_time + offset * 6 * _HOURS // self.records)

@@ -82,7 +82,7 @@ def expect_refusal(places: DemoPlaces, *arguments: str) -> str:
     """Run a command that must be refused, and return its output. Raises DemoError if it succeeds."""
     status, said = _run(places, arguments)
     if not status:
-        raise DemoError(f"tiered-storage {' '.join(arguments)} was to be refused, and was not")
+        raise DemoError(f"tiered-storage {' '.join(arguments)} should have been refused, but was not")
     return said
 
 
