@@ -54,7 +54,7 @@ def data_interval(context: Mapping[str, Any]) -> tuple[int, int] | None:
     return int(begin.timestamp() * 1000), int(end.timestamp() * 1000)
 
 
-def run_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
+def effective_now(context: Mapping[str, Any], wall_clock_ms: int) -> int:
     """Return the time (ms) that the run uses as the present: the wall clock, or a backfill's window end if earlier."""
     end = window_end(context)
     return wall_clock_ms if end is None else min(end, wall_clock_ms)

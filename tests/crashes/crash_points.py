@@ -199,7 +199,7 @@ _BORDERS: tuple[tuple[Any, str, Points | Callable[..., Points]], ...] = (
     (SqlSafety, "stop", (CrashPoint.BEFORE_SWITCH, CrashPoint.AFTER_SWITCH)),
     (SqlSafety, "lift", (CrashPoint.BEFORE_SWITCH, CrashPoint.AFTER_SWITCH)),
     (SqlTopics, "put", (None, CrashPoint.AFTER_TOPIC_DECIDED)),
-    (ObjectRemoteStorageManager, "bind_anew", (CrashPoint.BEFORE_BOUND_ANEW, CrashPoint.AFTER_BOUND_ANEW)),
+    (ObjectRemoteStorageManager, "rebind", (CrashPoint.BEFORE_BOUND_ANEW, CrashPoint.AFTER_BOUND_ANEW)),
     (TargetDirectory, "put_in_place", (CrashPoint.BEFORE_PARTITION_PLACED, CrashPoint.AFTER_PARTITION_PLACED)),
     (OffsetMapWriter, "add", (None, CrashPoint.AFTER_RECORD_MAPPED)),
     (OffsetMapWriter, "flush", (CrashPoint.BEFORE_MAP_WRITTEN, CrashPoint.AFTER_MAP_WRITTEN)),

@@ -399,7 +399,7 @@ def test_a_renewal_killed_at_any_step_is_carried_on_by_the_next_run(
 
 
 TAKING: dict[str, tuple[type, str]] = {
-    "before the store is bound": (ObjectRemoteStorageManager, "bind_anew"),
+    "before the store is bound": (ObjectRemoteStorageManager, "rebind"),
     "before the claim": (SqlGeneration, "claim"),
     "before the store": (StoreGenerations, "publish"),
     "before the confirmation": (SqlGeneration, "confirm"),

@@ -20,7 +20,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder, run_now
+from tiered_storage_airflow.run_time import effective_now, lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -76,7 +76,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
-            plans, unreadable = remote_log.deletions.plan_expiry(selection, run_now(context, wall_clock()), most)
+            plans, unreadable = remote_log.deletions.plan_expiry(selection, effective_now(context, wall_clock()), most)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
             for plan in plans:

@@ -17,7 +17,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import own_path, run_folder, run_now
+from tiered_storage_airflow.run_time import effective_now, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -173,7 +173,7 @@ def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:
 
     events = [event for events in (context.get("triggering_asset_events") or {}).values() for event in events]
     announced = [_announced(event.extra) for event in events if {"now", "partitions"} <= event.extra.keys()]
-    now = run_now(context, wall_clock())
+    now = effective_now(context, wall_clock())
     # A person who creates an event must not be able to make segments look older than they are.
     occasions: list[tuple[int, frozenset[str] | None]] = [
         (min(moment, now), partitions) for moment, partitions in announced

@@ -19,7 +19,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
 from tiered_storage_airflow.run_summary import summarize
-from tiered_storage_airflow.run_time import own_path, run_folder, run_now, window_end
+from tiered_storage_airflow.run_time import effective_now, own_path, run_folder, window_end
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -192,7 +192,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
         if not committed:
             raise AirflowSkipException("nothing was committed, so nothing is announced")
         partitions = sorted({str(segment.topic_id_partition) for segment in committed})
-        extra: dict[str, Any] = {"partitions": partitions, "now": run_now(context, wall_clock())}
+        extra: dict[str, Any] = {"partitions": partitions, "now": effective_now(context, wall_clock())}
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra = extra

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage_airflow.run_time import (
+    effective_now,
     is_backfill,
     lease_owner,
     own_path,
     run_folder,
-    run_now,
     task_folder,
     task_lease_owner,
     window_end,
@@ -44,14 +44,14 @@ def test_a_backfill_is_known_by_the_runs_type(run_type: str) -> None:
 def test_other_runs_have_no_window_whatever_their_interval(run_type: str) -> None:
     assert window_end(context(run_type, data_interval_end=END)) is None
     assert window_end(context(run_type, data_interval_end=None)) is None
-    assert run_now(context(run_type, data_interval_end=END), 7) == 7
+    assert effective_now(context(run_type, data_interval_end=END), 7) == 7
 
 
 def test_a_backfill_takes_its_windows_end_as_now_but_never_a_time_to_come() -> None:
     run = context(RunType.BACKFILL, data_interval_end=END)
     assert window_end(run) == END_MS
-    assert run_now(run, END_MS + 1) == END_MS
-    assert run_now(run, END_MS - 1) == END_MS - 1
+    assert effective_now(run, END_MS + 1) == END_MS
+    assert effective_now(run, END_MS - 1) == END_MS - 1
 
 
 TASKS = [("export", -1), ("export", 0), ("export", 1), ("export-1", -1), ("map-1", -1), ("1", -1), ("..", -1)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MISSING = "it is missing"
-BUILT_ANEW = "rebuilt from the log"
+REBUILT = "rebuilt from the log"
 CUT_OFF = "cut off"
 REMOVED = "removed"
 

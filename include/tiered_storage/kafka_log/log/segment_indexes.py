@@ -19,7 +19,7 @@ import numpy as np
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, MISSING, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.recovery_event import MISSING, REBUILT, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex, OffsetPosition
@@ -80,7 +80,7 @@ class SegmentIndexes:
         except CorruptIndexError as error:
             rebuilt = rebuild_indexes(segment, index_interval_bytes=self._interval)
             write_transaction_index(segment, rebuilt.transaction_index)
-            self._report(RecoveryEvent(path, error.reason, BUILT_ANEW))
+            self._report(RecoveryEvent(path, error.reason, REBUILT))
             return TransactionIndex.read(path, segment.base_offset)
 
     def latest_timestamp(self, segment: LogSegment) -> int:
@@ -140,14 +140,14 @@ class SegmentIndexes:
         if built.error is None:
             index = built.indexes.offset_index()
             replace_file(segment.offset_index_path, index.to_bytes())
-            self._report(RecoveryEvent(segment.offset_index_path, fault, BUILT_ANEW))
+            self._report(RecoveryEvent(segment.offset_index_path, fault, REBUILT))
             self._keep(segment, index)
         return built
 
     def _mend_time_index(self, segment: LogSegment, reason: str) -> int:
         indexes = self._whole(segment)
         replace_file(segment.time_index_path, indexes.time_index().to_bytes())
-        self._report(RecoveryEvent(segment.time_index_path, reason, BUILT_ANEW))
+        self._report(RecoveryEvent(segment.time_index_path, reason, REBUILT))
         self._latest[segment] = indexes.latest.timestamp
         return self._latest[segment]
 

@@ -344,7 +344,7 @@ class UnifiedLog:
         self._recovery_point = base_offset
 
     def _take_snapshot(self) -> None:
-        if self._producers.end_offset > self._snapshot_offset and not self._producers.begins_behind_damage:
+        if self._producers.end_offset > self._snapshot_offset and not self._producers.begins_after_damage:
             take_snapshot(self.directory, self._producers)
             self._snapshot_offset = self._producers.end_offset
 

@@ -48,8 +48,8 @@ class ProducerState:
         """
         self.end_offset = end_offset
         self.seen_from = seen_from
-        self.begins_behind_damage = False
-        """Whether `begin_anew` was called: a snapshot would then look complete, but is not."""
+        self.begins_after_damage = False
+        """Whether `restart_at` was called: a snapshot would then look complete, but is not."""
         self._batches_kept = batches_kept
         self._producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
@@ -97,7 +97,7 @@ class ProducerState:
             if entry.transaction_first_offset is not None:
                 self._open_transaction(entry.transaction_first_offset, entry.producer_id)
 
-    def begin_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Continue at `offset`, after unreadable batches, and forget everything except the open transactions.
 
         Their end markers may have been lost, but they stay open until other markers come.
@@ -108,7 +108,7 @@ class ProducerState:
         }
         self._closed = {}
         self.end_offset = self.seen_from = offset
-        self.begins_behind_damage = True
+        self.begins_after_damage = True
 
     def snapshot(self) -> tuple[ProducerSnapshotEntry, ...]:
         """Return a snapshot at `end_offset`."""

@@ -224,10 +224,11 @@ def _write(commits: Sequence[_Commit], metadata: RemoteLogMetadataManager) -> No
 
 
 def _first_log_start(local: PartitionLog, first: RemoteLogSegmentMetadata) -> int:
-    """Return our log start. It is ours from the first commit on: anything missing above it is a loss.
+    """Return our log start after the first commit, whose first segment is `first`. Offsets missing above it are lost.
 
-    If the local log lost its start since the copy began, the copy of it stays. If rebuilt metadata have no log start,
-    what readers could see before stays too: a broker's log start, which trimming moves, must not delete it.
+    It is the start of the local log; if that moved past `first` during the copy, the start of `first`. If `first` was
+    readable before, in rebuilt metadata without a log start, it is the smaller one of both: a broker's log start, which
+    trimming moves, must not hide readable records.
     """
     if _is_visible(first):
         return min(local.log_start_offset, first.start_offset)

@@ -174,10 +174,10 @@ def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) 
 
     def free_lane() -> _Lane | None:
         for lane in entered:
-            if lane.may_begin:
+            if lane.can_begin:
                 return lane
         entered.extend(islice(lanes, 1))
-        return entered[-1] if entered and entered[-1].may_begin else None
+        return entered[-1] if entered and entered[-1].can_begin else None
 
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
         while True:
@@ -203,8 +203,8 @@ class _Lane:
     failure: CopyFailure | None = None
 
     @property
-    def may_begin(self) -> bool:
-        """Whether another copy may begin; never far after an unfinished one, whose failure would waste it."""
+    def can_begin(self) -> bool:
+        """Whether another copy may begin: no copy failed, and fewer than COPIES_AT_ONCE are under way."""
         return self.failure is None and bool(self.waiting) and len(self.under_way) < COPIES_AT_ONCE
 
     @property
@@ -219,7 +219,7 @@ class _Lane:
         return copying
 
     def ended(self) -> Iterator[CopyOutcome]:
-        """Yield the copies that have ended since; drop all after a failure, even finished ones."""
+        """Yield the outcomes of copies that ended since, in order; after a failure every later one counts as failed."""
         while self.under_way and self.under_way[0][1].done() and self.under_way[0][1].exception() is None:
             task, copying = self.under_way.popleft()
             outcome = copying.result()

@@ -91,10 +91,11 @@ class ProducerFiles:
         self._aborted += follow(self._state, self._segment.name, window, batches)
 
     def corrected(self, logged: KnownProducers) -> ProducerFiles | None:
-        """Begin again if the snapshot that this began with proves to be of another log or of another time.
+        """Return the files as they follow from `logged` if the snapshot before the segment is wrong; else None.
 
-        `logged` is what the log shows of the producers before the segment. If that is incomplete, it takes both files
-        together, each intact, to outweigh the snapshot's checksum. Returns None if the snapshot stands.
+        `logged` are the producers before the segment, as the log shows them. The snapshot is wrong if its open
+        transactions differ. If `logged` is incomplete, it is wrong only if both files after it, the next snapshot and
+        the transaction index, are intact and contradict it.
         """
         is_false = logged.open_transactions != self._begun_with.open_transactions
         if logged.seen_from is not None:
@@ -102,14 +103,14 @@ class ProducerFiles:
         if not is_false:
             return None
         snapshot = self._segment.producer_snapshot(self._segment.base_offset)
-        anew = ProducerFiles(self._segment, logged, self._readable_from)
-        anew.damages.append(
-            f"{snapshot.name}: the snapshot disagrees with its log, or with the files behind it, on which transactions "
-            "are open; it was left out of account"
+        rebuilt = ProducerFiles(self._segment, logged, self._readable_from)
+        rebuilt.damages.append(
+            f"{snapshot.name}: the snapshot disagrees with its log, or with the files after it, on which transactions "
+            "are open; it was ignored"
         )
         for window, batches in self._segment.windows(verify_crc=False):
-            anew.feed(window, batches)
-        return anew
+            rebuilt.feed(window, batches)
+        return rebuilt
 
     def known(self) -> KnownProducers:
         """Return the producers known after the batches so far."""

@@ -63,29 +63,30 @@ class StoredState:
         cls,
         state: PartitionState,
         segments: Iterable[RemoteLogSegmentMetadata],
-        going: Iterable[RemoteLogSegmentMetadata] = (),
+        to_mark: Iterable[RemoteLogSegmentMetadata] = (),
     ) -> Self:
-        """Return that of a partition in `state` with `segments`, of which `going` are about to be marked.
+        """Return that of a partition in `state` with `segments`, of which `to_mark` are about to be marked.
 
-        Segments that our log start or the deletion of the partition covers are not listed. Nor are unfinished ones: the
-        store shows by itself that they have no reader, or they may be the last copy of their offsets (OrphanCheck).
+        Does not list segments that our log start or the deletion of the partition covers. Nor does it list unfinished
+        ones: the store itself shows that they have no reader, or they may be the last copy of their offsets
+        (OrphanCheck).
         """
-        if goes_as_a_whole(state):
+        if is_wholly_deleted(state):
             return cls(state)
         log_start = state.log_start_offset or 0
         marked = [one for one in segments if _was_marked(one)]
-        named = sorted({one.segment_id.id for one in (*marked, *going) if one.end_offset >= log_start})
+        named = sorted({one.segment_id.id for one in (*marked, *to_mark) if one.end_offset >= log_start})
         return cls(state, tuple(named[:MAX_MARKED]))
 
-    def room_for(self, going: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """Return those of `going` that may be marked now: a document lists at most MAX_MARKED segments."""
+    def room_for(self, to_mark: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """Return those of `to_mark` that may be marked now: a document lists at most MAX_MARKED segments."""
         room = MAX_MARKED - len(self.marked)
-        below = [one for one in going if one.end_offset < (self.state.log_start_offset or 0)]
-        named = [one for one in going if one.end_offset >= (self.state.log_start_offset or 0)]
+        below = [one for one in to_mark if one.end_offset < (self.state.log_start_offset or 0)]
+        named = [one for one in to_mark if one.end_offset >= (self.state.log_start_offset or 0)]
         return [*below, *named[:room]]
 
 
-def goes_as_a_whole(state: PartitionState) -> bool:
+def is_wholly_deleted(state: PartitionState) -> bool:
     """Return whether the deletion of the whole partition has begun, so that all its segments are marked."""
     return state.delete_state is not None and state.delete_state >= PartitionDeleteState.STARTED
 
@@ -186,15 +187,15 @@ def _ensure_documented(manifest: PartitionManifest, metadata: RemoteLogMetadataM
     The document is written first. Metadata that are ahead of it come from another time: an undelete, or a mixture of
     two database files, took back what they still have as deleted.
     """
-    partition, told = manifest.topic_id_partition, manifest.state
+    partition, stored = manifest.topic_id_partition, manifest.state
     state = metadata.partition_state(partition)
     what = None
-    if (state.log_start_offset or 0) > (told.log_start_offset or 0):
-        what = f"our log start is {state.log_start_offset}, but {told.log_start_offset} in the store's document"
-    elif state.delete_state is not None and (told.delete_state is None or told.delete_state < state.delete_state):
+    if (state.log_start_offset or 0) > (stored.log_start_offset or 0):
+        what = f"our log start is {state.log_start_offset}, but {stored.log_start_offset} in the store's document"
+    elif state.delete_state is not None and (stored.delete_state is None or stored.delete_state < state.delete_state):
         what = f"its deletion is {state.delete_state.name}, which the store's document does not record"
-    elif not goes_as_a_whole(told) and len(manifest.marked) < MAX_MARKED:
-        named, start = set(manifest.marked), told.log_start_offset or 0
+    elif not is_wholly_deleted(stored) and len(manifest.marked) < MAX_MARKED:
+        named, start = set(manifest.marked), stored.log_start_offset or 0
         marked = (one for one in metadata.list_remote_log_segments(partition) if one.is_marked)
         unnamed = next((one for one in marked if one.end_offset >= start and one.segment_id.id not in named), None)
         if unnamed is not None:

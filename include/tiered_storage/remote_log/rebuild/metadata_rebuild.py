@@ -139,7 +139,7 @@ class MetadataRebuild:
 
         After an exception it is unknown to which metadata the store belongs: call this again.
         """
-        self._storage.bind_anew(store.identity.metadata_uuid, store.identity.bind_store)
+        self._storage.rebind(store.identity.metadata_uuid, store.identity.bind_store)
         if self._newest_copy:
             # Not the store's generation or marks: a rebuild writes both by an unchecked clock, and may be repeated.
             store.clock_reading.record(ClockReading.of_newest_time(self._newest_copy))

@@ -164,7 +164,7 @@ def take_over(context: RemoteLogContext) -> TakeOver:
             context.store.topics.put(replace(topic, local_deletion_allowed=False, remote_deletion_allowed=False))
         withhold_seeded_rights(context.store.topics, context.settings)
         context.store.leases.begin_above(_above_all_leases(context, storage))
-    storage.bind_anew(own, identity.bind_store, bound)
+    storage.rebind(own, identity.bind_store, bound)
     context.guard.claim("a person let these metadata take over")
     return TakeOver(not is_current, context.store.generation.read().number)
 

@@ -131,7 +131,7 @@ class LostIndexes:
         stored = copies.storage.find_copy(segment)
         if stored is not None and stored.finished.custom_metadata == segment.custom_metadata:
             # Only the commit marker is lost: the bundle is as it was sent.
-            copies.copy_anew(segment, lambda remote: proven(stored, copies.storage, remote), known, lineage, lease)
+            copies.copy_again(segment, lambda remote: proven(stored, copies.storage, remote), known, lineage, lease)
             return []
         rebuilt = _Rebuilt(
             segment,
@@ -142,7 +142,7 @@ class LostIndexes:
             IndexBuilder(segment.start_offset, self.index_interval_bytes),
             self.limit,
         )
-        copies.copy_anew(segment, rebuilt.data, known, lineage, lease)
+        copies.copy_again(segment, rebuilt.data, known, lineage, lease)
         return [Finding(str(partition), notice) for notice in rebuilt.notices]
 
     def _producers_before(

@@ -73,7 +73,7 @@ class CopiesAnew:
     index_chunk_bytes: int
     new_segment_id: Callable[[], str]
 
-    def copy_anew(
+    def copy_again(
         self,
         copy: RemoteLogSegmentMetadata,
         data: Callable[[RemoteIndexBuilder], LogSegmentData],
@@ -87,7 +87,7 @@ class CopiesAnew:
         and metadata raise: then nothing of the new copy is visible.
         """
         partition = lease.topic_id_partition
-        anew = replace(
+        copied = replace(
             copy,
             segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
             state=SegmentState.COPY_SEGMENT_STARTED,
@@ -95,9 +95,9 @@ class CopiesAnew:
             custom_metadata=None,
             fencing_number=lease.fencing_number,
         )
-        self.metadata.add_remote_log_segment_metadata(replace(anew, max_timestamp=-1), lease)
-        sent = data(RemoteIndexBuilder(anew, self.index_chunk_bytes))
-        custom_metadata = self.storage.copy_log_segment_data(anew, sent)
+        self.metadata.add_remote_log_segment_metadata(replace(copied, max_timestamp=-1), lease)
+        sent = data(RemoteIndexBuilder(copied, self.index_chunk_bytes))
+        custom_metadata = self.storage.copy_log_segment_data(copied, sent)
         # In the order of every commit: the store first, and our log start before the segment is visible.
         stored_state = StoredState.of(
             replace(state, lineage=lineage), self.metadata.list_remote_log_segments(partition)
@@ -108,7 +108,7 @@ class CopiesAnew:
             # Never above the known log start, although the store may be ahead: only an expiry deletes what is below.
             self.metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
         update = RemoteLogSegmentMetadataUpdate(
-            anew.segment_id,
+            copied.segment_id,
             SegmentState.COPY_SEGMENT_FINISHED,
             self.clock(),
             custom_metadata,
@@ -258,7 +258,7 @@ class UncommittedSegments:
             log_start = min(each.start_offset for each in visible)
         state = replace(known, log_start_offset=log_start)
 
-        return self.copies.copy_anew(
+        return self.copies.copy_again(
             copy, lambda remote: proven(stored, self.copies.storage, remote), state, lineage, lease
         )
 

@@ -2,12 +2,13 @@
 
 Offsets come from the metadata alone. A few indexes are read as well, and batches if there is no producer snapshot:
 
-    times     a segment is left out below `from_timestamp` by its largest timestamp, and, once one has reached
-              `to_timestamp`, after that by the smallest one in its manifest: up to the first that begins that late
-    early end a range that ends inside a transaction is extended to the end of the segment that decides it: readers of
-              committed records would wait there for ever
-    uncovered the store is listed: what it holds after the end in the metadata is a gap, also of an unfinished segment
-              that begins before it, and so is a partition without a segment. A rebuild leaves them so if objects of a
+    times     leading segments are left out while their largest timestamps are below `from_timestamp`. The range ends at
+              the first segment whose smallest timestamp, in its manifest, is at or after `to_timestamp`; manifests are
+              read from the first segment on whose largest timestamp reaches that
+    early end a range that ends inside a transaction is extended to the end of the segment that decides it: otherwise
+              readers of committed records would wait there for ever
+    uncovered the store is listed: objects after the end in the metadata are a gap, also those of an unfinished segment
+              that begins before that end; so is a partition without a segment. A rebuild has such gaps if objects of a
               segment are lost
     the end   undecided transactions are reported, also those around a gap
 """

@@ -204,7 +204,7 @@ def _start_after_retention(
     excess = size - settings.retention_bytes if settings.retention_bytes >= 0 else 0
     start = 0
     for piece in pieces[:max_pieces]:
-        if isinstance(piece.holder, LocalSegment) and not _may_end(piece.holder, settings, local):
+        if isinstance(piece.holder, LocalSegment) and not _may_expire(piece.holder, settings, local):
             break
         over_size = excess > 0 and excess >= piece.size
         if not over_size and not _is_past(piece.holder, settings.retention_ms, now, is_older):
@@ -254,7 +254,7 @@ def _active_size(local: PartitionLog | None, coverage: Coverage) -> int:
     return size
 
 
-def _may_end(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
+def _may_expire(segment: LocalSegment, settings: TopicSettings, local: PartitionLog | None) -> bool:
     """Return whether local-only offsets may expire: they are stable, and the topic is tiered."""
     if local is None or segment.end_offset is None:
         return False

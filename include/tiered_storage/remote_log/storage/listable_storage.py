@@ -179,10 +179,8 @@ class ListableStorage(RemoteStorageManager):
         ...
 
     @abstractmethod
-    def bind_anew(
-        self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None
-    ) -> str:
-        """Bind the store to the given metadata instead of its present ones; see bind_store_anew."""
+    def rebind(self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None) -> str:
+        """Bind the store to the given metadata instead of its present ones; see rebind_store."""
         ...
 
     @abstractmethod

@@ -68,7 +68,8 @@ class RemoteStorageManager(Protocol):
     ) -> Iterator[bytes]:
         """Stream the bytes from `start_position` to `end_position` (both inclusive; None: to the end).
 
-        Raises RemoteObjectNotFoundError, and ValueError for a range outside the segment.
+        Callers check the bytes, by the CRC of each batch; an implementation may check a whole segment too, and raise
+        RemoteObjectCorruptError. Raises RemoteObjectNotFoundError, and ValueError for a range outside the segment.
         """
         ...
 

@@ -50,10 +50,10 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
-    bind_store_anew,
     ensure_store_identity,
     find_store_identity,
     read_store_identity,
+    rebind_store,
 )
 
 FETCH_BYTES = 4 << 20
@@ -334,11 +334,9 @@ class ObjectRemoteStorageManager(ListableStorage):
         """See ListableStorage."""
         return read_store_identity(self._client)
 
-    def bind_anew(
-        self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None
-    ) -> str:
+    def rebind(self, metadata_uuid: str, remember: Callable[[str], None], known_store_uuid: str | None = None) -> str:
         """See ListableStorage."""
-        return bind_store_anew(self._client, metadata_uuid, remember, known_store_uuid)
+        return rebind_store(self._client, metadata_uuid, remember, known_store_uuid)
 
     def spend_reserve(self) -> None:
         """See ListableStorage."""

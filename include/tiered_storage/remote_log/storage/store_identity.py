@@ -123,7 +123,7 @@ def ensure_store_identity(
     return identity.store_uuid
 
 
-def bind_store_anew(
+def rebind_store(
     client: ObjectClient,
     metadata_uuid: str,
     remember: Callable[[str], None],

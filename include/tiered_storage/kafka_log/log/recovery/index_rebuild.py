@@ -134,7 +134,7 @@ def feed_segments(
                 raise
             if not isinstance(error, UnsupportedMagicError):
                 report(RecoveryEvent(segment.log_path, f"at byte {error.position}: {error.reason}", _PRODUCERS_UNKNOWN))
-                producers.begin_anew(end)
+                producers.restart_at(end)
         if producers.end_offset != end:
             producers.seen_from = end
     producers.end_offset = max(producers.end_offset, end_offset)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, LeaderEpochCache
 from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.recovery_event import REBUILT, RecoveryEvent, Report
 from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs
@@ -32,7 +32,7 @@ def recover_epochs(epochs: LeaderEpochCache, log: LoadedLog, report: Report) -> 
     """
     if not epochs.entries and (found := _epochs_of(log.segments)):
         epochs.add_later(found)
-        report(RecoveryEvent(epochs.path, "it has no epochs", BUILT_ANEW))
+        report(RecoveryEvent(epochs.path, "it has no epochs", REBUILT))
     epochs.truncate_from_end(log.active.next_offset)
     epochs.add_later(log.epochs)
 

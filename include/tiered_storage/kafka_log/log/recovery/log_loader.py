@@ -28,7 +28,7 @@ from pathlib import Path
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
-from tiered_storage.kafka_log.files.recovery_event import BUILT_ANEW, CUT_OFF, MISSING, REMOVED, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.recovery_event import CUT_OFF, MISSING, REBUILT, REMOVED, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
@@ -203,7 +203,7 @@ def _mend_indexes(segments: Sequence[LogSegment], index_interval_bytes: int, rep
                 report(event)
             except CorruptRecordError as error:
                 report(replace(event, remedy=f"not rebuilt, since the log is corrupt: {error}"))
-                producers.begin_anew(producers.end_offset)
+                producers.restart_at(producers.end_offset)
 
 
 def _delete(segments: list[LogSegment]) -> None:
@@ -224,12 +224,12 @@ def _broken_index(segment: LogSegment) -> RecoveryEvent | None:
     """Return what is wrong with the indexes of a closed segment, from all that is seen at once."""
     for path, entry in ((segment.offset_index_path, OFFSET_ENTRY), (segment.time_index_path, TIME_ENTRY)):
         if not path.is_file():
-            return RecoveryEvent(path, MISSING, BUILT_ANEW)
+            return RecoveryEvent(path, MISSING, REBUILT)
         size = path.stat().st_size
         if size % entry.itemsize:
-            return RecoveryEvent(path, f"{size} bytes are no whole number of entries", BUILT_ANEW)
+            return RecoveryEvent(path, f"{size} bytes are no whole number of entries", REBUILT)
     try:
         TransactionIndex.read(segment.transaction_index_path, segment.base_offset)
     except CorruptIndexError as error:
-        return RecoveryEvent(segment.transaction_index_path, error.reason, BUILT_ANEW)
+        return RecoveryEvent(segment.transaction_index_path, error.reason, REBUILT)
     return None

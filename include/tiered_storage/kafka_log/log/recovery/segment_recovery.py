@@ -1,4 +1,4 @@
-"""Computes from a segment's batches alone all that a log needs to append to it; changes nothing."""
+"""Compute from a segment's batches alone what a log needs to append to it. Only truncate_log_file changes the file."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ def recover_segment(
     The caller cuts off the bytes after it, as a broker does after a crash. `producers` is the state at the segment's
     base offset, and afterwards at its end. `segment_end` (exclusive) is where the next segment begins.
 
-    Raises UnsupportedMagicError if the segment holds batches of magic 0 or 1. Raises CorruptRecordError if a batch that
-    was `on_disk` is broken now, which no crash explains. Raises it too if an end marker with a right checksum cannot be
-    read, or if a batch with a right checksum reaches beyond `segment_end`.
+    Raises UnsupportedMagicError if the segment holds batches of magic 0 or 1. Raises CorruptRecordError if a batch
+    below `on_disk.until` is broken, which no crash explains; unless that is certain, only if a whole batch follows.
+    Raises it too if an end marker with a right checksum cannot be read, or if a batch with a right checksum reaches
+    beyond `segment_end`.
     """
     length, sound_end = sound_part(segment.log_path, segment.base_offset)
     torn_bytes = segment.size() - length

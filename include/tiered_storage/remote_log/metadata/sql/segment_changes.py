@@ -74,12 +74,12 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
     """Insert the started segments; at most ROWS_A_STATEMENT. `where` names the database in messages."""
     newest = newest_leases(connection, [segment.topic_id_partition for segment, _ in additions])
     known = _known(connection, [segment.segment_id for segment, _ in additions], where)
-    going = _to_go_as_a_whole(connection, {segment.topic_id_partition for segment, _ in additions})
+    deleted = _wholly_deleted(connection, {segment.topic_id_partition for segment, _ in additions})
     outcomes: list[Outcome] = []
     added: list[RemoteLogSegmentMetadata] = []
     for segment, lease in additions:
         there = known.get(segment.segment_id)
-        refused = why_lost(lease, newest) or _why_not_added(segment, there) or _why_it_goes(segment, there, going)
+        refused = why_lost(lease, newest) or _why_not_added(segment, there) or _why_deleted(segment, there, deleted)
         outcomes.append(refused or segment)
         if refused is None and there is None:
             known[segment.segment_id] = segment
@@ -146,14 +146,14 @@ def _why_not_added(
     return None
 
 
-def _to_go_as_a_whole(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
+def _wholly_deleted(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
     return {each for each in partitions if connection.execute(_DELETION, bound_key(each)).first() is not None}
 
 
-def _why_it_goes(
-    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None, going: set[TopicIdPartition]
+def _why_deleted(
+    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None, deleted: set[TopicIdPartition]
 ) -> InvalidTransitionError | None:
-    if known is not None or segment.topic_id_partition not in going:
+    if known is not None or segment.topic_id_partition not in deleted:
         return None
     return InvalidTransitionError(
         f"{segment.segment_id}: everything remote of {segment.topic_id_partition} was marked for deletion, or is "

@@ -129,7 +129,7 @@ class LocalRetentionEnforcement:
             one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
         ]
         unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
-        needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.ends(one, below)]
+        needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.expires(one, below)]
         if needed:
             ensure_sent(plan.topic_id_partition, going, needed, self.context.segments)
 

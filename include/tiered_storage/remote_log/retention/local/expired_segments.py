@@ -43,19 +43,19 @@ class TotalRetention:
         before = None if settings.retention_ms < 0 else now - settings.retention_ms
         return cls(_start_by_size(log, settings.retention_bytes, offset), before)
 
-    def ends_no_more_than(self, other: TotalRetention) -> bool:
+    def expires_no_more_than(self, other: TotalRetention) -> bool:
         """Return whether `other` expires everything that this does."""
         if self.start > other.start:
             return False
         return self.before is None or (other.before is not None and self.before <= other.before)
 
-    def may_end(self, segment: LocalSegment, below: int) -> bool:
+    def may_expire(self, segment: LocalSegment, below: int) -> bool:
         """Return whether this expires what `segment` has below the offset `below`, by its time index."""
         if below <= self.start:
             return True
         return self.before is not None and not is_indexed_since(open_segment(segment.location), self.before, below)
 
-    def ends(self, segment: LocalSegment, below: int) -> bool:
+    def expires(self, segment: LocalSegment, below: int) -> bool:
         """Return whether this expires what `segment` has below the offset `below`; read the segment if needed.
 
         An unreadable segment does not expire, since its age is unknown.
@@ -106,7 +106,7 @@ class ExpiredSegments:
     def why_kept(self, segment: LocalSegment, end_offset: int) -> str | None:
         """Return why `segment`, up to `end_offset`, stays; None if it may be deleted."""
         below = min(self.held_from, end_offset + 1)
-        if segment.base_offset >= below or self.total.may_end(segment, below):
+        if segment.base_offset >= below or self.total.may_expire(segment, below):
             return None
         if self._sent is None:
             partition, start = self.log.topic_id_partition, self.log.segments[0].base_offset

@@ -84,7 +84,7 @@ class LocalRetentionPlan:
         """
         looked_at = {segment.segment_id for segment in self.held_by}
         start = self.segments[0].base_offset if self.segments else self.new_local_start
-        sure_from = start if self.total.ends_no_more_than(current.total) else self.held_from
+        sure_from = start if self.total.expires_no_more_than(current.total) else self.held_from
         for planned, due in zip(self.segments, current.segments, strict=False):
             end = planned.end_offset
             if planned != due or end is None or planned.base_offset < sure_from:

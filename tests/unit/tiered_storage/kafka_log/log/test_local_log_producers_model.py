@@ -173,7 +173,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.batches) > 3)
     @rule(offset=st.integers(0, 10))
-    def begin_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         self.log.truncate_fully_and_start_at(offset)
 
         self.batches, self.start, self.flushed = [], offset, offset

@@ -15,9 +15,9 @@ from tiered_storage.remote_log.storage.clients.object_client import StoredObject
 from tiered_storage.remote_log.storage.object_names import store_generation_name
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
-    bind_store_anew,
     ensure_store_identity,
     read_store_identity,
+    rebind_store,
 )
 
 
@@ -49,7 +49,7 @@ def test_a_take_over_removes_what_a_killed_one_left(client: LocalDirectory, tmp_
     (tmp_path / "store" / temporary_name("store.json", "0" * 16)).write_bytes(b"half")
     taken: list[str] = []
 
-    bind_store_anew(client, "metadata-2", taken.append)
+    rebind_store(client, "metadata-2", taken.append)
 
     assert taken == ["store-1"]
     assert [found.name for found in client.list()] == ["store.json"]
