@@ -20,8 +20,8 @@ class AirflowSettings(PropertyModel):
         allowed="a folder",
         default_text="none: the form restores into no directory",
     )
-    """The only log directory, on the worker's machine, into which the form of restore_topic restores: of a stopped
-    broker, or a new folder."""
+    """The only log directory, on the machine of Airflow's worker, into which the form of restore_topic restores: that
+    of a stopped broker, or a new folder."""
 
     restore_connections: Connections = setting(
         "restore.connections",

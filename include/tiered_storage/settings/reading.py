@@ -76,4 +76,4 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much each worker of a deep audit reads per second."""
+    """How much each Spark worker of a deep audit reads per second."""
