@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -36,7 +37,6 @@ _CHOICE_BYTES = 6
 
 _buffers = GuardedBuffers()
 _file = MemoryFile()
-vars(columnar)["ChunkMemory"] = GuardedChunkMemory
 
 
 def read_varints(content: bytes) -> None:
@@ -75,6 +75,7 @@ class _Choice:
     """How a segment is decoded, by the first bytes of the input."""
 
     chunk_bytes: int
+    most_rows: int
     columns: list[str] | None
     within: RecordRange
     checks: Checks
@@ -85,10 +86,10 @@ class _Choice:
     def of(cls, flags: bytes, batches: list[bytes]) -> _Choice:
         chosen, column, first, end, first_time, end_time = flags
         value_views, column = column >= 128, column & 127
-        columnar._MOST_ROWS = 2 if chosen & 6 == 6 else 1 << 16
         names = SCHEMA.names
         return cls(
             chunk_bytes=(columnar.CHUNK_BYTES, 1, 50, 300)[chosen >> 1 & 3],
+            most_rows=2 if chosen & 6 == 6 else 1 << 16,
             columns=None if column >= len(names) else names[column:] + names[: column // 2],
             within=RecordRange(
                 first if chosen & 8 else None,
@@ -176,15 +177,17 @@ def _walk(path: Path, base_offset: int, window_bytes: int, tables: list[BatchTab
 
 
 def _decoded(window: Any, table: BatchTable, choice: _Choice) -> list[pa.RecordBatch]:
-    decoder = ColumnDecoder(
-        SOURCE,
-        choice.columns,
-        choice.within,
-        choice.checks,
-        chunk_bytes=choice.chunk_bytes,
-        value_views=choice.value_views,
-    )
-    return list(decoder.decode(window, table))
+    # Only while it decodes: guarded memory is for one thread, and other tests of this process decode in several.
+    with patch.multiple(columnar, ChunkMemory=GuardedChunkMemory, _MOST_ROWS=choice.most_rows):
+        decoder = ColumnDecoder(
+            SOURCE,
+            choice.columns,
+            choice.within,
+            choice.checks,
+            chunk_bytes=choice.chunk_bytes,
+            value_views=choice.value_views,
+        )
+        return list(decoder.decode(window, table))
 
 
 def _compare(batches: list[bytes], table: BatchTable, choice: _Choice, decoded: object) -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fuzz.targets import TARGETS
 from support.records import USUAL_EXAMPLES
+from tiered_storage.kafka_log.columnar import decoder
+from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory
 
 FOUND = sorted((Path(__file__).parent / "found").iterdir())
 """Inputs that a target once fell over, each named by its target and what was wrong."""
@@ -44,3 +46,11 @@ def test_any_bytes_give_a_value_or_our_error(name: str) -> None:
 @pytest.mark.parametrize("path", FOUND, ids=[path.name for path in FOUND])
 def test_what_was_found_stays_mended(path: Path) -> None:
     TARGETS[path.name.partition(".")[0]].run(path.read_bytes())
+
+
+def test_targets_leave_the_library_to_other_tests_as_it_is() -> None:
+    for name in ("records", "built_records"):
+        for seed in TARGETS[name].seeds():
+            TARGETS[name].run(seed)
+
+    assert vars(decoder)["ChunkMemory"] is ChunkMemory
