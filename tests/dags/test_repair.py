@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 from dags.airflow_runs import AirflowHome
-from support.tiered_site import TIERED, TieredSite
-from tiered_storage.clock import wall_clock
+from support.tiered_site import HOUR_MS, TIERED, TieredSite
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 
 if TYPE_CHECKING:
@@ -77,13 +75,12 @@ def test_a_whole_copy_that_nobody_finished_is_finished_without_spark(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2})
-    site.configure({"orders": TIERED}, lease_duration_ms=1000, remote_log_orphan_grace_ms=1000)
-    with site.open() as remote_log:
+    site.configure({"orders": TIERED})
+    with site.open_after(-2 * HOUR_MS) as remote_log:
         remote_log.bind_store()
         for task in remote_log.begin_copy(remote_log.plan_copy(), "a run that died").tasks:
-            assert copy_segment(task, remote_log.storage, CopySizes(1 << 20, 4096, 1 << 20), wall_clock).finished
+            assert copy_segment(task, remote_log.storage, CopySizes(1 << 20, 4096, 1 << 20), remote_log.clock).finished
     shutil.rmtree(site.logs / "orders-0")
-    time.sleep(1.1)
 
     run = airflow.run("repair_remote_log", {"dry_run": False})
 
