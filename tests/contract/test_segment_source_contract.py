@@ -86,7 +86,7 @@ def test_segments_follow_one_another_up_to_the_active_one(site: SourceUnderTest)
         assert before.end_offset == segment.base_offset - 1
     assert log.log_start_offset == closed[0].base_offset
     written = batches(site.content)
-    assert log.stable_offset == log.readable_end == written[-1].next_offset
+    assert log.last_stable_offset == log.readable_end == written[-1].next_offset
     assert sum(segment.size for segment in log.segments) == len(site.content)
 
 

@@ -32,7 +32,7 @@ from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record_batch import Record, RecordBatch, read_batch_header, read_records
@@ -310,7 +310,7 @@ def _last_snapshot(written: WrittenByBroker, topic: str) -> tuple[ProducerSnapsh
 
 def test_the_stable_offset_is_where_a_committed_reader_stops(written: WrittenByBroker) -> None:
     high_watermark = written.consumed["transactions", 0][-1].offset + 1
-    stable = last_stable_offset(written.partition("transactions"), high_watermark)
+    stable = read_last_stable_offset(written.partition("transactions"), high_watermark)
     assert stable == written.transactions.open[0].offset
     assert written.committed["transactions"] == written.transactions.committed
 

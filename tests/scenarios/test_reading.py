@@ -157,7 +157,7 @@ def test_range_edges(tmp_path: Path, compression: Compression) -> None:
         copy(remote_log)
         starts = [segment.start_offset for segment in segments_of(remote_log)]
         trim(remote_log, starts[-1])
-        end = local_log(remote_log).stable_offset
+        end = local_log(remote_log).last_stable_offset
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
             # first and last offset of each segment, inside of batches, over two segments, over the border of the tiers
             for start in range(end):

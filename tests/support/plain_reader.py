@@ -124,7 +124,7 @@ class PartitionReader:
     def log_end_offset(self) -> int:
         """The offset after the last one that is stable; what is remote is, though a restored local log may lag."""
         remote_end = 0 if self.coverage.end_offset is None else self.coverage.end_offset + 1
-        local_end = 0 if self.local is None else self.local.stable_offset
+        local_end = 0 if self.local is None else self.local.last_stable_offset
         return max(self.our_log_start, remote_end, local_end)
 
     def fetch(self, offset: int) -> FetchedBatches:
@@ -178,7 +178,7 @@ class PartitionReader:
             raise OffsetOutOfRangeError(str(self.partition), offset, self.log_start_offset, self.log_end_offset)
 
     def _local_segment(self, offset: int) -> LocalSegment | None:
-        if self.local is None or not self.local.log_start_offset <= offset < self.local.stable_offset:
+        if self.local is None or not self.local.log_start_offset <= offset < self.local.last_stable_offset:
             return None
         at_or_below = [segment for segment in self.local.segments if segment.base_offset <= offset]
         return at_or_below[-1] if at_or_below else None
@@ -192,8 +192,10 @@ class PartitionReader:
         if found is None:
             return self._fetch_behind(segment, offset)
         content, position = found
-        if self.local is not None and (segment.end_offset is None or segment.end_offset >= self.local.stable_offset):
-            content = below(content, self.local.stable_offset, segment.location, position)
+        if self.local is not None and (
+            segment.end_offset is None or segment.end_offset >= self.local.last_stable_offset
+        ):
+            content = below(content, self.local.last_stable_offset, segment.location, position)
         return FetchedBatches(content, Tier.LOCAL, segment.location, position)
 
     def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
@@ -251,8 +253,10 @@ class PartitionReader:
 
 def _up_to_what_a_later_leader_cut(log: PartitionLog, known: Sequence[EpochEntry]) -> PartitionLog:
     """Return an older replica's log without what a leader that it never heard of has cut off."""
-    agreed = agreed_end(known, log.leader_epochs, log.stable_offset)
-    return log if agreed == log.stable_offset else replace(log, stable_offset=max(agreed, log.log_start_offset))
+    agreed = agreed_end(known, log.leader_epochs, log.last_stable_offset)
+    return (
+        log if agreed == log.last_stable_offset else replace(log, last_stable_offset=max(agreed, log.log_start_offset))
+    )
 
 
 def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogSegmentMetadata) -> None:

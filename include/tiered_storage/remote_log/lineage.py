@@ -86,7 +86,7 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
     """
     if log is None:
         return tuple(known)
-    why = contradiction(known, log.leader_epochs, log.stable_offset)
+    why = contradiction(known, log.leader_epochs, log.last_stable_offset)
     if why is not None:
         raise LineageContradictedError(
             f"{log.place} is the log of an older replica: {why}: nothing of the partition is copied, trimmed or "

@@ -12,7 +12,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, PartitionDirectory
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
-from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
@@ -48,7 +48,7 @@ def expect_directory(directory: LogDirectory, found: PartitionDirectory) -> tupl
     if directory.log_start_offsets is not None:
         log_start = max(log_start, directory.log_start_offsets.get((found.topic, found.partition), 0))
     end = log_end_offset(found.path)
-    stable = last_stable_offset(found.path, end)
+    stable = read_last_stable_offset(found.path, end)
     notice = None
     if stable < end:
         notice = (

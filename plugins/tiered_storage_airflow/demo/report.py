@@ -112,7 +112,7 @@ def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Comp
         start_offset=before.start_offset,
         expired=expired if expired.last >= expired.first else None,
         remote=Offsets(finished[0].start_offset, finished[-1].end_offset) if finished else None,
-        local=Offsets(local.log_start_offset, local.stable_offset - 1) if local else None,
+        local=Offsets(local.log_start_offset, local.last_stable_offset - 1) if local else None,
         remote_bytes=sum(segment.size for segment in finished),
         local_bytes=sum(segment.size for segment in segments),
         objects=_count_objects(remote_log, partition),

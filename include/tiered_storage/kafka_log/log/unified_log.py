@@ -31,6 +31,7 @@ from tiered_storage.kafka_log.log.recovery.segment_recovery import OnDisk
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.producers.producer_snapshot_files import list_snapshots, remove_snapshots, take_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
+from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.records.control_record import EndTransactionMarker
 
@@ -118,9 +119,7 @@ class UnifiedLog:
         producers = self._producers
         # Without a high watermark of its own, all markers count; those above a later one are still known then.
         unstable = producers.first_undecided_offset if self._high_watermark is None else producers.first_unstable_offset
-        if unstable is None or unstable >= self.high_watermark:
-            return self.high_watermark
-        return max(unstable, self.log_start_offset)
+        return last_stable_offset(self.high_watermark, unstable, self.log_start_offset)
 
     @property
     def recovery_point(self) -> int:

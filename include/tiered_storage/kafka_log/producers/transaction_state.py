@@ -27,10 +27,23 @@ from tiered_storage.kafka_log.records.control_record import marker_at, marker_ro
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 
 
-def last_stable_offset(
-    partition_directory: Path, high_watermark: int, segments: Sequence[LogSegment] | None = None
+def last_stable_offset(high_watermark: int, first_open_offset: int | None, log_start_offset: int) -> int:
+    """Return the offset (exclusive) up to which no transaction is open; at most `high_watermark`.
+
+    `first_open_offset` is where the earliest open transaction begins, which may be below the log's start.
+    """
+    if first_open_offset is None or first_open_offset >= high_watermark:
+        return high_watermark
+    return max(first_open_offset, log_start_offset)
+
+
+def read_last_stable_offset(
+    partition_directory: Path,
+    high_watermark: int,
+    segments: Sequence[LogSegment] | None = None,
+    log_start_offset: int = 0,
 ) -> int:
-    """Return the last stable offset: `high_watermark`, or less if a transaction is open there.
+    """Return the last stable offset of a log by its files.
 
     It starts from the producer snapshot at the highest base offset of a segment up to `high_watermark`, and reads the
     log from there; without any snapshot it reads all segments. `segments` are those of the partition, if known.
@@ -45,7 +58,7 @@ def last_stable_offset(
             transactions.feed(segment.log_path, window, batches, high_watermark)
             if batches.last_offset[-1] + 1 >= high_watermark:
                 break
-    return min([high_watermark, *transactions.first_offsets.values()])
+    return last_stable_offset(high_watermark, min(transactions.first_offsets.values(), default=None), log_start_offset)
 
 
 class OpenTransactions:

@@ -26,16 +26,16 @@ from tiered_storage.remote_log.source.segment_source import (
 
 @dataclass(frozen=True, slots=True)
 class LocalRange:
-    """A local log for an audit: offsets `log_start_offset` to `stable_offset` (exclusive), and leaders."""
+    """A local log for an audit: offsets `log_start_offset` to `last_stable_offset` (exclusive), and leaders."""
 
     log_start_offset: int
-    stable_offset: int
+    last_stable_offset: int
     leader_epochs: tuple[EpochEntry, ...]
 
     @classmethod
     def of(cls, log: PartitionLog) -> LocalRange:
         """Return that of `log`."""
-        return cls(log.log_start_offset, log.stable_offset, log.leader_epochs)
+        return cls(log.log_start_offset, log.last_stable_offset, log.leader_epochs)
 
 
 class LocalLogs:
@@ -126,9 +126,9 @@ def reaches_too_far(
 ) -> tuple[int, int] | None:
     """Return the end of the remote log and that of the stable local one (both inclusive) if the first is later."""
     end = None if local is None else Coverage.of(segments, _lineage(state, local)).end_offset
-    if local is None or end is None or end < local.stable_offset:
+    if local is None or end is None or end < local.last_stable_offset:
         return None
-    return end, local.stable_offset - 1
+    return end, local.last_stable_offset - 1
 
 
 def _lineage(state: PartitionState, local: LocalRange | None) -> tuple[EpochEntry, ...]:

@@ -295,9 +295,9 @@ def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None
             f"{offsets} were copied under leader epochs that no longer hold: the leader changed meanwhile; the next "
             "run copies them anew"
         )
-    if copied.end_offset >= local.log.stable_offset:
+    if copied.end_offset >= local.log.last_stable_offset:
         return (
-            f"{offsets} were copied, and the local log is now stable up to {local.log.stable_offset} only: it was "
+            f"{offsets} were copied, and the local log is now stable up to {local.log.last_stable_offset} only: it was "
             "truncated meanwhile; the next run copies what there is"
         )
     return None

@@ -254,7 +254,7 @@ def _look(
     missing_locals = [
         (segment, end_offset)
         for segment, end_offset in _closed_by(log, selection.window_end)
-        if log.log_start_offset <= end_offset < log.stable_offset
+        if log.log_start_offset <= end_offset < log.last_stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
     copyable, uncopyable = _cut_at_uncopyable(missing_locals, selection.max_segments)

@@ -65,7 +65,7 @@ class AbortedTransactionSearch:
         it. Such a reader does not get the records from there on: their transactions may end in segments that are not
         visible. Raises RemoteStorageError, ReadRefusedError.
         """
-        is_decided = view.local is not None and view.local.stable_offset >= view.remote_end
+        is_decided = view.local is not None and view.local.last_stable_offset >= view.remote_end
         if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
             return view
         undecided_from = await self._undecided_at_the_end(view, deadline)

@@ -81,7 +81,7 @@ class PartitionView:
         local_end = 0
         committed = isolation is Isolation.READ_COMMITTED
         if self.local is not None:
-            local_end = self.local.stable_offset if committed else self.local.readable_end
+            local_end = self.local.last_stable_offset if committed else self.local.readable_end
         end = max(self.remote_end, local_end)
         if committed and self.undecided_from is not None:
             end = min(end, self.undecided_from)
@@ -211,7 +211,7 @@ def _without_truncated_end(log: PartitionLog, known: tuple[EpochEntry, ...]) -> 
     if agreed >= log.readable_end:
         return log
     end = max(agreed, log.log_start_offset)
-    return replace(log, stable_offset=log.log_start_offset, high_watermark=end)
+    return replace(log, last_stable_offset=log.log_start_offset, high_watermark=end)
 
 
 MOST_SEGMENTS = 200_000

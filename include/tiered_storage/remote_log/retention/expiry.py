@@ -258,7 +258,7 @@ def _may_expire(segment: LocalSegment, settings: TopicSettings, local: Partition
     """Return whether local-only offsets may expire: they are stable, and the topic is tiered."""
     if local is None or segment.end_offset is None:
         return False
-    return segment.end_offset < local.stable_offset and settings.remote_storage_enable
+    return segment.end_offset < local.last_stable_offset and settings.remote_storage_enable
 
 
 def _is_past(

@@ -197,7 +197,7 @@ class _Whole:
 
 def _missing_until(end_offset: int, local: PartitionLog | None) -> int:
     """Return the last offset (inclusive) up to `end_offset` that only the remote tier can have."""
-    if local is None or not local.segments or end_offset >= local.stable_offset:
+    if local is None or not local.segments or end_offset >= local.last_stable_offset:
         return end_offset
     local_start = max(local.log_start_offset, local.segments[0].base_offset)
     return min(end_offset, local_start - 1)

@@ -176,7 +176,7 @@ class LogDirectorySource:
         if found.path.is_symlink():
             # A broker may hold the directory of the files, even if nobody holds the link's own directory.
             ensure_unlocked(found.path.resolve().parent)
-        from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+        from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 
         sizes = segment_sizes(found.path)
         files = [file for file, _ in sizes]
@@ -189,7 +189,7 @@ class LogDirectorySource:
             place=str(found.path),
             segments=local_segments(sizes),
             log_start_offset=log_start,
-            stable_offset=last_stable_offset(found.path, high_watermark, files),
+            last_stable_offset=read_last_stable_offset(found.path, high_watermark, files, log_start),
             leader_epochs=_lineage(found.path, files),
             is_internal=found.is_internal,
             topic_id_is_derived=found.topic_id is None,

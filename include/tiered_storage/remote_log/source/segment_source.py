@@ -52,7 +52,7 @@ class LocalSegment:
 class PartitionLog:
     """One partition's local log, as seen at one moment. `place` names it to a person.
 
-    Offsets from `log_start_offset` (inclusive) to `stable_offset` (exclusive) are there and will not change.
+    Offsets from `log_start_offset` (inclusive) to `last_stable_offset` (exclusive) are there and will not change.
     `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
     `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and after it what
     belongs to open transactions; None if the source does not tell it apart.
@@ -62,7 +62,7 @@ class PartitionLog:
     place: str
     segments: tuple[LocalSegment, ...]
     log_start_offset: int
-    stable_offset: int
+    last_stable_offset: int
     leader_epochs: tuple[EpochEntry, ...]
     is_internal: bool = False
     is_compacted: bool = False
@@ -77,7 +77,7 @@ class PartitionLog:
     @property
     def readable_end(self) -> int:
         """The offset (exclusive) up to which a read_uncommitted consumer reads."""
-        return self.stable_offset if self.high_watermark is None else self.high_watermark
+        return self.last_stable_offset if self.high_watermark is None else self.high_watermark
 
     @property
     def closed_segments(self) -> Sequence[LocalSegment]:

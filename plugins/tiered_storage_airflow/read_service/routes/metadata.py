@@ -161,7 +161,7 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
         last_stable_offset=view.end_offset(Isolation.READ_COMMITTED),
         earliest_local_offset=None if local is None else view.local_start,
         latest_tiered_offset=tiered,
-        lag_offsets=0 if local is None else max(0, local.stable_offset - copied_up_to),
+        lag_offsets=0 if local is None else max(0, local.last_stable_offset - copied_up_to),
         remote_segments=count.get(SegmentState.COPY_SEGMENT_FINISHED, 0),
         remote_bytes=sum(covered.size for covered in view.coverage.ranges),
         local_segments=0 if local is None else len(local.segments),

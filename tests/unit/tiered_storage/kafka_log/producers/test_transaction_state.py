@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, write_producer_snapshot
-from tiered_storage.kafka_log.producers.transaction_state import last_stable_offset
+from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 
@@ -52,54 +52,60 @@ def write_snapshot(directory: Path, offset: int, open_since: dict[int, int]) -> 
 def test_a_log_without_transactions_is_stable_up_to_the_high_watermark(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, records=10), data(10, producer=5, records=10, transactional=False)])
 
-    assert last_stable_offset(tmp_path, 20) == 20
-    assert last_stable_offset(tmp_path, 13) == 13
-    assert last_stable_offset(tmp_path, 0) == 0
+    assert read_last_stable_offset(tmp_path, 20) == 20
+    assert read_last_stable_offset(tmp_path, 13) == 13
+    assert read_last_stable_offset(tmp_path, 0) == 0
 
 
 def test_an_id_below_0_opens_no_transaction(tmp_path: Path) -> None:
     nobodys = encode_batch([Record(0, 1, None, b"x")], producer_id=-2, producer_epoch=0, is_transactional=True)
     write(tmp_path, 0, [nobodys, data(1)])
 
-    assert last_stable_offset(tmp_path, 2) == 2
+    assert read_last_stable_offset(tmp_path, 2) == 2
 
 
 def test_an_open_transaction_holds_back_what_comes_after_its_first_batch(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, records=5), data(5, producer=1), data(6), data(7, producer=1)])
 
-    assert last_stable_offset(tmp_path, 8) == 5
+    assert read_last_stable_offset(tmp_path, 8) == 5
+
+
+def test_a_transaction_that_began_below_the_logs_start_holds_back_all_from_there(tmp_path: Path) -> None:
+    write(tmp_path, 0, [data(0, records=5, producer=1), data(5)])
+
+    assert read_last_stable_offset(tmp_path, 6, log_start_offset=4) == 4
 
 
 @pytest.mark.parametrize("kind", [ABORT, COMMIT])
 def test_a_marker_of_either_kind_ends_its_producers_transaction_only(tmp_path: Path, kind: int) -> None:
     write(tmp_path, 0, [data(0, producer=1), data(1, producer=2), marker(2, producer=1, kind=kind), data(3)])
 
-    assert last_stable_offset(tmp_path, 4) == 1
+    assert read_last_stable_offset(tmp_path, 4) == 1
 
 
 def test_a_control_record_of_another_kind_ends_nothing(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, producer=1), marker(1, producer=1, kind=2)])
 
-    assert last_stable_offset(tmp_path, 2) == 0
+    assert read_last_stable_offset(tmp_path, 2) == 0
 
 
 def test_a_marker_at_the_high_watermark_does_not_count_yet(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0), data(1, producer=1), marker(2, producer=1)])
 
-    assert last_stable_offset(tmp_path, 2) == 1
-    assert last_stable_offset(tmp_path, 3) == 3
+    assert read_last_stable_offset(tmp_path, 2) == 1
+    assert read_last_stable_offset(tmp_path, 3) == 3
 
 
 def test_a_transaction_that_begins_at_the_high_watermark_does_not_matter(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0), data(1, producer=1)])
 
-    assert last_stable_offset(tmp_path, 1) == 1
+    assert read_last_stable_offset(tmp_path, 1) == 1
 
 
 def test_a_producers_next_transaction_counts_from_its_own_beginning(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0, producer=1), marker(1, producer=1), data(2), data(3, producer=1)])
 
-    assert last_stable_offset(tmp_path, 4) == 3
+    assert read_last_stable_offset(tmp_path, 4) == 3
 
 
 def test_without_snapshots_all_segments_are_read(tmp_path: Path) -> None:
@@ -107,7 +113,7 @@ def test_without_snapshots_all_segments_are_read(tmp_path: Path) -> None:
     write(tmp_path, 2, [marker(2, producer=1), data(3)])
     write(tmp_path, 4, [data(4)])
 
-    assert last_stable_offset(tmp_path, 5) == 1
+    assert read_last_stable_offset(tmp_path, 5) == 1
 
 
 def test_a_snapshot_spares_what_comes_before_it(tmp_path: Path) -> None:
@@ -115,7 +121,7 @@ def test_a_snapshot_spares_what_comes_before_it(tmp_path: Path) -> None:
     write(tmp_path, 100, [data(100, producer=3), marker(101, producer=2)])
     write_snapshot(tmp_path, 100, {1: -1, 2: 30, 3: 40})
 
-    assert last_stable_offset(tmp_path, 102) == 40
+    assert read_last_stable_offset(tmp_path, 102) == 40
 
 
 def test_a_snapshot_above_the_high_watermark_knows_too_much_and_is_not_used(tmp_path: Path) -> None:
@@ -125,15 +131,15 @@ def test_a_snapshot_above_the_high_watermark_knows_too_much_and_is_not_used(tmp_
     write_snapshot(tmp_path, 2, {1: 1})
     write_snapshot(tmp_path, 4, {1: -1})
 
-    assert last_stable_offset(tmp_path, 2) == 1
-    assert last_stable_offset(tmp_path, 3) == 3
-    assert last_stable_offset(tmp_path, 4) == 4
+    assert read_last_stable_offset(tmp_path, 2) == 1
+    assert read_last_stable_offset(tmp_path, 3) == 3
+    assert read_last_stable_offset(tmp_path, 4) == 4
 
 
 def test_what_a_crash_tore_behind_the_high_watermark_is_not_reached(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0), data(1)[:-1]])
 
-    assert last_stable_offset(tmp_path, 1) == 1
+    assert read_last_stable_offset(tmp_path, 1) == 1
 
 
 def test_a_broken_snapshot_is_named(tmp_path: Path) -> None:
@@ -142,7 +148,7 @@ def test_a_broken_snapshot_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\x00\x01")
 
     with pytest.raises(CorruptIndexError) as raised:
-        last_stable_offset(tmp_path, 1)
+        read_last_stable_offset(tmp_path, 1)
 
     assert raised.value.path == str(path)
 
@@ -152,7 +158,7 @@ def test_a_marker_that_cannot_be_read_is_named_with_its_place(tmp_path: Path) ->
     path = write(tmp_path, 0, [first, marker(1, producer=1, key=b"\x00")])
 
     with pytest.raises(CorruptRecordError, match="control record") as raised:
-        last_stable_offset(tmp_path, 2)
+        read_last_stable_offset(tmp_path, 2)
 
     assert (raised.value.path, raised.value.position) == (str(path), len(first))
 
@@ -191,4 +197,4 @@ def test_any_course_of_transactions_is_followed_from_any_segment(
     for base_offset, batches in segments.items():
         write(directory, base_offset, batches)
 
-    assert last_stable_offset(directory, high_watermark) == stable
+    assert read_last_stable_offset(directory, high_watermark) == stable

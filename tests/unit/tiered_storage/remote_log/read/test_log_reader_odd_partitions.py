@@ -73,11 +73,11 @@ def a_reader(files: RemoteLogFiles, change: Change) -> Iterator[tuple[RemoteLogM
 
 
 def ends_at(offset: int) -> Change:
-    return lambda log: replace(log, stable_offset=offset, high_watermark=offset)
+    return lambda log: replace(log, last_stable_offset=offset, high_watermark=offset)
 
 
 def without_segments(log: PartitionLog) -> PartitionLog:
-    return replace(log, segments=(), stable_offset=0, high_watermark=0)
+    return replace(log, segments=(), last_stable_offset=0, high_watermark=0)
 
 
 @pytest.mark.parametrize("end", [0, 3, 5, 10, 17, 25])
@@ -116,7 +116,7 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
 def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_anew(tmp_path: Path) -> None:
     files, end = a_copied_remote_log(tmp_path), [30]
     files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
-    with a_reader(files, lambda log: replace(log, stable_offset=end[0], high_watermark=end[0])) as (_, reader):
+    with a_reader(files, lambda log: replace(log, last_stable_offset=end[0], high_watermark=end[0])) as (_, reader):
         assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
         end[0] = 35
         assert list(reader.records(ORDERS_0, 32)) == records(32, 35)
@@ -173,7 +173,7 @@ def test_at_read_committed_nothing_is_given_whose_marker_a_replica_has_not(
         if is_cut or is_copied:
             lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
             remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
-    lagging = (lambda log: log) if is_cut else (lambda log: replace(log, stable_offset=5, high_watermark=12))
+    lagging = (lambda log: log) if is_cut else (lambda log: replace(log, last_stable_offset=5, high_watermark=12))
     with a_reader(files, lagging) as (_, reader):
         leader = 9 if is_cut or is_copied else 0
         assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(12, -1, leader)

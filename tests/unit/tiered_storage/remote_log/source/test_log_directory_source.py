@@ -79,7 +79,7 @@ def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp
         (20, None, BATCH_BYTES, NOW + 20_000),
     ]
     assert [one.is_active for one in log.segments] == [False, False, True]
-    assert (log.log_start_offset, log.stable_offset) == (0, 25)
+    assert (log.log_start_offset, log.last_stable_offset) == (0, 25)
     assert log.leader_epochs == (EpochEntry(0, 0),)
     assert not log.is_internal
     assert not log.is_compacted
@@ -230,7 +230,7 @@ def test_a_log_is_stable_up_to_its_high_watermark(tmp_path: Path) -> None:
 
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 13})
 
-    assert look(files).stable_offset == 13
+    assert look(files).last_stable_offset == 13
 
 
 def test_an_open_transaction_ends_what_is_stable(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_an_open_transaction_ends_what_is_stable(tmp_path: Path) -> None:
     rewrite_segment(active, [*batches_in(active), opened, encode_batch([record(16)])])
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 17})
 
-    assert look(files).stable_offset == 15
+    assert look(files).last_stable_offset == 15
 
 
 @pytest.mark.parametrize("checkpoint", ["missing", "silent about it"])
@@ -258,14 +258,14 @@ def test_without_a_high_watermark_a_person_has_to_vouch_for_the_end(tmp_path: Pa
     with pytest.raises(InvalidLogDirectoryError, match=r"log\.end\.is\.stable"):
         source_of(files).partition(ORDERS_0)
 
-    assert look(files, end_is_stable=True).stable_offset == 25
+    assert look(files, end_is_stable=True).last_stable_offset == 25
 
 
 def test_a_known_high_watermark_counts_though_a_person_vouches_for_the_end(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2})
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 13})
 
-    assert look(files, end_is_stable=True).stable_offset == 13
+    assert look(files, end_is_stable=True).last_stable_offset == 13
 
 
 def test_the_end_that_a_person_vouches_for_is_behind_the_last_whole_batch(tmp_path: Path) -> None:
@@ -274,10 +274,10 @@ def test_the_end_that_a_person_vouches_for_is_behind_the_last_whole_batch(tmp_pa
     active = files.local_segments()[-1].log_path
     torn = [*batches_in(active), encode_batch([record(15)])[:-9]]
     rewrite_segment(active, torn)
-    assert look(files, end_is_stable=True).stable_offset == 15
+    assert look(files, end_is_stable=True).last_stable_offset == 15
 
     cut(active, 0)
-    assert look(files, end_is_stable=True).stable_offset == 10
+    assert look(files, end_is_stable=True).last_stable_offset == 10
 
 
 def test_a_broken_partition_holds_up_no_other(tmp_path: Path) -> None:
