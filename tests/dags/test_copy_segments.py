@@ -81,7 +81,7 @@ def test_where_nothing_is_due_everything_behind_the_plan_is_skipped(
     first = airflow.run("copy_segments")
     assert first.state == "success"
     assert first.tasks["copy"] == "success"
-    assert "the leaders of 1 partitions are kept" in first.log
+    assert "the leader epochs of 1 partitions are recorded" in first.log
     run = airflow.run("copy_segments")
     assert run.state == "success"
     assert run.tasks == {"plan": "success", **dict.fromkeys(BEHIND_PLAN, "skipped")}

@@ -51,7 +51,7 @@ def test_a_topic_that_somebody_else_works_on_is_marked_by_another_try(airflow: A
         assert run.state == "failed"
         assert len(run.errors["mark_deleted"]) == 4
         assert "not marked: orders-1: " in run.messages
-        assert "run this again by hand" in run.messages
+        assert "trigger the DAG again" in run.messages
         remote_log.leases.release(lease)
     again = airflow.run("delete_topic", form)
     assert again.state == "success", again.messages
@@ -93,7 +93,7 @@ def test_records_that_somebody_else_works_on_are_tried_again_and_make_the_run_re
         assert len(run.errors["mark_deleted"]) == 4
         assert "not deleted: orders-0: " in run.messages
         assert "somebody works on it" in run.messages
-        assert "run this again by hand" in run.messages
+        assert "trigger the DAG again" in run.messages
         remote_log.leases.release(lease)
     assert airflow.run("delete_records", form).state == "success"
     with site.open() as remote_log:
