@@ -129,7 +129,7 @@ def test_a_log_that_begins_inside_a_segment_is_expected_from_there(original: Tie
     assert compare_all(private, site) == [Compared(15, 4 * RECORDS - 15)]
 
 
-def test_what_is_missing_or_left_out_is_told(original: TieredSite) -> None:
+def test_what_is_missing_or_left_out_is_reported(original: TieredSite) -> None:
     (original.logs / LOG_START_OFFSET_CHECKPOINT).unlink()
     (original.logs / "payments-0.0123456789abcdef-delete").mkdir()
 

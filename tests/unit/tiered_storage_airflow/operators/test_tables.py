@@ -63,7 +63,7 @@ def figures(site: TieredSite, of_run: Context) -> dict[str, Any]:
     return dict(summary.figures)
 
 
-def test_the_runs_interval_is_exported_and_told(site: TieredSite) -> None:
+def test_the_runs_interval_is_exported_and_reported(site: TieredSite) -> None:
     place = export().execute(context())
     assert place == f"{(site.state / 'exports').as_uri()}/orders/{Interval(*hours(1, 3)).folder}"
     assert list(offsets(place).values()) == [list(range(RECORDS, 3 * RECORDS)), list(range(RECORDS, 2 * RECORDS))]

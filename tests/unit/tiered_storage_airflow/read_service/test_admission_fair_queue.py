@@ -106,7 +106,7 @@ def test_a_call_that_takes_long_is_no_short_one() -> None:
     assert asyncio.run(ask()) == (True, True)
 
 
-def test_some_time_after_the_last_of_two_short_calls_it_is_told() -> None:
+def test_some_time_after_the_last_of_two_short_calls_it_is_reported() -> None:
     async def ask() -> list[int]:
         short, told = ShortCalls(seconds_after=0.01), list[int]()
         with short.one():

@@ -113,7 +113,7 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
         assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
 
 
-def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_anew(tmp_path: Path) -> None:
+def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_again(tmp_path: Path) -> None:
     files, end = a_copied_remote_log(tmp_path), [30]
     files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
     with a_reader(files, lambda log: replace(log, last_stable_offset=end[0], high_watermark=end[0])) as (_, reader):
@@ -242,7 +242,7 @@ def test_below_our_log_start_no_segment_is_given(tmp_path: Path) -> None:
             assert len(b"".join(reader.segment_bytes(ORDERS_0, second))) > 0
 
 
-def test_who_waits_while_another_thread_closes_the_reader_is_told(tmp_path: Path) -> None:
+def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["log.dirs"] = []
     told: list[BaseException] = []

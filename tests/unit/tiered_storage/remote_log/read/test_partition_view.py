@@ -83,7 +83,7 @@ def test_where_looking_takes_long_a_view_may_be_twenty_times_as_old() -> None:
     assert len(looks.at) == 2
 
 
-def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_anew() -> None:
+def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> None:
     looks, go_on = Looks(), threading.Event()
     looks.before = lambda: go_on.wait(10)
     views = looks.views()

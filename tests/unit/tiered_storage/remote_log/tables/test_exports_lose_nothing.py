@@ -174,7 +174,7 @@ def test_letters_that_somebody_took_away_are_none(files: RemoteLogFiles) -> None
     assert_refused(files, "offsets 10 to 14 of partition 0")
 
 
-def test_letters_that_cannot_be_read_are_told(files: RemoteLogFiles) -> None:
+def test_letters_that_cannot_be_read_are_reported(files: RemoteLogFiles) -> None:
     rot(files, 10)
     export(files)
     copy_more(files)

@@ -138,7 +138,7 @@ def test_what_a_later_leader_cut_off_is_not_given(remote_log: RemoteLogManager) 
     assert offsets(remote_log, planned) == list(range(12))
 
 
-def test_gaps_are_told(remote_log: RemoteLogManager) -> None:
+def test_gaps_are_reported(remote_log: RemoteLogManager) -> None:
     [_, segment, *_] = segments_of(remote_log)
     going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
     remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))

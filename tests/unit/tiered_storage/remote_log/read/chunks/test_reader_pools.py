@@ -84,7 +84,7 @@ def test_after_its_end_a_pool_takes_nothing_and_what_waited_is_refused() -> None
     assert running.result(10) == "done"
 
 
-def test_who_waits_may_leave_or_run_out_of_time_and_the_work_goes_on() -> None:
+def test_who_waits_may_leave_or_run_out_of_time_and_the_work_continues() -> None:
     pool, gate = ReaderPool("reads", 1), Gate()
     future = pool.submit(gate.work)
 
