@@ -98,7 +98,7 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
 
         limit = max_segments or self.settings.copy_max_segments_per_run
-        chosen = CopySelection(selection, window_end, limit)
+        chosen = CopySelection(selection, window_end, limit, self.clock())
         # Raises OutdatedMetadataError; whoever copies reports a store that is out of reach.
         with suppress(RemoteStorageError, StoreMismatchError):
             self.guard.ensure_same()

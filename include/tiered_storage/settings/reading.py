@@ -29,6 +29,11 @@ class ReadingSettings(PropertyModel):
     """How long a read waits for its next batches from the remote tier, including every attempt and pause (Kafka's
     default: 500)."""
 
+    remote_list_offsets_request_timeout_ms: Whole = setting(
+        "remote.list.offsets.request.timeout.ms", 30_000, READING, Source.KAFKA, unit="ms", at_least=1
+    )
+    """How long a search for an offset by its time may take in the remote tier, including every attempt and pause."""
+
     remote_log_manager_fetch_max_bytes_per_second: Whole = setting(
         "remote.log.manager.fetch.max.bytes.per.second",
         UNLIMITED,
@@ -38,7 +43,8 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much one process reads from the remote tier per second."""
+    """How much one process reads from the remote tier per second (Kafka's default: 9223372036854775807, which is no
+    limit either)."""
 
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000
@@ -60,6 +66,12 @@ class ReadingSettings(PropertyModel):
         "remote.log.reader.cache.disk.bytes", 0, READING, Source.OURS, unit="bytes", at_least=0
     )
     """How much that no longer fits into the memory cache one process keeps on disk, in {state.directory}."""
+
+    remote_log_index_file_cache_total_size_bytes: Whole = setting(
+        "remote.log.index.file.cache.total.size.bytes", 32 * _MIB, READING, Source.KAFKA, unit="bytes", at_least=1
+    )
+    """How much of the indexes of remote segments one process caches, in memory (Kafka's default: 1073741824, on
+    disk)."""
 
     remote_log_reader_metadata_max_age_ms: Whole = setting(
         "remote.log.reader.metadata.max.age.ms", 1_000, READING, Source.OURS, unit="ms", at_least=0

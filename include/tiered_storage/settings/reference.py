@@ -73,6 +73,13 @@ higher in the table. A name that stands for two settings is refused beside eithe
 """
 
 
+_UNUSED = """\
+## Names of Kafka without effect
+
+A broker's settings can be taken over: these names are accepted, `tiered-storage doctor` lists those that are set, and
+nothing depends on their values. A name that ends in `.` stands for all that begin with it.
+"""
+
 _WHOLE = "a whole number of "
 
 
@@ -89,6 +96,8 @@ def reference() -> str:
     )
     older = [*_older_rows(Settings, ""), *_older_rows(TopicSettings, "a topic's ")]
     sections.append(_OLDER + "\n" + _table(("Name", "In", "Stands for", "From"), older))
+    unused = [(f"`{name}`", reason) for name, reason in Settings.unused_names.items()]
+    sections.append(_UNUSED + "\n" + _table(("Name", "Why"), unused))
     return "\n".join(sections)
 
 

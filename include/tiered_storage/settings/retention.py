@@ -6,7 +6,13 @@ from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
 from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, TotalRetention, Whole
-from tiered_storage.settings.topics import LOCAL_MEANINGS, WITHOUT_LIMIT, refuse_more_than_total
+from tiered_storage.settings.topics import (
+    LAG_MEANINGS,
+    LOCAL_MEANINGS,
+    WITHOUT_LIMIT,
+    refuse_more_than_local,
+    refuse_more_than_total,
+)
 
 RETENTION = "Retention"
 
@@ -39,6 +45,24 @@ class RetentionSettings(PropertyModel):
         special=LOCAL_MEANINGS,
     )
     """How much of a partition stays local after the remote tier has it; at most log.retention.bytes."""
+
+    log_remote_copy_lag_ms: Whole = setting(
+        "log.remote.copy.lag.ms", 0, RETENTION, Source.KAFKA, unit="ms", at_least=0, special=LAG_MEANINGS
+    )
+    """How long closed segments wait until they are copied, unless their topic sets its own lag; at most
+    log.local.retention.ms."""
+
+    log_remote_copy_lag_bytes: Whole = setting(
+        "log.remote.copy.lag.bytes",
+        UNLIMITED,
+        RETENTION,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=0,
+        special=LAG_MEANINGS,
+    )
+    """How much must follow a closed segment until it is copied, unless its topic sets its own lag; at most
+    log.local.retention.bytes."""
 
     remote_log_deletion_grace_ms: Whole = setting(
         "remote.log.deletion.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
@@ -89,6 +113,16 @@ class RetentionSettings(PropertyModel):
             names = [str(name).replace("_", ".") for name in (info.field_name, total_field)]
             refuse_more_than_total(names[0], local, names[1], info.data[total_field])
         return local
+
+    @field_validator("log_remote_copy_lag_ms", "log_remote_copy_lag_bytes")
+    @classmethod
+    def _within_local_retention(cls, lag: int, info: ValidationInfo) -> int:
+        of_local = str(info.field_name).replace("remote_copy_lag", "local_retention")
+        local, total = info.data.get(of_local), info.data.get(of_local.replace("local_", ""))
+        if local is not None and total is not None:
+            names = [each.replace("_", ".") for each in (str(info.field_name), of_local)]
+            refuse_more_than_local(names[0], lag, names[1], total if local == AS_THE_TOTAL else local)
+        return lag
 
     @field_validator("remote_log_orphan_grace_ms")
     @classmethod

@@ -8,7 +8,7 @@ folder, or in the folder above it (the project's root) if that folder is called 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -27,8 +27,18 @@ from tiered_storage.settings.reading import ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import StorageSettings
 from tiered_storage.settings.topics import TopicSettings
+from tiered_storage.settings.unused_names import UNUSED_NAMES
 
 TOPICS = "Topics"
+_DEFAULTS_OF_TOPICS = (
+    "retention_ms",
+    "retention_bytes",
+    "local_retention_ms",
+    "local_retention_bytes",
+    "remote_copy_lag_ms",
+    "remote_copy_lag_bytes",
+)
+"""The settings of a topic that have a default for all topics, by a field whose name begins with log_."""
 
 
 class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSettings, StorageSettings, LocalLogSettings):
@@ -45,6 +55,8 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
         OlderName("remote.log.retention.bytes", "log.retention.bytes", "bytes", source=Source.KIP_405_DRAFT),
         OlderName("remote.log.storage.enable", "remote.log.storage.system.enable", source=Source.KIP_405_DRAFT),
     )
+
+    unused_names: ClassVar[Mapping[str, str]] = UNUSED_NAMES
 
     topics: Mapping[TopicName, TopicSettings] = setting(
         "topics", {}, TOPICS, Source.OURS, allowed="a mapping from topic names to their properties"
@@ -76,9 +88,8 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
     def _agree_with_defaults(
         cls, topics: Mapping[str, TopicSettings], info: ValidationInfo
     ) -> Mapping[str, TopicSettings]:
-        limits = ("retention_ms", "retention_bytes", "local_retention_ms", "local_retention_bytes")
-        if all(f"log_{limit}" in info.data for limit in limits):
-            defaults = _topic_defaults({limit: info.data[f"log_{limit}"] for limit in limits})
+        if all(f"log_{limit}" in info.data for limit in _DEFAULTS_OF_TOPICS):
+            defaults = _topic_defaults({limit: info.data[f"log_{limit}"] for limit in _DEFAULTS_OF_TOPICS})
             found = [_disagreement(name, topic, defaults) for name, topic in topics.items()]
             if any(found):
                 raise contradiction(*(each for each in found if each))
@@ -86,14 +97,7 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
 
     def topic_defaults(self) -> TopicSettings:
         """Return the settings of a topic that sets nothing, with -2 (as the total) not yet resolved."""
-        return _topic_defaults(
-            {
-                "retention_ms": self.log_retention_ms,
-                "retention_bytes": self.log_retention_bytes,
-                "local_retention_ms": self.log_local_retention_ms,
-                "local_retention_bytes": self.log_local_retention_bytes,
-            }
-        )
+        return _topic_defaults({limit: getattr(self, f"log_{limit}") for limit in _DEFAULTS_OF_TOPICS})
 
     def dump(self) -> dict[str, Any]:
         """Return every setting by its name as JSON and YAML values, without secrets.
@@ -135,7 +139,7 @@ def load_settings(
     is_read = named is not None or file.is_file()
     gathered = [
         *([sources.read_file(file)] if is_read else []),
-        sources.read_environment(environ, Settings.known_names()),
+        sources.read_environment(environ, [*Settings.known_names(), *_unused_variables()]),
         sources.read_overrides(overrides),
     ]
     if only is not None:
@@ -145,6 +149,11 @@ def load_settings(
     settings._config_path = file if is_read else None
     settings._base = base
     return settings
+
+
+def _unused_variables() -> Iterator[str]:
+    # What follows a prefix cannot be told from a variable's name, which has no dots.
+    return (name for name in Settings.unused_names if not name.endswith("."))
 
 
 def _topic_defaults(limits: Mapping[str, int]) -> TopicSettings:

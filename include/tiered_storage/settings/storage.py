@@ -117,6 +117,12 @@ class StorageSettings(PropertyModel):
     )
     """The metadata store. A password in it is never shown and never passed to Spark."""
 
+    remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
+        "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
+    )
+    """How long the custom metadata may be that a RemoteStorageManager of your own returns for a segment; the copy of a
+    segment with more fails."""
+
     metadata_busy_timeout_ms: Whole = setting(
         "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000
     )

@@ -21,6 +21,7 @@ from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, Cl
 TOPIC_GROUP = "Topics"
 WITHOUT_LIMIT = {UNLIMITED: "no limit"}
 LOCAL_MEANINGS = {UNLIMITED: "no limit", AS_THE_TOTAL: "as the total"}
+LAG_MEANINGS = {UNLIMITED: "as local retention"}
 DECISIONS = frozenset({"remote.storage.enable", "local.deletion.allowed", "remote.deletion.allowed"})
 """Decisions on a topic: the metadata store keeps them beside its properties, not among them."""
 
@@ -107,12 +108,41 @@ class TopicSettings(PropertyModel):
     )
     """How much of a partition stays local after the remote tier has it; at most retention.bytes."""
 
+    remote_copy_lag_ms: Whole = setting(
+        "remote.copy.lag.ms",
+        0,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="ms",
+        at_least=0,
+        special=LAG_MEANINGS,
+        default_text="log.remote.copy.lag.ms",
+    )
+    """How long a closed segment waits, by the largest timestamp in its time index, until it is copied (KIP-1241). It is
+    copied once this or remote.copy.lag.bytes is reached; so 0 copies at once. At most local.retention.ms."""
+
+    remote_copy_lag_bytes: Whole = setting(
+        "remote.copy.lag.bytes",
+        UNLIMITED,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=0,
+        special=LAG_MEANINGS,
+        default_text="log.remote.copy.lag.bytes",
+    )
+    """How much of the local log must follow a closed segment until it is copied; see remote.copy.lag.ms. At most
+    local.retention.bytes."""
+
     @model_validator(mode="after")
     def _local_within_the_total(self) -> Self:
         for limit in ("retention_ms", "retention_bytes"):
             local = f"local_{limit}"
             if {limit, local} <= self.model_fields_set:
                 refuse_more_than_total(_dotted(local), getattr(self, local), _dotted(limit), getattr(self, limit))
+            lag = limit.replace("retention", "remote_copy_lag")
+            if {lag, local} <= self.model_fields_set:
+                refuse_more_than_local(_dotted(lag), getattr(self, lag), _dotted(local), getattr(self, local))
         return self
 
     @classmethod
@@ -136,9 +166,10 @@ class TopicSettings(PropertyModel):
         return {name: _as_kafka_writes(value) for name, value in given.items() if name not in DECISIONS}
 
     def over(self, defaults: TopicSettings, topic_name: str) -> Self:
-        """Return these settings with `defaults` for those not set, and with -2 (as the total) resolved.
+        """Return these settings with `defaults` for those not set, and what refers to another limit resolved.
 
-        Raises ConfigurationError if local retention is larger than total retention.
+        That is -2 (as the total) of local retention and -1 (as local retention) of a lag; a lag that is still -1 has no
+        limit. Raises ConfigurationError if local retention exceeds total retention, or a lag exceeds local retention.
         """
         merged = {
             **defaults.model_dump(by_alias=True),
@@ -147,6 +178,9 @@ class TopicSettings(PropertyModel):
         for limit in ("retention.ms", "retention.bytes"):
             if merged[f"local.{limit}"] == AS_THE_TOTAL:
                 merged[f"local.{limit}"] = merged[limit]
+            lag = limit.replace("retention", "remote.copy.lag")
+            if merged[lag] == UNLIMITED:
+                merged[lag] = merged[f"local.{limit}"]
         given = [Property((name,), value, f"topic {topic_name}, with the defaults") for name, value in merged.items()]
         resolved = read_properties(type(self), [Properties(given)], place=f"topic {topic_name}")
         return resolved.noted(self.notices)
@@ -159,6 +193,13 @@ def refuse_more_than_total(local_name: str, local: int, total_name: str, total: 
     shown = "without limit (-1)" if local == UNLIMITED else f"{local}"
     why = f"{local_name} is {shown}, more than {total_name}, {total}: what is local is part of the total"
     raise contradiction(Contradiction(why))
+
+
+def refuse_more_than_local(lag_name: str, lag: int, local_name: str, local: int) -> None:
+    """Raise, inside a model's validation, if the lag `lag` exceeds local retention (-1: no limit; -2: not resolved)."""
+    if 0 <= local < lag:
+        why = f"{lag_name} is {lag}, more than {local_name}, {local}: only copied segments are deleted locally"
+        raise contradiction(Contradiction(why))
 
 
 def _dotted(field_name: str) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import tiered_storage
 from tiered_storage.clock import Clock
 from tiered_storage.errors import (
+    ConfigurationError,
     CorruptIndexError,
     CorruptLogError,
     CorruptRecordError,
@@ -44,11 +45,12 @@ _LIBRARY = str(Path(tiered_storage.__file__).parent)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CopySizes:
-    """The sizes of a copy, in bytes: how much it holds at once, and how dense its indexes are."""
+    """The sizes of a copy, in bytes: what it holds at once, how dense its indexes are, how long metadata may be."""
 
     window: int
     index_interval: int
     remote_index_chunk: int
+    custom_metadata: int = 128
 
 
 def copy_segment(
@@ -69,6 +71,7 @@ def copy_segment(
         source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
         data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
+        _ensure_no_longer(custom_metadata, sizes.custom_metadata, task, storage)
     except (TieredStorageError, OSError) as error:
         return CopyOutcome(task, None, CopyFailure.of(error), seconds=time.monotonic() - begun, library=_LIBRARY)
     finished = RemoteLogSegmentMetadataUpdate(
@@ -86,6 +89,18 @@ def copy_segment(
         notices=tuple(source.notices),
         seconds=time.monotonic() - begun,
         library=_LIBRARY,
+    )
+
+
+def _ensure_no_longer(custom_metadata: bytes, most: int, task: CopyTask, storage: RemoteStorageManager) -> None:
+    """Delete the copy and raise ConfigurationError if its custom metadata are longer than `most` bytes."""
+    if len(custom_metadata) <= most:
+        return
+    storage.delete_log_segment_data(dataclasses.replace(task.metadata, custom_metadata=custom_metadata))
+    raise ConfigurationError(
+        f"{task.metadata.segment_id}: {type(storage).__name__} returned {len(custom_metadata)} bytes of custom "
+        f"metadata, more than {most}, and the copy was deleted: raise remote.log.metadata.custom.metadata.max.bytes; "
+        "the next run copies the segment again"
     )
 
 

@@ -68,7 +68,10 @@ class CopyJob:
         for number, group in enumerate(groups):
             files.write_tasks(number, group, CopyTask)
         sizes = CopySizes(
-            settings.copy_window_bytes, settings.index_interval_bytes, settings.remote_log_index_chunk_bytes
+            settings.copy_window_bytes,
+            settings.index_interval_bytes,
+            settings.remote_log_index_chunk_bytes,
+            settings.remote_log_metadata_custom_metadata_max_bytes,
         )
         files.describe(CopyJobDescription(len(groups), sizes))
         return cls(files, len(groups))

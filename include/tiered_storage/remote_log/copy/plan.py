@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
@@ -25,6 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_age import is_indexed_since
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
@@ -35,6 +37,7 @@ from tiered_storage.remote_log.source.segment_source import (
 )
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.topics import TopicSettings
 
 _OLDER_MAGICS = (0, 1)
 
@@ -150,12 +153,14 @@ class CopySelection:
     """What a run requests: which partitions, and how much.
 
     `window_end` (ms) is set for a backfill. It takes, in order, only segments whose successor began at or before it: a
-    bad timestamp can only hold a backfill back.
+    bad timestamp can only hold a backfill back. `now` (ms) is the time for the lag of topics (remote.copy.lag.ms,
+    remote.copy.lag.bytes), for which segments wait; None: no segment waits.
     """
 
     scope: Selection = EVERYTHING
     window_end: int | None = None
     max_segments: int | None = None
+    now: int | None = None
 
 
 def plan_copy(
@@ -207,7 +212,7 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            looked.append(_look(log, state, metadata, selection, replacing))
+            looked.append(_look(log, decision.settings, state, metadata, selection, replacing))
         except (InvalidLogDirectoryError, LineageContradictedError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
@@ -215,6 +220,10 @@ def plan_copy(
     segments = [due for found in looked for due in found.due]
     lineages = [seen for found in looked for seen in found.lineages]
     chosen, left = _limit(segments, selection.max_segments)
+    if waiting := sum(found.waiting for found in looked):
+        notices.append(
+            Finding("", f"{waiting} closed segments wait until their topic's remote.copy.lag.ms or .bytes is reached")
+        )
     if left:
         notices.append(
             Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
@@ -231,16 +240,18 @@ def why_deleted(state: PartitionDeleteState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is due of one partition, and what else its local log showed."""
+    """What is due of one partition, what is `waiting` for the topic's lag, and what else its local log showed."""
 
     due: list[PlannedSegment]
     lineages: list[SeenLineage]
     notices: list[Finding]
     uncopyable: Finding | None
+    waiting: int
 
 
 def _look(
     log: PartitionLog,
+    topic: TopicSettings,
     state: PartitionState,
     metadata: RemoteLogMetadataManager,
     selection: CopySelection,
@@ -257,7 +268,8 @@ def _look(
         if log.log_start_offset <= end_offset < log.last_stable_offset
         and coverage.lacks(segment.base_offset, end_offset, log_start)
     ]
-    copyable, uncopyable = _cut_at_uncopyable(missing_locals, selection.max_segments)
+    waiting = 0 if selection.now is None else _waiting_for_lag(missing_locals, log, topic, selection.now)
+    copyable, uncopyable = _cut_at_uncopyable(missing_locals[: len(missing_locals) - waiting], selection.max_segments)
     due = [
         PlannedSegment(
             partition, segment.location, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
@@ -269,7 +281,28 @@ def _look(
         gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
         notices.append(Finding(str(partition), gap))
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    return _Found(due, seen, notices, None if uncopyable is None else Finding(str(partition), str(uncopyable)))
+    told = None if uncopyable is None else Finding(str(partition), str(uncopyable))
+    return _Found(due, seen, notices, told, waiting)
+
+
+def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog, topic: TopicSettings, now: int) -> int:
+    """Return how many of `due`, at its end, wait for the topic's lag: all from the first that has to (KIP-1241)."""
+    backwards = log.segments[::-1]
+    passed = accumulate((segment.size for segment in backwards), initial=0)
+    bytes_after = {segment.base_offset: size for segment, size in zip(backwards, passed, strict=False)}
+    for at, (segment, _) in enumerate(due):
+        if not _has_lagged(segment, bytes_after[segment.base_offset], topic, now):
+            return len(due) - at
+    return 0
+
+
+def _has_lagged(segment: LocalSegment, bytes_after: int, topic: TopicSettings, now: int) -> bool:
+    """Return whether one of the topic's two lags is reached; resolved, -1 means that it never is."""
+    lag_ms, lag_bytes = topic.remote_copy_lag_ms, topic.remote_copy_lag_bytes
+    if lag_ms == 0 or 0 <= lag_bytes <= bytes_after:
+        return True
+    # By the index alone, as a broker does. What an index does not show only lets a segment be copied sooner.
+    return lag_ms > 0 and not is_indexed_since(open_segment(segment.location), now - lag_ms + 1)
 
 
 def _cut_at_uncopyable(

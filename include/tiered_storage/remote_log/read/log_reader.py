@@ -127,7 +127,8 @@ class RemoteLogReader:
             _files(settings),
         )
         ahead = max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes)
-        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead)
+        index_bytes = settings.remote_log_index_file_cache_total_size_bytes
+        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead, index_bytes)
         self._views = PartitionViews(
             lambda partition: look_at(partition, source, metadata, may_be_hidden=local_may_be_hidden),
             self._look_pool,
@@ -186,7 +187,7 @@ class RemoteLogReader:
         timestamp. Raises the error of an unreadable local tier if that tier might change the result, unless
         `visible_only` asks for the result of the readable tiers.
         """
-        deadline = self._deadline(None)
+        deadline = self._deadline(self._settings.remote_list_offsets_request_timeout_ms)
         view = await self._views.get(partition, deadline)
         try:
             found = await self._find(view, spec, isolation, deadline)

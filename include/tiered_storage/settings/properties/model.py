@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -116,6 +117,8 @@ class PropertyModel(BaseModel):
     )
 
     older_names: ClassVar[tuple[OlderName, ...]] = ()
+    unused_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Names of Kafka that are accepted and have no effect here, with the reason; one that ends in a dot is a prefix."""
     noun: ClassVar[str] = "setting"
 
     _notices: tuple[str, ...] = PrivateAttr(default=())
@@ -152,6 +155,12 @@ class PropertyModel(BaseModel):
     def known_names(cls) -> list[str]:
         """Return every accepted name, current names first."""
         return list(dict.fromkeys([*cls.declarations(), *(older.name for older in cls.older_names)]))
+
+    @classmethod
+    def why_unused(cls, name: str) -> str | None:
+        """Return why `name` has no effect here; None if it has one, or is unknown."""
+        prefixes = (f"{start}." for start in accumulate(name.split("."), "{}.{}".format))
+        return next((cls.unused_names[each] for each in (name, *prefixes) if each in cls.unused_names), None)
 
 
 def _declaration(field: FieldInfo) -> Declaration:

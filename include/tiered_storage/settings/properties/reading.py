@@ -122,6 +122,11 @@ def _under_present_names(source: Properties, models: Models) -> Properties:
     for scope, members in groupby(sorted(source.properties, key=_scope), key=_scope):
         present = {member.path[-1]: member for member in members}
         model = models.get(scope[:1]) if len(scope) != 1 else None  # one level down are topics, not properties
+        reasons = {name: model.why_unused(name) for name in present} if model else {}
+        for name, reason in reasons.items():
+            if reason is not None:
+                unused = present.pop(name)
+                notices.append(f"{unused.where}: {_shown_name(unused.path)} has no effect here: {reason}")
         older_names = model.older_names if model else ()
         outdated = {name: present.pop(name) for name in {older.name for older in older_names} & present.keys()}
         for older in older_names:

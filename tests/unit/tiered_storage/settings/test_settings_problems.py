@@ -380,3 +380,17 @@ def test_whatever_a_parameter_holds_there_are_settings_or_a_refusal(name: str, v
         assert isinstance(load_settings(environ={}, overrides={name: value}), Settings)
     except ConfigurationError as error:
         assert "the run's parameters" in str(error) or "is not used" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "log.remote.copy.lag.ms: 700000000",
+        "log.remote.copy.lag.bytes: 11\nlog.local.retention.bytes: 10",
+        "topics:\n  orders:\n    remote.copy.lag.ms: 6\n    local.retention.ms: 5",
+        "topics:\n  orders:\n    remote.copy.lag.ms: 700000000",
+        "topics:\n  orders:\n    local.retention.ms: 5\nlog.remote.copy.lag.ms: 6",
+    ],
+)
+def test_a_lag_of_more_than_local_retention_is_refused(refusal: Refusal, text: str) -> None:
+    assert _reads_as(refusal(text), "*remote.copy.lag.* is *, more than *local.retention.*")

@@ -30,7 +30,6 @@ from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
-INDEX_CACHE_BYTES = 16 << 20
 _OBJECT_BYTES = 500
 _TABLE_ROW_BYTES = 72
 Kept = TypeVar("Kept")
@@ -74,17 +73,18 @@ class RemoteChunks:
         chunks: ChunkCache[CheckedChunk],
         quota: ByteQuota,
         ahead_bytes: int,
+        index_bytes: int,
     ) -> None:
-        """`ahead_bytes` is the prefetch budget of all readers together."""
+        """`ahead_bytes` is the prefetch budget of all readers together, `index_bytes` the size of both index caches."""
         self._storage = storage
         self._pool = pool
         self._chunks = chunks
         self._quota = quota
         self._ahead_left = ahead_bytes
         self._ahead_lock = threading.Lock()
-        self._indexes: ChunkCache[RemoteIndexes] = ChunkCache(pool, INDEX_CACHE_BYTES, _memory_of_indexes)
+        self._indexes: ChunkCache[RemoteIndexes] = ChunkCache(pool, index_bytes // 2, _memory_of_indexes)
         self._transactions: ChunkCache[SegmentTransactions] = ChunkCache(
-            pool, INDEX_CACHE_BYTES, lambda each: each.memory
+            pool, index_bytes // 2, lambda each: each.memory
         )
 
     async def indexes(self, segment: RemoteLogSegmentMetadata, deadline: FetchDeadline) -> RemoteIndexes:

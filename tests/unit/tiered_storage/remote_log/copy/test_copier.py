@@ -96,6 +96,20 @@ def finished(outcome: CopyOutcome) -> RemoteLogSegmentMetadata:
     return outcome.task.metadata.updated(outcome.finished)
 
 
+def test_a_copy_with_more_custom_metadata_than_allowed_fails_and_leaves_nothing(
+    segment: LogSegment, storage: ObjectRemoteStorageManager
+) -> None:
+    size = len(finished(run(task_for(segment), storage)).custom_metadata or b"")
+    allowed = copy_segment(task_for(segment), storage, replace(SIZES, custom_metadata=size), CLOCK)
+    refused = copy_segment(task_for(segment), storage, replace(SIZES, custom_metadata=size - 1), CLOCK)
+
+    assert allowed.failure is None
+    error, message = failed(refused, storage)
+    assert error == "ConfigurationError"
+    assert "remote.log.metadata.custom.metadata.max.bytes" in message
+    assert list(storage.list_objects()) == []
+
+
 def test_a_segment_arrives_byte_for_byte_with_all_that_belongs_to_it(
     segment: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:

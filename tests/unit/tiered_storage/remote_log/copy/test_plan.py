@@ -589,3 +589,42 @@ def test_a_topic_that_never_had_an_id_is_copied_on(tmp_path: Path) -> None:
     files.append(2)
     assert run_on(files, "copy").exit_code == 0
     assert len(files.objects(".log")) == 4
+
+
+DAY = 86_400_000
+LAST_OF_SECOND = NOW + 19_000
+"""The largest timestamp of the second of the three closed segments, whose offsets are 10 to 19."""
+
+
+@pytest.mark.parametrize(
+    ("lag", "now", "bases"),
+    [
+        ({"remote.copy.lag.ms": DAY}, LAST_OF_SECOND + DAY, [0, 10]),
+        ({"remote.copy.lag.ms": DAY}, LAST_OF_SECOND + DAY - 1, [0]),
+        ({"remote.copy.lag.ms": DAY, "remote.copy.lag.bytes": 2 * SEGMENT_BYTES}, NOW, [0]),
+        ({"remote.copy.lag.ms": DAY, "remote.copy.lag.bytes": 0}, NOW, [0, 10, 20]),
+        ({"remote.copy.lag.bytes": 2 * SEGMENT_BYTES}, NOW, [0, 10, 20]),
+        ({"remote.copy.lag.ms": -1, "local.retention.ms": DAY}, LAST_OF_SECOND + DAY, [0, 10]),
+        ({"remote.copy.lag.ms": -1, "local.retention.ms": -1, "retention.ms": -1}, NOW + 1000 * DAY, []),
+    ],
+)
+def test_a_closed_segment_waits_until_one_of_the_lags_of_its_topic_is_reached(
+    tmp_path: Path, lag: dict[str, int], now: int, bases: list[int]
+) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": {**ENABLED, **lag}})
+    files.clock.now = now
+
+    with files.open() as remote_log:
+        plan = remote_log.plan_copy()
+
+    assert [segment.base_offset for segment in plan.segments] == bases
+    assert [str(3 - len(bases)) in notice.message for notice in plan.notices] == [True] * (len(bases) < 3)
+
+
+def test_a_lag_for_all_topics_holds_where_a_topic_sets_none(tmp_path: Path) -> None:
+    topics = {"orders": ENABLED, "clicks": {**ENABLED, "remote.copy.lag.ms": 0}}
+    files = a_remote_log(tmp_path, {("orders", 0): 1, ("clicks", 0): 1}, topics=topics, log_remote_copy_lag_ms=7 * DAY)
+    files.clock.now = NOW
+
+    with files.open() as remote_log:
+        assert due(remote_log.plan_copy()) == [("clicks-0", 0, 9)]

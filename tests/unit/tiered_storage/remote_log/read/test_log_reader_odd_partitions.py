@@ -192,13 +192,14 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
 
     files = a_copied_remote_log(tmp_path)
     files.properties["remote.fetch.max.wait.ms"] = 20
+    files.properties["remote.list.offsets.request.timeout.ms"] = 30
     with a_reader(files, waits) as (_, reader):
-        for read in (
-            lambda: next(reader.records(ORDERS_0, 0)),
-            lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST),
-            lambda: reader.view(ORDERS_0),
+        for read, wait_ms in (
+            (lambda: next(reader.records(ORDERS_0, 0)), 20),
+            (lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST), 30),
+            (lambda: reader.view(ORDERS_0), 20),
         ):
-            with pytest.raises(ReadTimedOutError, match="orders-0: no result within 20 ms"):
+            with pytest.raises(ReadTimedOutError, match=f"orders-0: no result within {wait_ms} ms"):
                 read()
         go_on.set()
 

@@ -1,0 +1,100 @@
+"""No property of Kafka's tiered storage is unknown: each has its effect, or is accepted with the reason for none.
+
+The list is kafka_names.csv, beside this file.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.settings.properties.model import Source
+from tiered_storage.settings.properties.sources import environment_variable
+from tiered_storage.settings.settings import Settings, load_settings
+from tiered_storage.settings.topics import TopicSettings
+
+LIST = Path(__file__).with_name("kafka_names.csv")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaName:
+    name: str
+    scope: str
+    type: str
+    default: str
+    since: str
+
+    @property
+    def example(self) -> str:
+        """A name as a file has it: of a prefix, one of the names that begin with it."""
+        return f"{self.name}linger.ms" if self.type == "prefix" else self.name
+
+    @property
+    def value(self) -> str:
+        return self.default or "5"
+
+
+def kafka_names() -> list[KafkaName]:
+    lines = [line for line in LIST.read_text().splitlines() if not line.startswith("#")]
+    return [KafkaName(**row) for row in csv.DictReader(lines)]
+
+
+NAMES = kafka_names()
+UNUSED = [each for each in NAMES if Settings.why_unused(each.example)]
+HONOURED = [each for each in NAMES if each not in UNUSED]
+
+
+def test_the_list_has_every_name_once() -> None:
+    assert len({each.name for each in NAMES}) == len(NAMES)
+    assert {each.name for each in UNUSED} == set(Settings.unused_names)
+
+
+@pytest.mark.parametrize("kafka", HONOURED, ids=lambda each: each.name)
+def test_a_name_that_has_an_effect_is_documented_as_one_of_kafka_with_its_default(kafka: KafkaName) -> None:
+    told = (TopicSettings if kafka.scope == "topic" else Settings).declarations()[kafka.name]
+
+    assert told.source == Source.KAFKA
+    has_its_default = told.default in {kafka.default, f"log.{kafka.name}"}
+    assert has_its_default or f"Kafka's default: {kafka.default or 'none'}" in told.description
+
+
+@pytest.mark.parametrize("kafka", UNUSED, ids=lambda each: each.name)
+def test_a_name_without_effect_is_accepted_and_named_with_the_reason(kafka: KafkaName, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{kafka.example}: {kafka.value}\n")
+
+    settings = load_settings(file, environ={})
+
+    [notice] = settings.notices
+    assert notice == f"{file}, line 1: {kafka.example} has no effect here: {Settings.why_unused(kafka.example)}"
+    assert settings.dump() == load_settings(_empty(tmp_path), environ={}).dump()
+
+
+@pytest.mark.parametrize("kafka", [each for each in UNUSED if each.type != "prefix"], ids=lambda each: each.name)
+def test_a_variable_without_effect_is_accepted_too(kafka: KafkaName, tmp_path: Path) -> None:
+    settings = load_settings(_empty(tmp_path), environ={environment_variable(kafka.name): kafka.value})
+
+    assert len(settings.notices) == 1
+
+
+def test_kafkas_own_defaults_are_accepted_all_together(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    broker = [f"{each.name}: {each.default}" for each in HONOURED if each.scope == "broker" and each.default]
+    topic = [f"    {each.name}: {each.default}" for each in HONOURED if each.scope == "topic"]
+    file.write_text("\n".join([*broker, "topics:", "  orders:", *topic]) + "\n")
+
+    assert load_settings(file, environ={}).notices == ()
+
+
+def test_a_name_that_only_looks_like_one_without_effect_is_refused(tmp_path: Path) -> None:
+    for name in ("remote.log.manager.task.interval", "rlmm.config.remote.log.metadata.producerlinger.ms"):
+        assert Settings.why_unused(name) is None
+
+
+def _empty(folder: Path) -> Path:
+    file = folder / "empty.yaml"
+    file.write_text("")
+    return file
