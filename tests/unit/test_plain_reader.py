@@ -15,7 +15,6 @@ from support.remote_logs import (
     BATCH_BYTES,
     BATCH_RECORDS,
     ORDERS_0,
-    SEGMENT_BYTES,
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
@@ -47,15 +46,13 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_log.records.record_batch import encode_batch, read_records
-from tiered_storage.remote_log.copy.copier import CopySizes
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.read.read_values import Tier
 from tiered_storage.remote_log.source import log_directory_segment
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 
 def reader_of(remote_log: RemoteLogManager) -> PartitionReader:
@@ -118,30 +115,6 @@ def test_a_fetch_is_whole_batches_as_they_were_written(tmp_path: Path) -> None:
         assert reader.fetch(7).content == written[0][BATCH_BYTES:]
         assert reader.fetch(10).content == written[1]
         assert reader.fetch(17).content == written[1][BATCH_BYTES:]
-
-
-def test_a_remote_fetch_reads_one_chunk_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = a_remote_log(tmp_path)
-    with files.open() as remote_log:
-        begun = begin(remote_log)
-        job = remote_log.write_copy_job("runs/test/1", begun)
-        job.run_group(0, remote_log.storage, CopySizes(1 << 20, 100, BATCH_BYTES), files.clock)
-        remote_log.commit_copy(job.outcomes())
-        trim(remote_log, 30)
-        storage = type(remote_log.storage)
-        fetch, asked = storage.fetch_log_segment, list[tuple[int, int | None]]()
-
-        def watched(
-            self: object, metadata: RemoteLogSegmentMetadata, start: int = 0, end: int | None = None
-        ) -> Iterator[bytes]:
-            asked.append((start, end))
-            return fetch(self, metadata, start, end)  # type: ignore[arg-type]  # the very ones it was called with
-
-        monkeypatch.setattr(storage, "fetch_log_segment", watched)
-        fetched = reader_of(remote_log).fetch(17)
-
-    assert asked == [(BATCH_BYTES, SEGMENT_BYTES - 1)]
-    assert [one.offset for one in read_records(fetched.content)] == [15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("compression", list(Compression))
@@ -532,22 +505,6 @@ def test_a_batch_larger_than_a_read_comes_whole(tmp_path: Path, monkeypatch: pyt
     with a_remote_log(tmp_path).open() as remote_log:
         assert len(reader_of(remote_log).fetch(0).content) == BATCH_BYTES
         assert offsets_read(remote_log, 0) == list(range(35))
-
-
-def test_the_indexes_of_a_segment_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = a_copied_remote_log(tmp_path)
-    with only_remote(files) as remote_log:
-        storage = type(remote_log.storage)
-        fetch, asked = storage.fetch_index, list[tuple[int, IndexKind]]()
-
-        def watched(self: object, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-            asked.append((metadata.start_offset, kind))
-            return fetch(self, metadata, kind)  # type: ignore[arg-type]  # the very ones it was called with
-
-        monkeypatch.setattr(storage, "fetch_index", watched)
-        offsets_read(remote_log, 0)
-
-    assert len(asked) == len(set(asked)) == 3 * 3
 
 
 def _offsets(found: Iterator[Record], count: int) -> Iterator[int]:
