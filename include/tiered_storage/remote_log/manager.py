@@ -102,7 +102,7 @@ class RemoteLogManager(RemoteLogContext):
         # Raises OutdatedMetadataError; whoever copies reports a store that is out of reach.
         with suppress(RemoteStorageError, StoreMismatchError):
             self.guard.ensure_same()
-        plan = plan_copy(self.source, self.segments, self.topics, self.settings, chosen, self._why_no_name)
+        plan = plan_copy(self, chosen, self._why_no_name)
         return plan.without(self._forked(plan))
 
     def _forked(self, plan: CopyPlan) -> list[Finding]:
@@ -181,7 +181,7 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.copy.commit import commit_copy
 
         self.guard.ensure_may_decide()
-        return commit_copy(outcomes, self.source, self.segments, self.leases, self.storage, self.clock)
+        return commit_copy(outcomes, self)
 
     def find_partition(
         self,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,
@@ -23,7 +23,9 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.context import RemoteLogContext
 
 _STARTED = SegmentState.COPY_SEGMENT_STARTED
 
@@ -49,14 +51,7 @@ class CommitReport:
         return not self.failures and not self.damages
 
 
-def commit_copy(
-    outcomes: Iterable[CopyOutcome],
-    source: SegmentSource,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    clock: Clock,
-) -> CommitReport:
+def commit_copy(outcomes: Iterable[CopyOutcome], context: RemoteLogContext) -> CommitReport:
     """Make finished copies visible, partition by partition, in order, up to the first that failed.
 
     Checks that no newer lease exists, that the local log still has the leaders it was copied under, and that it still
@@ -71,12 +66,12 @@ def commit_copy(
     commits = []
     for partition, of_partition in by_partition.items():
         of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
-        commits.append(_decide(partition, of_partition, source, metadata, clock))
-    _keep_in_store(commits, storage, leases, clock())
-    _write(commits, metadata)
+        commits.append(_decide(partition, of_partition, context))
+    _keep_in_store(commits, context)
+    _write(commits, context.segments)
     done = [each.lease for each in commits if each.lost is None and each.is_decided]
     if done:
-        leases.release_many(done)
+        context.leases.release_many(done)
     failed = [each for each in commits if each.why_not is not None]
     return CommitReport(
         tuple(segment for each in commits for segment in each.committed),
@@ -141,13 +136,8 @@ class _Local:
     lineage: tuple[EpochEntry, ...]
 
 
-def _decide(
-    partition: TopicIdPartition,
-    outcomes: Sequence[CopyOutcome],
-    source: SegmentSource,
-    metadata: RemoteLogMetadataManager,
-    clock: Clock,
-) -> _Commit:
+def _decide(partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], context: RemoteLogContext) -> _Commit:
+    metadata, clock = context.segments, context.clock
     state = metadata.partition_state(partition)
     known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
     visible = [segment for segment in known.values() if _is_visible(segment)]
@@ -155,7 +145,7 @@ def _decide(
     pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
     if not pending:
         return commit
-    local = _look(partition, source, state.lineage, visible)
+    local = _look(partition, context.source, state.lineage, visible)
     finishing, commit.refusal = _committable(pending, local)
     commit.updates.extend(finishing)
     if isinstance(local, _Local):
@@ -178,17 +168,17 @@ def _decide(
     return commit
 
 
-def _keep_in_store(commits: Sequence[_Commit], storage: RemoteStorageManager, leases: Leases, now: int) -> None:
+def _keep_in_store(commits: Sequence[_Commit], context: RemoteLogContext) -> None:
     """Write the state to the store first; if that fails, decide nothing of the partition."""
     for each in commits:
         if each.stored is None:
             continue
         try:
-            leases.check(each.lease)
+            context.leases.check(each.lease)
         except LeaseLostError as error:
             each.lost = str(error)
     changed = [(each.lease, each.stored) for each in commits if each.stored is not None and each.lost is None]
-    errors = write_partition_states(storage, leases, changed, now, is_copied=True)
+    errors = write_partition_states(context.storage, context.leases, changed, context.clock(), is_copied=True)
     for each in commits:
         refused = errors.get(each.partition)
         if isinstance(refused, OutdatedMetadataError | LeaseLostError):

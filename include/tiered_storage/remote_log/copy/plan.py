@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
@@ -22,7 +23,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topics
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import open_segment
@@ -31,13 +32,14 @@ from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
     PlannedLocation,
-    SegmentSource,
     UnreadablePartition,
     name_of,
 )
 from tiered_storage.remote_log.tiering_policy import Decisions
-from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.context import RemoteLogContext
 
 _OLDER_MAGICS = (0, 1)
 
@@ -164,19 +166,17 @@ class CopySelection:
 
 
 def plan_copy(
-    source: SegmentSource,
-    metadata: RemoteLogMetadataManager,
-    topics: Topics,
-    settings: Settings,
+    context: RemoteLogContext,
     selection: CopySelection,
     why_no_name: Callable[[TopicIdPartition], str | None] = lambda _: None,
     replacing: frozenset[str] = frozenset(),
 ) -> CopyPlan:
-    """Check every partition of `source` and return what is due, as if the segments `replacing` were missing.
+    """Check every local partition and return what is due, as if the segments `replacing` were missing.
 
-    `why_no_name` returns why the store can never hold a partition, None if it can. Raises what `source` and `metadata`
+    `why_no_name` returns why the store can never hold a partition, None if it can. Raises what source and metadata
     raise as a whole; the plan has the errors of single partitions.
     """
+    source, metadata, settings = context.source, context.segments, context.settings
     if not settings.remote_log_storage_system_enable:
         return CopyPlan((), notices=(Finding("", "nothing is copied: remote.log.storage.system.enable is false"),))
     refused: dict[str, Finding] = {}
@@ -184,7 +184,7 @@ def plan_copy(
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
     states = metadata.partition_states()
-    decisions = Decisions(topics.list(), settings)
+    decisions = Decisions(context.topics.list(), settings)
     for log in LostIdentities(states, metadata).recognised(source.partitions()):
         topic, number = name_of(log)
         if log.is_internal or not selection.scope.matches(topic, number):

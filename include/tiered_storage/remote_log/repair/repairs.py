@@ -65,14 +65,7 @@ class RemoteLogRepairs:
         }
         copyable = CopyPlan(())
         if named and self.context.source.is_configured:
-            copyable = plan_copy(
-                self.context.source,
-                segments,
-                self.context.topics,
-                self.context.settings,
-                CopySelection(selection),
-                replacing=damaged_ids(report),
-            )
+            copyable = plan_copy(self.context, CopySelection(selection), replacing=damaged_ids(report))
         forks = self._forks(copyable, named)
         selected = [each for each in segments.list_partitions() if selection.matches(each.topic, each.partition)]
         storage = listing_storage(self.context.storage)

@@ -256,12 +256,10 @@ class RemoteLogDeletions:
         states = self.context.segments.partition_states()
         return pending_deletions(
             [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
-            self.context.segments,
+            self.context,
             self.gate,
             _going(states),
-            self.context.clock(),
             self._grace,
-            self.context.settings.remote_log_orphan_grace_ms,
         )
 
     def marked(self, selection: Selection = EVERYTHING, only: Collection[TopicIdPartition] | None = None) -> Amount:
@@ -307,16 +305,7 @@ class RemoteLogDeletions:
         Raises OutdatedMetadataError, before anything is marked, if the store is ahead for any of them.
         """
         self._ensure_may_delete((planned.topic_id_partition for planned in plan.partitions), "a deletion of a topic")
-        return mark_topic_deleted(
-            plan,
-            self.context.segments,
-            self.context.leases,
-            self.context.storage,
-            self.gate,
-            owner=owner,
-            lease_duration_ms=self.context.settings.lease_duration_ms,
-            clock=self.context.clock,
-        )
+        return mark_topic_deleted(plan, self.context, self.gate, owner)
 
     def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
         """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""

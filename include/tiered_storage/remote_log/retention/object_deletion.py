@@ -235,21 +235,11 @@ class ObjectDeletion:
 
     @property
     def _as_a_whole(self) -> PartitionDeletion:
-        clock = self.clocks.clock
-        return PartitionDeletion(
-            self.context.segments,
-            self.context.leases,
-            self.context.storage,
-            clock,
-            self.context.settings.remote_log_orphan_grace_ms,
-        )
+        return PartitionDeletion(self.context)
 
     @property
     def _objects(self) -> SegmentDeleter:
-        clock = self.clocks.clock
-        return SegmentDeleter(
-            self.context.segments, self.context.leases, self.context.safety, self.context.storage, clock, self.on_moved
-        )
+        return SegmentDeleter(self.context, self.on_moved)
 
     def _delete_under(self, lease: Lease, found: Found, listed: Sequence[ListedObject] | None) -> bool:
         """Delete what is due, and return whether the lease still holds and nothing was refused.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.retention.gate.clock_agreement import GraceTime
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
@@ -35,18 +35,17 @@ class PendingDeletion:
 
 def pending_deletions(
     partitions: Iterable[TopicIdPartition],
-    metadata: RemoteLogMetadataManager,
+    context: RemoteLogContext,
     gate: DeletionGate,
     going: Collection[TopicIdPartition],
-    now: int,
     grace: GraceTime,
-    orphan_grace_ms: int,
 ) -> list[PendingDeletion]:
-    """Return what is due at `now` (ms) in each of `partitions` as far as allowed, those in `going` as a whole.
+    """Return what is due now in each of `partitions` as far as allowed, those in `going` as a whole.
 
-    Once-visible segments are due when their `grace` is over, orphans of copies `orphan_grace_ms` after their mark.
-    Changes nothing.
+    Once-visible segments are due when their `grace` is over, orphans of copies `remote.log.orphan.grace.ms` after their
+    mark. Changes nothing.
     """
+    now, orphan_grace_ms = context.clock(), context.settings.remote_log_orphan_grace_ms
     found = []
     for partition in partitions:
         may_go = gate.is_allowed(partition, DeletionKind.REMOTE)
@@ -54,7 +53,7 @@ def pending_deletions(
         segments: list[RemoteLogSegmentMetadata] = []
         leftovers: list[RemoteLogSegmentMetadata] = []
         waiting: dict[RemoteLogSegmentMetadata, int] = {}
-        for segment in metadata.list_remote_log_segments(partition):
+        for segment in context.segments.list_remote_log_segments(partition):
             is_marked = segment.state is SegmentState.DELETE_SEGMENT_STARTED
             if segment.custom_metadata is not None and may_go and (is_marked or whole):
                 due_at = grace.over_at(segment.event_timestamp) if is_marked else now + grace.ms

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import RemoteMetadataError, TieredStorageError
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.safety import Safety
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentMetadata,
@@ -26,7 +24,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, delete_singly
+from tiered_storage.remote_log.storage.remote_storage_manager import delete_singly
 
 Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
 """A marked segment, and the lease of its partition."""
@@ -66,11 +64,7 @@ class Found:
 class SegmentDeleter:
     """Deletes the given segments; the caller checks whether that is allowed."""
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    safety: Safety
-    storage: RemoteStorageManager
-    clock: Clock
+    context: RemoteLogContext
     on_moved: OnMoved = untold
     """Is called for each deleted segment."""
 
@@ -78,23 +72,25 @@ class SegmentDeleter:
         """Delete a batch, and return the partitions whose metadata could not be updated, and why."""
         segments = [segment for segment, _ in batch]
         failed = self._delete_objects(segments)
-        now, ended = self.clock(), SegmentState.DELETE_SEGMENT_FINISHED
+        now, ended = self.context.clock(), SegmentState.DELETE_SEGMENT_FINISHED
         gone = [(segment, lease) for segment, lease in batch if segment.segment_id.id not in failed]
         steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, ended, now), lease) for segment, lease in gone]
         refused: dict[TopicIdPartition, RemoteMetadataError] = {}
-        for (segment, _), outcome in zip(gone, self.metadata.update_remote_log_segments(steps), strict=True):
+        for (segment, _), outcome in zip(gone, self.context.segments.update_remote_log_segments(steps), strict=True):
             if isinstance(outcome, RemoteLogSegmentMetadata):
                 found.deleted.append(outcome)
                 self.on_moved(outcome.size, 1)
             else:
                 refused[segment.topic_id_partition] = outcome
         self.note([segment for segment in segments if segment.segment_id.id in failed], failed, found)
-        self.safety.forget_failures(segment.segment_id for segment, _ in gone)
+        self.context.safety.forget_failures(segment.segment_id for segment, _ in gone)
         return refused
 
     def note(self, stuck: Sequence[RemoteLogSegmentMetadata], reasons: Mapping[str, object], found: Found) -> None:
         """List `stuck` as failed deletions, with the reason of each by its segment id."""
-        self.safety.note_failures({one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.clock())
+        self.context.safety.note_failures(
+            {one.segment_id: str(reasons[one.segment_id.id]) for one in stuck}, self.context.clock()
+        )
         for segment in stuck:
             found.fail(segment.topic_id_partition, f"{segment.segment_id}: {reasons[segment.segment_id.id]}")
 
@@ -112,12 +108,12 @@ class SegmentDeleter:
             partition = lease.topic_id_partition
             if partition not in ended:
                 continue
-            state = self.metadata.partition_state(partition)
+            state = self.context.segments.partition_state(partition)
             if StoredState.of(state, (), ended[partition]).marked:
-                stored.append((lease, StoredState.of(state, self.metadata.list_remote_log_segments(partition))))
-        write_partition_states(self.storage, self.leases, stored, self.clock())
+                stored.append((lease, StoredState.of(state, self.context.segments.list_remote_log_segments(partition))))
+        write_partition_states(self.context.storage, self.context.leases, stored, self.context.clock())
 
     def _delete_objects(self, batch: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
-        if isinstance(self.storage, ListableStorage):
-            return self.storage.delete_segments(batch)
-        return delete_singly(self.storage, batch)
+        if isinstance(self.context.storage, ListableStorage):
+            return self.context.storage.delete_segments(batch)
+        return delete_singly(self.context.storage, batch)

@@ -15,13 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
@@ -35,7 +33,6 @@ from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate,
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +87,7 @@ def plan_topic_deletion(
 
 
 def mark_topic_deleted(
-    plan: TopicDeletionPlan,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    gate: DeletionGate,
-    *,
-    owner: str,
-    lease_duration_ms: int,
-    clock: Clock,
+    plan: TopicDeletionPlan, context: RemoteLogContext, gate: DeletionGate, owner: str
 ) -> tuple[tuple[TopicIdPartition, ...], tuple[Finding, ...]]:
     """Mark the partitions of `plan`; return those that are marked now, and the failures with their reasons.
 
@@ -110,9 +99,9 @@ def mark_topic_deleted(
     for planned in plan.partitions:
         partition = planned.topic_id_partition
         try:
-            if metadata.partition_state(partition).delete_state is None:
-                ensure_known_partition(partition, metadata, storage)
-                _mark(leases.acquire(partition, owner, lease_duration_ms), metadata, leases, storage, gate, clock)
+            if context.segments.partition_state(partition).delete_state is None:
+                ensure_known_partition(partition, context.segments, context.storage)
+                _mark(context.leases.acquire(partition, owner, context.settings.lease_duration_ms), context, gate)
             marked.append(partition)
         except TieredStorageError as error:
             left.append(finding_of(partition, error))
@@ -125,11 +114,7 @@ def mark_topic_deleted(
 class PartitionDeletion:
     """The background part: the steps before and after the segments of a marked partition are deleted."""
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    storage: RemoteStorageManager
-    clock: Clock
-    grace_ms: int
+    context: RemoteLogContext
 
     def start(self, lease: Lease) -> None:
         """Take the partition to STARTED, and mark every segment that was visible.
@@ -137,15 +122,15 @@ class PartitionDeletion:
         Raises OutdatedMetadataError, LeaseLostError.
         """
         partition = lease.topic_id_partition
-        now = self.clock()
-        listed_partition(partition, self.storage)
-        _take_step(lease, PartitionDeleteState.STARTED, self.metadata, self.leases, self.storage, now)
-        going = finished(self.metadata.list_remote_log_segments(partition))
+        metadata, now = self.context.segments, self.context.clock()
+        listed_partition(partition, self.context.storage)
+        _take_step(lease, PartitionDeleteState.STARTED, self.context, now)
+        going = finished(metadata.list_remote_log_segments(partition))
         steps = [
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
             for segment in going
         ]
-        for outcome in self.metadata.update_remote_log_segments(steps):
+        for outcome in metadata.update_remote_log_segments(steps):
             if not isinstance(outcome, RemoteLogSegmentMetadata):
                 raise outcome
 
@@ -156,12 +141,14 @@ class PartitionDeletion:
         OutdatedMetadataError.
         """
         partition = lease.topic_id_partition
-        if any(True for _ in self.metadata.list_remote_log_segments(partition)):
+        storage, now = self.context.storage, self.context.clock()
+        if any(True for _ in self.context.segments.list_remote_log_segments(partition)):
             return None
-        listed = listed_partition(partition, self.storage)
-        old = [one for one in listed if one.segment is not None and one.last_modified + self.grace_ms <= self.clock()]
-        if old and isinstance(self.storage, ListableStorage):
-            for error in self.storage.delete_objects([one.name for one in old]).values():
+        listed = listed_partition(partition, storage)
+        old_before = now - self.context.settings.remote_log_orphan_grace_ms
+        old = [one for one in listed if one.segment is not None and one.last_modified <= old_before]
+        if old and isinstance(storage, ListableStorage):
+            for error in storage.delete_objects([one.name for one in old]).values():
                 return str(error)
         foreign = [one.name for one in listed if one.segment is None and one.document is None]
         if foreign:
@@ -170,42 +157,28 @@ class PartitionDeletion:
                 f"{foreign[0]}: move them elsewhere, and the next run completes the deletion"
             )
         if len(old) == sum(one.document is None for one in listed):
-            _take_step(lease, PartitionDeleteState.FINISHED, self.metadata, self.leases, self.storage, self.clock())
+            _take_step(lease, PartitionDeleteState.FINISHED, self.context, self.context.clock())
         return None
 
 
-def _mark(
-    lease: Lease,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    gate: DeletionGate,
-    clock: Clock,
-) -> None:
+def _mark(lease: Lease, context: RemoteLogContext, gate: DeletionGate) -> None:
     partition = lease.topic_id_partition
     try:
         gate.ensure(partition, DeletionKind.REMOTE)
-        listed_partition(partition, storage)
-        _take_step(lease, PartitionDeleteState.MARKED, metadata, leases, storage, clock())
+        listed_partition(partition, context.storage)
+        _take_step(lease, PartitionDeleteState.MARKED, context, context.clock())
     finally:
-        leases.release(lease)
+        context.leases.release(lease)
 
 
-def _take_step(
-    lease: Lease,
-    step: PartitionDeleteState,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    now: int,
-) -> None:
+def _take_step(lease: Lease, step: PartitionDeleteState, context: RemoteLogContext, now: int) -> None:
     """Change the state in the metadata, after the store; skip a step that was taken already."""
-    partition = lease.topic_id_partition
+    partition, metadata = lease.topic_id_partition, context.segments
     state = metadata.partition_state(partition)
     if state.delete_state is not None and state.delete_state > step:
         return
     stored = StoredState.of(replace(state, delete_state=step), metadata.list_remote_log_segments(partition))
-    write_partition_state(storage, leases, lease, stored, now)
+    write_partition_state(context.storage, context.leases, lease, stored, now)
     metadata.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(partition, step, now), lease)
 
 

@@ -172,9 +172,7 @@ def test_a_trim_leaves_what_others_told_the_store_before_its_lease(
 
 
 def plan_without_asking_the_store(remote_log: RemoteLogManager) -> CopyPlan:
-    return plan_copy(
-        remote_log.source, remote_log.segments, remote_log.topics, remote_log.settings, CopySelection(EVERYTHING)
-    )
+    return plan_copy(remote_log, CopySelection(EVERYTHING))
 
 
 def test_what_others_put_into_the_folder_and_deleted_segments_are_no_sign_of_age(tmp_path: Path) -> None:
