@@ -19,6 +19,7 @@ from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_head import first_timestamp, magic
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     NamedPartition,
@@ -159,8 +160,8 @@ def test_indexes_say_what_the_batches_say(site: SourceUnderTest) -> None:
 def test_a_segment_begins_with_its_first_batch(site: SourceUnderTest) -> None:
     for segment in opened(site):
         [first] = [bytes(window) for window, _ in segment.windows(window_bytes=1)][:1]
-        assert segment.magic() == MAGIC
-        assert segment.first_timestamp() == next(iter(read_records(first))).timestamp
+        assert magic(segment) == MAGIC
+        assert first_timestamp(segment) == next(iter(read_records(first))).timestamp
 
 
 def test_aborts_stand_beside_the_segments_that_have_their_markers(site: SourceUnderTest) -> None:
@@ -179,10 +180,10 @@ def test_the_producers_at_a_border_are_those_that_the_log_has_before_it(site: So
     for before, segment in pairwise(segments):
         snapshot = before.producer_snapshot(segment.base_offset).read()
         assert snapshot is not None
-        by_log = segment.producers_by_log()
+        by_log = segment.producers.by_log()
         assert by_log.end_offset == segment.base_offset
         assert by_log.seen_from is None
-        assert by_log.open_transactions == segment.producers_before().open_transactions
+        assert by_log.open_transactions == segment.producers.before().open_transactions
         assert {entry.producer_id for entry in snapshot} == {entry.producer_id for entry in by_log.producers}
     assert segments[0].producer_snapshot(segments[1].base_offset + 1).read() is None
 
@@ -190,9 +191,9 @@ def test_the_producers_at_a_border_are_those_that_the_log_has_before_it(site: So
 def test_what_one_reader_learnt_of_producers_helps_the_next(site: SourceUnderTest) -> None:
     history = ProducerHistory()
     first, second, *_ = closed(site)
-    known = open_segment(second.location).producers_by_log()
-    open_segment(first.location, history).remember_producers(known)
-    assert open_segment(second.location, history).producers_before() is known
+    known = open_segment(second.location).producers.by_log()
+    open_segment(first.location, history).producers.remember(known)
+    assert open_segment(second.location, history).producers.before() is known
 
 
 def test_siblings_are_all_segments_of_the_log(site: SourceUnderTest) -> None:
@@ -227,7 +228,7 @@ def test_a_trim_removes_the_oldest_segments_and_all_beside_them(site: SourceUnde
     assert not gone.exists()
     for beside in (gone.offset_index, gone.time_index, gone.transaction_index):
         assert beside.read() is None
-    for read in (gone.state, gone.size, gone.crc32c, gone.magic, lambda: list(gone.windows())):
+    for read in (gone.state, gone.size, gone.crc32c, gone.head, lambda: list(gone.windows())):
         with pytest.raises(FileNotFoundError):
             read()
 

@@ -16,6 +16,7 @@ from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import Isolation, OffsetSpec
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_head import first_timestamp
 from tiered_storage_airflow.read_service.partitions import Asked
 from tiered_storage_airflow.read_service.routes.metadata import describe
 from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer
@@ -96,7 +97,7 @@ def _active_since(view: PartitionView) -> int | None:
     if view.local is None or not view.local.segments or not view.local.segments[-1].is_active:
         return None
     try:
-        return open_segment(view.local.segments[-1].location).first_timestamp()
+        return first_timestamp(open_segment(view.local.segments[-1].location))
     except (TieredStorageError, OSError):
         return None
 

@@ -144,7 +144,7 @@ class _SegmentStream:
         aborted transactions cannot be determined.
         """
         checks = self._local_index_checks()
-        producers = ProducerFiles(self._segment, self._segment.producers_before(), self._task.readable_from)
+        producers = ProducerFiles(self._segment, self._segment.producers.before(), self._task.readable_from)
         passed, last_offset = 0, -1
         for window, table in self._segment.windows(window_bytes=self._sizes.window):
             self._check_epochs(table)
@@ -177,13 +177,13 @@ class _SegmentStream:
     def _finish_producers(self, producers: ProducerFiles) -> None:
         self._of_producers = producers.contents()
         is_doubtful = producers.damages or producers.lacks_snapshot
-        if is_doubtful and (corrected := producers.corrected(self._segment.producers_by_log())):
+        if is_doubtful and (corrected := producers.corrected(self._segment.producers.by_log())):
             producers = corrected
             self._of_producers = producers.contents()
         self.damages += producers.damages
         self.notices += producers.notices
         if producers.lacks_snapshot:
-            self._segment.remember_producers(producers.known())
+            self._segment.producers.remember(producers.known())
 
     def _local_index_checks(self) -> list[OffsetIndexCheck | TimeIndexCheck]:
         checks: list[OffsetIndexCheck | TimeIndexCheck] = []

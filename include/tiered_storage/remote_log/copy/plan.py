@@ -28,6 +28,7 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import is_indexed_since
+from tiered_storage.remote_log.source.segment_head import first_timestamp, magic
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,
@@ -314,7 +315,7 @@ def _cut_at_uncopyable(
     """
     for at, (segment, _) in enumerate(due[:limit]):
         try:
-            if open_segment(segment.location).magic() in _OLDER_MAGICS:
+            if magic(open_segment(segment.location)) in _OLDER_MAGICS:
                 return due[:at], _older_format(due[at:])
         except OSError as error:
             reason = f"{segment.location} cannot be read: {error}: give this user the right to, or look at the disk"
@@ -327,7 +328,7 @@ def _older_format(due: Sequence[tuple[LocalSegment, int]]) -> UnsupportedMagicEr
     (first, end_offset), count = due[0], 1
     with suppress(OSError):
         for segment, segment_end in due[1:]:
-            if open_segment(segment.location).magic() not in _OLDER_MAGICS:
+            if magic(open_segment(segment.location)) not in _OLDER_MAGICS:
                 break
             end_offset, count = segment_end, count + 1
     waiting = _waiting(len(due) - count, "them")
@@ -348,7 +349,7 @@ def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[Loca
     """Yield closed segments and their last offsets, up to the first whose successor began after `window_end`."""
     for segment, successor in zip(log.segments, log.segments[1:], strict=False):
         if window_end is not None:
-            begun = open_segment(successor.location).first_timestamp()
+            begun = first_timestamp(open_segment(successor.location))
             if begun is None or begun > window_end:
                 return
         yield segment, successor.base_offset - 1

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tiered_storage.errors import CorruptIndexError, CorruptRecordError, InvalidLogDirectoryError, TieredStorageError
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path, segment_at, segment_sizes
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
@@ -21,7 +22,7 @@ from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, ProducerHistory
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
-from tiered_storage.kafka_log.records.batch_header import MAGIC_END, NO_TIMESTAMP, TimestampType, read_batch_header
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner, iterate_segment
@@ -30,6 +31,24 @@ from tiered_storage.remote_log.source.log_directory_source import local_segments
 from tiered_storage.remote_log.source.segment_source import Beside, Content, LocalSegment, SegmentLocation
 
 LOCAL_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryProducers:
+    """The SegmentProducers of a segment with these files; those of one log may share a `history`."""
+
+    files: LogSegment
+    history: ProducerHistory | None = None
+
+    def before(self) -> KnownProducers:
+        return (self.history or ProducerHistory()).before(self.files)
+
+    def by_log(self) -> KnownProducers:
+        return (self.history or ProducerHistory()).by_the_log(self.files)
+
+    def remember(self, known: KnownProducers) -> None:
+        if self.history is not None:
+            self.history.remember(self.files.directory, known)
 
 
 class LogDirectorySegment:
@@ -70,6 +89,10 @@ class LogDirectorySegment:
         path = self._files.transaction_index_path
         return self._beside(path, lambda path: TransactionIndex.read(path, self.base_offset))
 
+    @property
+    def producers(self) -> LogDirectoryProducers:
+        return LogDirectoryProducers(self._files, self._history)
+
     def producer_snapshot(self, offset: int) -> Beside[tuple[ProducerSnapshotEntry, ...]]:
         return self._beside(producer_snapshot_path(self._files.directory, offset), read_producer_snapshot)
 
@@ -100,25 +123,9 @@ class LogDirectorySegment:
                 checksum = crc32c(piece, checksum)
         return checksum
 
-    def magic(self) -> int | None:
+    def head(self) -> bytes:
         with open_regular(self._files.log_path) as file:
-            head = file.read(MAGIC_END)
-        return head[-1] if len(head) == MAGIC_END and any(head) else None
-
-    def first_timestamp(self) -> int | None:
-        with open_regular(self._files.log_path) as file:
-            header = file.read(BATCH_OVERHEAD)
-        if len(header) < BATCH_OVERHEAD or not any(header):
-            return None
-        # A broken or older first batch is named when the segment is copied; for the window of a backfill it says
-        # nothing.
-        try:
-            batch = read_batch_header(header, source=self.name)
-        except TieredStorageError:
-            return None
-        by_broker = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
-        timestamp = batch.max_timestamp if by_broker else batch.base_timestamp
-        return None if timestamp == NO_TIMESTAMP else timestamp
+            return file.read(BATCH_OVERHEAD)
 
     def windows(
         self, start_position: int = 0, *, window_bytes: int | None = None, verify_crc: bool = True
@@ -162,16 +169,6 @@ class LogDirectorySegment:
 
     def siblings(self) -> Sequence[LocalSegment]:
         return local_segments(segment_sizes(self._files.directory))
-
-    def producers_before(self) -> KnownProducers:
-        return (self._history or ProducerHistory()).before(self._files)
-
-    def producers_by_log(self) -> KnownProducers:
-        return (self._history or ProducerHistory()).by_the_log(self._files)
-
-    def remember_producers(self, known: KnownProducers) -> None:
-        if self._history is not None:
-            self._history.remember(self._files.directory, known)
 
     def _position_of(self, offset: int) -> int | None:
         """Return where (bytes) the first batch begins that ends at or after `offset`; None if there is none."""

@@ -148,6 +148,22 @@ class Beside(Generic[Content]):
     read: Callable[[], Content | None]
 
 
+class SegmentProducers(Protocol):
+    """What is known of a log's producers at the base offset of one segment. Raises as the segment's batches do."""
+
+    def before(self) -> KnownProducers:
+        """Return it by the snapshot there if that is sound, else by the log."""
+        ...
+
+    def by_log(self) -> KnownProducers:
+        """Return it from the log before the base offset, ignoring the snapshot there."""
+        ...
+
+    def remember(self, known: KnownProducers) -> None:
+        """Keep the producers found by a reader of the whole segment, for the segments after it."""
+        ...
+
+
 class OpenSegment(Protocol):
     """A segment as it is now. Holds nothing open between two calls. Not for two threads at once.
 
@@ -184,6 +200,11 @@ class OpenSegment(Protocol):
         """The transactions that were aborted in it."""
         ...
 
+    @property
+    def producers(self) -> SegmentProducers:
+        """What is known of the log's producers where it begins."""
+        ...
+
     def producer_snapshot(self, offset: int) -> Beside[tuple[ProducerSnapshotEntry, ...]]:
         """The producers of its log up to `offset` (exclusive)."""
         ...
@@ -204,12 +225,8 @@ class OpenSegment(Protocol):
         """Return the checksum of all of its bytes, whatever they are."""
         ...
 
-    def magic(self) -> int | None:
-        """Return the magic of its first batch; None if it holds none."""
-        ...
-
-    def first_timestamp(self) -> int | None:
-        """Return the timestamp (ms) of its first record; None if it holds none, that has none, or it is broken."""
+    def head(self) -> bytes:
+        """Return the header of its first batch as it stands there, or what there is of it; see segment_head."""
         ...
 
     def windows(
@@ -241,18 +258,6 @@ class OpenSegment(Protocol):
 
     def siblings(self) -> Sequence[LocalSegment]:
         """Return all segments of its log as they are now, in order; the last one is the active one."""
-        ...
-
-    def producers_before(self) -> KnownProducers:
-        """Return what is known of the log's producers at the base offset, by the snapshot there if it is sound."""
-        ...
-
-    def producers_by_log(self) -> KnownProducers:
-        """Return the same from the log before the base offset, ignoring the snapshot there."""
-        ...
-
-    def remember_producers(self, known: KnownProducers) -> None:
-        """Keep the producers found by a reader of the whole segment, for the segments after it."""
         ...
 
 

@@ -47,6 +47,7 @@ from tiered_storage.kafka_log.records.record_batch import TimestampType, encode_
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT, LogDirectorySource
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_head import first_timestamp
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
 
 
@@ -72,7 +73,7 @@ def test_a_partition_shows_its_segments_its_lineage_and_how_far_it_is_stable(tmp
     assert log.topic_id_partition == ORDERS_0
     assert log.topic_id_partition.topic == "orders"
     assert log.place == str(files.partition_directory())
-    begun = {one.base_offset: open_segment(one.location).first_timestamp() for one in log.segments}
+    begun = {one.base_offset: first_timestamp(open_segment(one.location)) for one in log.segments}
     assert [(one.base_offset, one.end_offset, one.size, begun[one.base_offset]) for one in log.segments] == [
         (0, 9, SEGMENT_BYTES, NOW),
         (10, 19, SEGMENT_BYTES, NOW + 10_000),
@@ -447,7 +448,7 @@ def test_a_segment_begins_with_its_first_records_timestamp(tmp_path: Path, batch
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
     rewrite_segment(files.local_segments()[-1].log_path, [batch])
 
-    assert open_segment(look(files).segments[-1].location).first_timestamp() == expected
+    assert first_timestamp(open_segment(look(files).segments[-1].location)) == expected
 
 
 # ----------------------------------------------------------------------------------------------- what cannot be read
