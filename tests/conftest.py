@@ -13,6 +13,7 @@ from hypothesis import settings
 from tiered_storage import disk_space
 
 if TYPE_CHECKING:
+    from support.hdfs import HadoopPrograms, RealHdfs
     from support.object_stores import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
@@ -50,3 +51,20 @@ def s3_endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     server = moto_server() if request.param == "moto" else localbucket_server(tmp_path_factory.mktemp("buckets"))
     with server as endpoint:
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def hadoop_programs(state_directory: Path) -> HadoopPrograms:
+    """Hadoop's own programs; the first time on a machine they are downloaded."""
+    from support.hdfs import HadoopPrograms
+
+    return HadoopPrograms.fetched(state_directory)
+
+
+@pytest.fixture(scope="session")
+def real_hdfs(hadoop_programs: HadoopPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHdfs]:
+    """An HDFS for the session: use a folder of your own, and leave its servers running."""
+    from support.hdfs import RealHdfs
+
+    with RealHdfs(hadoop_programs, tmp_path_factory.mktemp("real-hdfs")) as hdfs:
+        yield hdfs

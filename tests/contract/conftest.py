@@ -1,4 +1,4 @@
-"""Every store that the contract suites run against: a local directory, and S3 over HTTP by two servers."""
+"""Every store that the contract suites run against: a local directory, S3 over HTTP by two servers, HDFS."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from support.hdfs import RealHdfs, hdfs_store
 from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+
+HDFS = "hdfs"
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +22,17 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
         yield stores
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="session")
+def hdfs_url(real_hdfs: RealHdfs) -> Iterator[str]:
+    with real_hdfs.slow_way() as url:
+        yield url
+
+
+@pytest.fixture(params=[*KINDS, HDFS])
 def store(request: pytest.FixtureRequest, tmp_path: Path, stores: Stores) -> StoreUnderTest:
     """An empty store of each kind."""
+    if request.param == HDFS:
+        return hdfs_store(request.getfixturevalue("hdfs_url"))
     return stores.empty(request.param, tmp_path)
 
 

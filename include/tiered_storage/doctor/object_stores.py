@@ -105,6 +105,8 @@ def _probe(name: str, client: ObjectClient, prefix: str, folder: Path | None, cl
     try:
         delete_object(client, probe)
         yield from _check_gone(name, client, probe)
+        if folder is None:
+            delete_object(client, prefix)  # HDFS has folders, and deletes an empty one
     except TieredStorageError as error:
         # An object that was not created most likely does not exist; the reason is already reported.
         if is_made:

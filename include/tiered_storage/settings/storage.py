@@ -41,7 +41,7 @@ class StorageSettings(PropertyModel):
         _inside_state("work"),
         STATE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
         default_text="{state.directory}/work",
     )
     """Where plans and results pass between Airflow and Spark: both must reach it, nobody else should write to it."""
@@ -51,7 +51,7 @@ class StorageSettings(PropertyModel):
         _inside_state("exports"),
         STATE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
         default_text="{state.directory}/exports",
     )
     """Where topics are exported as tables, each in a folder of its name. A new folder is private to this user; to share
@@ -77,7 +77,7 @@ class StorageSettings(PropertyModel):
         _inside_state("remote"),
         REMOTE_STORAGE,
         Source.OURS,
-        allowed="a folder, or a URL such as file:///folder or s3://bucket/prefix",
+        allowed="a folder, or a URL such as file:///folder, s3://bucket/prefix or hdfs://host:port/folder",
         default_text="{state.directory}/remote",
     )
     """The object store, and the prefix of all keys in it. A new folder is private to this user; to share it, create it

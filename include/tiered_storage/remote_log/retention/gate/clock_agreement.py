@@ -224,10 +224,10 @@ def has_own_clock(
 ) -> bool:
     """Return whether the store's clock is surely not this machine's: it is that of AWS, Google or Azure.
 
-    A directory has this machine's clock. An endpoint in `options` or `environ` may be any machine, and so may a store
-    that cannot be listed.
+    A directory has this machine's clock. An endpoint in `options` or `environ` may be any machine, and so may HDFS's
+    NameNode and a store that cannot be listed.
     """
-    if not isinstance(storage, ListableStorage) or storage.place_of("").startswith("file:"):
+    if not isinstance(storage, ListableStorage) or storage.place_of("").startswith(("file:", "hdfs:")):
         return False
     given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
     return not options.endpoint and not any(_NAMES_ENDPOINT.search(name.upper()) for name in given)

@@ -25,17 +25,24 @@ def _open_bucket(url: str, options: ObjectStoreOptions, _: StoreReserve | None) 
     return ObjectStore(url, options)
 
 
+def _open_hdfs(url: str, options: ObjectStoreOptions, _: StoreReserve | None) -> ObjectClient:
+    from tiered_storage.remote_log.storage.clients.hdfs import Hdfs  # noqa: PLC0415 -- its library is large
+
+    return Hdfs(url, options)
+
+
 OBJECT_CLIENTS: dict[str, Callable[[str, ObjectStoreOptions, StoreReserve | None], ObjectClient]] = {
     "file": _open_directory,
     "s3": _open_bucket,
     "gs": _open_bucket,
     "az": _open_bucket,
+    "hdfs": _open_hdfs,
 }
 """The function that opens a store, by the scheme of its URL."""
 
 
 def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreReserve | None = None) -> ObjectClient:
-    """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, az://container/prefix, gs://bucket/prefix.
+    """Open the store at `url`: file:///absolute/path, s3://bucket/prefix, az://container/prefix, hdfs://host:port/folder.
 
     With `reserve` a directory keeps some room for documents on a full disk (LocalDirectory).
     Raises ConfigurationError for another URL, and if URL and options make no store. Nothing is read or written yet.
@@ -44,6 +51,6 @@ def open_object_client(url: str, options: ObjectStoreOptions, *, reserve: StoreR
     if scheme not in OBJECT_CLIENTS:
         raise ConfigurationError(
             f"a store at {scheme or 'a URL without scheme'}:… cannot be opened: use file:///absolute/path, "
-            "s3://bucket/prefix, az://container/prefix or gs://bucket/prefix (untested)"
+            "s3://bucket/prefix, az://container/prefix, hdfs://host:port/folder or gs://bucket/prefix (untested)"
         )
     return OBJECT_CLIENTS[scheme](url, options, reserve)

@@ -475,6 +475,7 @@ def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteL
     ("url", "endpoint", "environ", "is_own"),
     [
         ("file:///tmp/store", None, {}, False),
+        ("hdfs://namenode:8020/folder", None, {}, False),
         ("s3://bucket/prefix", "http://localhost:9000", {}, False),
         ("s3://bucket/prefix", "http://[::ffff:127.0.0.1]:9000", {}, False),
         ("s3://bucket/prefix", "http://0.0.0.0:9000", {}, False),
