@@ -34,6 +34,7 @@
     ├── LineageContradictedError       the log of an outdated replica: a later leader truncated it
     ├── RemoteStorageError             the object store fails or refuses
     │   ├── RemoteStorageRefusedError  credentials or rights
+    │   │   └── EncryptionKeyError     a key of the key ring is missing, unusable or another one
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  a missing object
     │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
@@ -264,6 +265,10 @@ class RemoteStorageRefusedError(RemoteStorageError):
     """The object store refused access: wrong credentials or missing rights."""
 
     retriable = False
+
+
+class EncryptionKeyError(RemoteStorageRefusedError):
+    """The key ring lacks the key of a segment, or has another one under its id. The segment itself is not damaged."""
 
 
 class RemoteStorageFullError(RemoteStorageError):

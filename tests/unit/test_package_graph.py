@@ -26,7 +26,7 @@ STOREYS = (
         for name in ("kernels", "files", "records", "indexes", "producers", "columnar", "log.recovery", "log", "dump")
     ),
     *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
-    *(f"{REMOTE}.{name}" for name in ("storage.clients", "storage")),
+    *(f"{REMOTE}.{name}" for name in ("storage.transforms", "storage.clients", "storage")),
     *(f"{REMOTE}.{name}" for name in ("metadata", "metadata.sql.database", "metadata.sql")),
     *(f"{REMOTE}.{name}" for name in ("tiering_policy", "indexes", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("copy", "read.chunks", "read")),

@@ -61,6 +61,10 @@ COMMANDS = {
         "rebuild-metadata": "Rebuild lost metadata from the store alone, into a new file. Then deletion is "
         "forbidden for every topic.",
     },
+    "keys": {
+        "rotate-keys": "Wrap the data keys of encrypted segments again, by the active key of the key ring. Segment "
+        "data are not touched.",
+    },
     "restore": {
         "restore": "Restore a topic, or part of it, from the store: into a broker's log directory, or into a running "
         "cluster.",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tiered_storage.clock import Clock
 from tiered_storage.doctor.check import Check, Verdict, alone
+from tiered_storage.doctor.encryption import check_encryption
 from tiered_storage.doctor.log_directories import check_log_directories
 from tiered_storage.doctor.machine import check_machine
 from tiered_storage.doctor.metadata_store import check_metadata
@@ -48,6 +49,7 @@ def _examine(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> I
     yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
     yield from alone("rights", lambda: check_rights(settings))
     yield from alone("store", lambda: check_storage(settings, options, clock))
+    yield from alone("encryption", lambda: check_encryption(settings, options))
     yield from alone("work area", lambda: check_objects("work area", settings.work_url, options, clock))
     yield from alone("metadata", lambda: check_metadata(settings, clock, options))
     yield from alone("read service", lambda: check_read_rights(settings))

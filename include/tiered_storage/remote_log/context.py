@@ -36,7 +36,9 @@ from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
-from tiered_storage.remote_log.tiering_policy import decided_topic
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
+from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
+from tiered_storage.remote_log.tiering_policy import decided_topic, effective
 from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
 
@@ -63,7 +65,13 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
         endpoint=settings.rsm_config_endpoint or given.endpoint,
         region=settings.rsm_config_region or given.region,
         allow_http=settings.rsm_config_allow_http,
+        key_ring=key_ring(settings),
     )
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """Return the key ring that the settings name; what is wrong with it is a problem of the segments that need it."""
+    return KeyRing.load(settings.rsm_config_encryption_key_ring_file, settings.rsm_config_encryption_key_pair_id)
 
 
 def misplaced(settings: Settings) -> list[str]:
@@ -256,11 +264,24 @@ class RemoteLogContext:
         """Return the decision on the partition's topic, or the seed in the settings file for its name."""
         return decided_topic(partition.cluster_id, partition.topic_id, partition.topic, self.topics, self.settings)
 
+    def encoding_of(self, partition: TopicIdPartition) -> Encoding:
+        """Return how new segments of the partition are encoded.
+
+        Raises ConfigurationError if its topic's settings contradict each other.
+        """
+        topic = effective(self.decided_topic(partition), self.settings)
+        return Encoding(
+            topic.remote_compression_enabled,
+            topic.remote_encryption_enabled,
+            self.settings.rsm_config_compression_heuristic_enabled,
+        )
+
     def access(self, job: JobFolder) -> JobAccess:
         """Return what a worker needs to do a group of `job`, secrets and all."""
         options = self.options
+        keys = options.key_ring.to_text() if options.key_ring.keys else None
         secrets = JobSecrets(
-            job.work.key.hex(), options.access_key_id, options.secret_access_key, options.session_token
+            job.work.key.hex(), options.access_key_id, options.secret_access_key, options.session_token, keys
         )
         return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, options), secrets)
 

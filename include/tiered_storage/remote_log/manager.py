@@ -144,6 +144,7 @@ class RemoteLogManager(RemoteLogContext):
         try:
             # Not before: a backup of the metadata that lacks these segments must be older than the store.
             if begun.tasks:
+                begun = begun.encoded(self.encoding_of)
                 self.guard.renew("a copy run")
         except BaseException:
             self.leases.release_many(begun.leases)

@@ -97,7 +97,13 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
 
     def topic_defaults(self) -> TopicSettings:
         """Return the settings of a topic that sets nothing, with -2 (as the total) not yet resolved."""
-        return _topic_defaults({limit: getattr(self, f"log_{limit}") for limit in _DEFAULTS_OF_TOPICS})
+        limits = _topic_defaults({limit: getattr(self, f"log_{limit}") for limit in _DEFAULTS_OF_TOPICS})
+        return limits.model_copy(
+            update={
+                "remote_compression_enabled": self.rsm_config_compression_enabled,
+                "remote_encryption_enabled": self.rsm_config_encryption_enabled,
+            }
+        )
 
     def dump(self) -> dict[str, Any]:
         """Return every setting by its name as JSON and YAML values, without secrets.

@@ -12,6 +12,7 @@ from tiered_storage.settings.properties.types import (
     Folder,
     MetadataUrl,
     OptionalEndpoint,
+    OptionalFile,
     OptionalText,
     StorageUrl,
     Whole,
@@ -106,6 +107,37 @@ class StorageSettings(PropertyModel):
         default_text="AWS_REGION of the environment",
     )
     """The region of the bucket."""
+
+    rsm_config_compression_enabled: bool = setting("rsm.config.compression.enabled", False, REMOTE_STORAGE, Source.OURS)
+    """Whether segments are compressed by zstd in the store; a topic's remote.compression.enabled comes first."""
+
+    rsm_config_compression_heuristic_enabled: bool = setting(
+        "rsm.config.compression.heuristic.enabled", True, REMOTE_STORAGE, Source.OURS
+    )
+    """Whether chunks whose batches are mostly compressed already, by their headers, are left as they are."""
+
+    rsm_config_encryption_enabled: bool = setting("rsm.config.encryption.enabled", False, REMOTE_STORAGE, Source.OURS)
+    """Whether segments are encrypted in the store; a topic's remote.encryption.enabled comes first."""
+
+    rsm_config_encryption_key_ring_file: OptionalFile = setting(
+        "rsm.config.encryption.key.ring.file",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="a file as in docs/encryption.md",
+        default_text="none",
+    )
+    """The key ring: the keys that wrap the data keys of encrypted segments."""
+
+    rsm_config_encryption_key_pair_id: OptionalText = setting(
+        "rsm.config.encryption.key.pair.id",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="the id of a key in the key ring",
+        default_text="none",
+    )
+    """The key of the key ring that wraps the data keys of new segments."""
 
     rlmm_config_url: MetadataUrl = setting(
         "rlmm.config.url",

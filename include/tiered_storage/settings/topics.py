@@ -134,6 +134,16 @@ class TopicSettings(PropertyModel):
     """How much of the local log must follow a closed segment until it is copied; see remote.copy.lag.ms. At most
     local.retention.bytes."""
 
+    remote_compression_enabled: bool = setting(
+        "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"
+    )
+    """Whether new segments are compressed by zstd in the store. Stored segments stay as they are."""
+
+    remote_encryption_enabled: bool = setting(
+        "remote.encryption.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.encryption.enabled"
+    )
+    """Whether new segments are encrypted in the store. Stored segments stay as they are."""
+
     @model_validator(mode="after")
     def _local_within_the_total(self) -> Self:
         for limit in ("retention_ms", "retention_bytes"):

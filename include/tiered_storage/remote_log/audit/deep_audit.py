@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from tiered_storage.errors import (
     CorruptLogError,
     CorruptRecordError,
+    EncryptionKeyError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
@@ -35,7 +36,10 @@ def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, l
     Raises RemoteStorageError if the store itself fails.
     """
     audit = _SegmentAudit(segment, storage, limit)
-    return tuple(Anomaly.of_segment(kind, segment, message) for kind, message in audit.findings())
+    try:
+        return tuple(Anomaly.of_segment(kind, segment, message) for kind, message in audit.findings())
+    except EncryptionKeyError as error:
+        return (Anomaly.of_segment(AnomalyKind.MISSING_KEY, segment, str(error)),)
 
 
 class _SegmentAudit:

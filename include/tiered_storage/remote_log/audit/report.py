@@ -24,6 +24,7 @@ class AnomalyKind(StrEnum):
     OVERLAP = "overlap"
     WRONG_SIZE = "wrong size"
     WRONG_CHECKSUM = "wrong checksum"
+    MISSING_KEY = "missing key"
     OUTDATED_METADATA = "metadata older than the store"
 
 

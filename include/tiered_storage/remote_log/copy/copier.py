@@ -38,6 +38,7 @@ from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBu
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.storage.listable_storage import ensure_encodes
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 _LIBRARY = str(Path(tiered_storage.__file__).parent)
@@ -67,9 +68,12 @@ def copy_segment(
     """
     begun = time.monotonic()
     try:
+        ensure_encodes(storage, task.encoding)
         _ensure_continues(task, storage)
         source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
-        data = LogSegmentData(task.metadata.size, source.chunks(), source.indexes)
+        data = LogSegmentData(
+            task.metadata.size, source.chunks(), source.indexes, task.encoding, source.remote.chunk_ends
+        )
         custom_metadata = storage.copy_log_segment_data(task.metadata, data)
         _ensure_no_longer(custom_metadata, sizes.custom_metadata, task, storage)
     except (TieredStorageError, OSError) as error:
@@ -126,7 +130,7 @@ class _SegmentStream:
         self._sizes = sizes
         self._segment = open_segment(task.location, history)
         self._indexes = IndexBuilder(task.metadata.start_offset, sizes.index_interval)
-        self._remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
+        self.remote = RemoteIndexBuilder(task.metadata, sizes.remote_index_chunk)
         self._of_producers: dict[IndexKind, bytes] = {}
         self.record_count = 0
         self.damages: list[str] = []
@@ -149,7 +153,7 @@ class _SegmentStream:
         for window, table in self._segment.windows(window_bytes=self._sizes.window):
             self._check_epochs(table)
             self._indexes.append(table)
-            self._remote.append(table)
+            self.remote.append(table)
             self._run_checks(checks, table)
             producers.feed(window, table)
             self.record_count += int(table.record_count.sum())
@@ -167,7 +171,7 @@ class _SegmentStream:
     def indexes(self) -> dict[IndexKind, bytes]:
         """Return all files to send beside the segment; call it after the last chunk."""
         return {
-            **self._remote.indexes(),
+            **self.remote.indexes(),
             IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
             IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
             IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),

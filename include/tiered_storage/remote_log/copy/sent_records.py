@@ -39,7 +39,6 @@ from tiered_storage.remote_log.source.segment_source import LocalSegment, Partit
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 
@@ -142,10 +141,9 @@ def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMa
     if not isinstance(storage, ListableStorage):
         yield from remote_batches([segment], (), storage.fetch_log_segment)
         return
-    name = segment_object_names(segment.segment_id, segment.start_offset).data
     with suppress(RemoteObjectNotFoundError):
-        size = min(segment.size, storage.object_size(name))
-        yield from sound_batches(segment, size, lambda position, count: storage.read_object(name, position, count))
+        size = min(segment.size, storage.readable_size(segment))
+        yield from sound_batches(segment, size, lambda position, count: storage.read_damaged(segment, position, count))
 
 
 def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:

@@ -36,6 +36,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ class BegunCopy:
     tasks: tuple[CopyTask, ...]
     left: tuple[Finding, ...]
     failed: tuple[Finding, ...] = ()
+
+    def encoded(self, encoding_of: Callable[[TopicIdPartition], Encoding]) -> BegunCopy:
+        """Return the same with the encoding of each task's topic. Raises what `encoding_of` raises."""
+        encodings = {each: encoding_of(each) for each in {task.metadata.topic_id_partition for task in self.tasks}}
+        tasks = [replace(task, encoding=encodings[task.metadata.topic_id_partition]) for task in self.tasks]
+        return replace(self, tasks=tuple(tasks))
 
     @property
     def leases(self) -> list[Lease]:

@@ -11,6 +11,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiered_storage.remote_log.source.segment_source import PlannedLocation
+from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class CopyTask:
 
     `readable_from` is the first offset (inclusive) of the partition that readers are given once this is committed.
     `after` is the remote segment that it continues, if no other task of the run continues it: the local log must have
-    the same batches.
+    the same batches. `encoding` is what the topic's settings ask for.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -28,6 +29,7 @@ class CopyTask:
     lineage: tuple[EpochEntry, ...]
     readable_from: int = 0
     after: RemoteLogSegmentMetadata | None = None
+    encoding: Encoding = PLAIN
 
 
 @dataclass(frozen=True, slots=True)

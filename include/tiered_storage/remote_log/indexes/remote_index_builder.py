@@ -58,6 +58,7 @@ class RemoteIndexBuilder:
         self._chunk_bytes = chunk_bytes
         self._object_name = segment_object_names(metadata.segment_id, metadata.start_offset).data
         self._closed: list[RemoteLogIndexEntry] = []
+        self._ends: list[int] = []
         self._open: RemoteLogIndexEntry | None = None
         self._batch_count = 0
         self._record_count = 0
@@ -80,6 +81,10 @@ class RemoteIndexBuilder:
         first_rows = self._first_rows(batches, start)
         for chunk in chunks_of(batches, first_rows, self._object_name):
             self._add(chunk)
+
+    def chunk_ends(self) -> Sequence[int]:
+        """Return where the chunks of the batches so far end in the log, but for one that may still grow."""
+        return self._ends
 
     def indexes(self) -> dict[IndexKind, bytes]:
         """Return the manifest (without the data's checksum) and the trio of the batches so far."""
@@ -111,6 +116,7 @@ class RemoteIndexBuilder:
         chunk = run if self._open is None else joined(self._open, run)
         if chunk.length >= self._chunk_bytes:
             self._closed.append(chunk)
+            self._ends.append(chunk.position + chunk.length)
             self._open = None
         else:
             self._open = chunk

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Generic, Self
 
 from pydantic import TypeAdapter
@@ -20,6 +21,7 @@ from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
+from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.settings.settings import Settings
 
 JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"
@@ -28,23 +30,26 @@ JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The store and its location, without secrets."""
+    """The store and its location, without secrets. `key_ring_file` is read by workers that get no keys."""
 
     storage_class: str
     storage_url: str
     endpoint: str | None
     region: str | None
     allow_http: bool
+    key_ring_file: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, options: ObjectStoreOptions) -> Self:
         """Return the store of `settings`, reached by `options`."""
+        key_ring = settings.rsm_config_encryption_key_ring_file
         return cls(
             settings.remote_log_storage_manager_class_name,
             settings.rsm_config_url,
             options.endpoint,
             options.region,
             options.allow_http,
+            None if key_ring is None else str(key_ring),
         )
 
     @classmethod
@@ -58,7 +63,10 @@ class StoreAccess:
 
     def options(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
         """Return how to reach the store with the keys of `secrets`."""
-        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http)
+        keys = secrets.key_ring
+        if not keys.keys and self.key_ring_file is not None:
+            keys = KeyRing.load(Path(self.key_ring_file), None)
+        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http, key_ring=keys)
 
     def open(self, secrets: ObjectStoreOptions) -> RemoteStorageManager:
         """Open the store with the keys of `secrets`; the caller closes it."""
@@ -67,7 +75,7 @@ class StoreAccess:
 
 @dataclass(frozen=True, slots=True)
 class JobSecrets:
-    """The key that signs a job's messages (hexadecimal), and the credentials of its store.
+    """The key that signs a job's messages (hexadecimal), the credentials of its store, and its key ring as text.
 
     None stands for the usual sources of the worker's machine; see ObjectStoreOptions.
     """
@@ -76,14 +84,16 @@ class JobSecrets:
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    key_ring: str | None = field(default=None, repr=False)
 
     @property
     def options(self) -> ObjectStoreOptions:
-        """The credentials of the store, and nothing else."""
+        """The credentials of the store and its keys, and nothing else."""
         return ObjectStoreOptions(
             access_key_id=self.access_key_id,
             secret_access_key=self.secret_access_key,
             session_token=self.session_token,
+            key_ring=KeyRing() if self.key_ring is None else KeyRing.parse(self.key_ring),
         )
 
 

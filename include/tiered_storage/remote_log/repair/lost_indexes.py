@@ -20,6 +20,7 @@ from itertools import groupby
 from tiered_storage.errors import (
     CorruptIndexError,
     CorruptLogError,
+    EncryptionKeyError,
     LaterVersionError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -47,6 +48,8 @@ from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 
+_OF_THIS_SEGMENT = (RemoteObjectCorruptError, RemoteObjectNotFoundError, EncryptionKeyError)
+
 
 def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage) -> bool:
     """Return whether bundle or marker of a finished segment are lost or corrupt, and its `.log` has its full size.
@@ -54,7 +57,8 @@ def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage
     False if a later release wrote them. Raises RemoteStorageError if the store cannot be reached.
     """
     try:
-        if storage.object_size(segment_object_names(segment.segment_id, segment.start_offset).data) != segment.size:
+        name = segment_object_names(segment.segment_id, segment.start_offset).data
+        if storage.object_size(name) != storage.expected_objects(segment)[name]:
             return False
     except RemoteObjectNotFoundError:
         return False
@@ -94,7 +98,7 @@ class LostIndexes:
                     try:
                         notices += self._rebuild(segment, lease)
                         done.append(segment)
-                    except (RemoteObjectCorruptError, RemoteObjectNotFoundError, CorruptLogError) as error:
+                    except (*_OF_THIS_SEGMENT, CorruptLogError) as error:
                         failures.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {error}"))
             except TieredStorageError as error:
                 failures.append(Finding(str(partition), str(error)))

@@ -155,4 +155,5 @@ class RemoteLogRepairs:
             settings.lease_duration_ms,
             settings.remote_log_index_chunk_bytes,
             random_uuid,
+            context.encoding_of,
         )

@@ -50,9 +50,10 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ensure_encodes
 from tiered_storage.remote_log.storage.object_names import partition_folder, segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
@@ -61,7 +62,7 @@ _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_ST
 class CopiesAnew:
     """Copies segments within the store as `owner`, each under a new segment id, and commits them.
 
-    `index_chunk_bytes` is remote.log.index.chunk.bytes.
+    `index_chunk_bytes` is remote.log.index.chunk.bytes, `encoding_of` the encoding of a partition's topic.
     """
 
     metadata: RemoteLogMetadataManager
@@ -72,6 +73,7 @@ class CopiesAnew:
     lease_duration_ms: int
     index_chunk_bytes: int
     new_segment_id: Callable[[], str]
+    encoding_of: Callable[[TopicIdPartition], Encoding]
 
     def copy_again(
         self,
@@ -96,7 +98,9 @@ class CopiesAnew:
             fencing_number=lease.fencing_number,
         )
         self.metadata.add_remote_log_segment_metadata(replace(copied, max_timestamp=-1), lease)
-        sent = data(RemoteIndexBuilder(copied, self.index_chunk_bytes))
+        encoding, remote = self.encoding_of(partition), RemoteIndexBuilder(copied, self.index_chunk_bytes)
+        ensure_encodes(self.storage, encoding)
+        sent = replace(data(remote), encoding=encoding, ends=remote.chunk_ends)
         custom_metadata = self.storage.copy_log_segment_data(copied, sent)
         # In the order of every commit: the store first, and our log start before the segment is visible.
         stored_state = StoredState.of(

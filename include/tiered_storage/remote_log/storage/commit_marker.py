@@ -1,12 +1,16 @@
 """The commit marker, the object that marks a segment's other two as complete; and custom metadata, its short form.
 
-The marker is a JSON object: format_version (1), segment_id, data_size, data_crc32c, indexes_size and indexes_crc32c
-(bytes; CRC-32C as 8 hex digits). Custom metadata, kept with the segment's metadata, are 18 bytes, big-endian:
+The marker is a JSON object: format_version (1; 2 for an encoded segment), segment_id, data_size and data_crc32c of the
+log, indexes_size and indexes_crc32c of the bundle (bytes; CRC-32C as 8 hex digits). That of an encoded segment also has
+stored_size, the bytes of the data object, and is_encrypted (0 or 1). Custom metadata, kept with the segment's metadata,
+are 18 bytes, or 27 for an encoded segment, big-endian:
 
-    version          int16    1
-    data crc         uint32   CRC-32C of the data object
+    version          int16    1; 2 for an encoded segment
+    data crc         uint32   CRC-32C of the log
     indexes size     int64    bytes of the bundle
     indexes crc      uint32   CRC-32C of the bundle
+    stored size      int64    bytes of the data object, only in version 2
+    is encrypted     uint8    1 if there is a `.key` object, else 0, only in version 2
 """
 
 from __future__ import annotations
@@ -24,21 +28,33 @@ from tiered_storage.remote_log.storage.json_document import JsonDocument, encode
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_PLAIN_VERSION = 1
 _HIGHEST_VERSION = 255
 """A higher leading number than our versions will ever reach belongs to another RemoteStorageManager."""
 _CUSTOM_METADATA = struct.Struct(">hIqI")
+_OF_ENCODED = struct.Struct(">hIqIqB")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMarker:
-    """Sizes (bytes) and checksums (CRC-32C) of a segment's data object and of the bundle of its indexes."""
+    """Sizes (bytes) and checksums (CRC-32C) of a segment's log and of the bundle of its indexes.
+
+    `stored_size` is that of the data object of an encoded segment; None: the data object is the log.
+    """
 
     segment_id: str
     data_size: int
     data_crc32c: int
     indexes_size: int
     indexes_crc32c: int
+    stored_size: int | None = None
+    is_encrypted: bool = False
+
+    @property
+    def data_object_size(self) -> int:
+        """Bytes of the data object."""
+        return self.data_size if self.stored_size is None else self.stored_size
 
     def __str__(self) -> str:
         return (
@@ -50,24 +66,31 @@ class CommitMarker:
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a marker. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
+        is_encoded = document.integer("format_version") > _PLAIN_VERSION
         return cls(
             segment_id=document.text("segment_id"),
             data_size=document.integer("data_size"),
             data_crc32c=document.checksum("data_crc32c"),
             indexes_size=document.integer("indexes_size", minimum=1),
             indexes_crc32c=document.checksum("indexes_crc32c"),
+            stored_size=document.integer("stored_size") if is_encoded else None,
+            is_encrypted=is_encoded and document.integer("is_encrypted", maximum=1) == 1,
         )
 
     def to_bytes(self) -> bytes:
         """Return the marker's JSON."""
+        version, encoded = _PLAIN_VERSION, {}
+        if self.stored_size is not None:
+            version, encoded = FORMAT_VERSION, {"stored_size": self.stored_size, "is_encrypted": int(self.is_encrypted)}
         return encode_document(
-            FORMAT_VERSION,
+            version,
             {
                 "segment_id": self.segment_id,
                 "data_size": self.data_size,
                 "data_crc32c": f"{self.data_crc32c:08x}",
                 "indexes_size": self.indexes_size,
                 "indexes_crc32c": f"{self.indexes_crc32c:08x}",
+                **encoded,
             },
         )
 
@@ -82,7 +105,18 @@ class CommitMarker:
         version = int.from_bytes(raw[:2], "big")
         if FORMAT_VERSION < version <= _HIGHEST_VERSION:
             raise LaterVersionError(f"{metadata.segment_id}: its custom metadata", version, FORMAT_VERSION)
-        if version != FORMAT_VERSION or len(raw) != _CUSTOM_METADATA.size:
+        if version == FORMAT_VERSION and len(raw) == _OF_ENCODED.size:
+            _, data_crc32c, indexes_size, indexes_crc32c, stored_size, is_encrypted = _OF_ENCODED.unpack(raw)
+            return cls(
+                metadata.segment_id.id,
+                metadata.size,
+                data_crc32c,
+                indexes_size,
+                indexes_crc32c,
+                stored_size,
+                bool(is_encrypted),
+            )
+        if version != _PLAIN_VERSION or len(raw) != _CUSTOM_METADATA.size:
             raise RemoteObjectCorruptError(
                 f"{metadata.segment_id}: custom metadata of {len(raw)} bytes in version {version} are not known: they "
                 "come from another RemoteStorageManager"
@@ -92,7 +126,32 @@ class CommitMarker:
 
     def custom_metadata(self) -> bytes:
         """Return the custom metadata for the segment's metadata."""
-        return _CUSTOM_METADATA.pack(FORMAT_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
+        if self.stored_size is None:
+            return _CUSTOM_METADATA.pack(_PLAIN_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
+        return _OF_ENCODED.pack(
+            FORMAT_VERSION,
+            self.data_crc32c,
+            self.indexes_size,
+            self.indexes_crc32c,
+            self.stored_size,
+            self.is_encrypted,
+        )
+
+
+def marker_of(manifest: Manifest, bundle: bytes) -> CommitMarker:
+    """Return the marker of the segment whose `bundle` has the `manifest`, with its `data_crc32c`."""
+    if manifest.data_crc32c is None:
+        raise ValueError(f"{manifest.segment_id}: its data were not sent")
+    encoding = manifest.encoding
+    return CommitMarker(
+        manifest.segment_id.id,
+        manifest.size,
+        manifest.data_crc32c,
+        len(bundle),
+        crc32c(bundle),
+        None if encoding.is_plain else manifest.stored_size,
+        encoding.encryption,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +173,7 @@ def parse_copy(
     manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)
     if manifest.data_crc32c is None:
         return None
-    told = CommitMarker(manifest.segment_id.id, manifest.size, manifest.data_crc32c, len(raw), crc32c(raw))
+    told = marker_of(manifest, raw)
     if marker not in {None, told}:
         return None
     if (manifest.segment_id, manifest.base_offset) != (metadata.segment_id, metadata.start_offset):

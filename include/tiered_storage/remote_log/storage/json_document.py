@@ -103,6 +103,18 @@ class JsonDocument:
             pairs.append((first, second))
         return pairs
 
+    def triples(self, name: str) -> list[tuple[int, int, int]]:
+        """Return the field `name`, a list of triples of integers, none of them negative."""
+        value = self._fields.get(name)
+        if not isinstance(value, list):
+            raise self.wrong(name, "a list of triples of integers")
+        found = [
+            tuple(item) for item in value if isinstance(item, list) and len(item) == 3 and all(map(_is_offset, item))
+        ]
+        if len(found) != len(value):
+            raise self.wrong(name, "a list of triples of integers")
+        return [(first, second, third) for first, second, third in found]
+
     def optional_pairs(self, name: str) -> list[tuple[int, int]]:
         """Return the field `name`, a list of pairs of integers; empty if it is null or absent."""
         return [] if self._fields.get(name) is None else self.pairs(name)

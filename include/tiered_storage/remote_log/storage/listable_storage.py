@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from tiered_storage.errors import LaterVersionError, RemoteStorageError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
 from tiered_storage.remote_log.storage.object_names import (
@@ -24,6 +24,7 @@ from tiered_storage.remote_log.storage.partition_manifest import PartitionManife
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import StoreIdentity
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,12 @@ class ListedObject:
 class ListableStorage(RemoteStorageManager):
     """A RemoteStorageManager whose objects can be listed and read by name; derive your class from it to offer that.
 
-    `generations` are those that the store carries, `partition_manifests` its documents of partitions. All methods raise
-    what a RemoteStorageManager raises.
+    `generations` are those that the store carries, `partition_manifests` its documents of partitions.
+    `encodes_segments`: whether it compresses and encrypts a segment as LogSegmentData says. All methods raise what a
+    RemoteStorageManager raises.
     """
+
+    encodes_segments = False
 
     generations: StoreGenerations
     partition_manifests: PartitionManifests
@@ -66,9 +70,10 @@ class ListableStorage(RemoteStorageManager):
         ...
 
     @abstractmethod
-    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> Mapping[IndexKind, bytes]:
         """Return all indexes and the manifest, after checking marker and bundle against the metadata.
 
+        An encrypted index is decrypted when it is taken out, which may raise EncryptionKeyError.
         Raises RemoteObjectNotFoundError or RemoteObjectCorruptError for the first problem, and LaterVersionError for
         an object that a later release wrote.
         """
@@ -145,10 +150,35 @@ class ListableStorage(RemoteStorageManager):
         ...
 
     @abstractmethod
-    def read_object(self, name: str, position: int, size: int) -> bytes:
-        """Return `size` bytes of an object from `position`, unchecked: for objects known to be damaged.
+    def readable_size(self, metadata: RemoteLogSegmentMetadata) -> int:
+        """Return how many bytes of the log of a segment, maybe a damaged one, are there to read.
 
-        Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError if the object ends before that.
+        Raises RemoteObjectNotFoundError if there is no data object.
+        """
+        ...
+
+    @abstractmethod
+    def read_damaged(self, metadata: RemoteLogSegmentMetadata, position: int, size: int) -> bytes:
+        """Return `size` bytes of the log of a damaged segment from `position`, unchecked.
+
+        Chunks that cannot be decoded come as zeros. Raises RemoteObjectNotFoundError, and RemoteObjectCorruptError if
+        the data object ends before that.
+        """
+        ...
+
+    @abstractmethod
+    def key_id(self, metadata: RemoteLogSegmentMetadata) -> str | None:
+        """Return the id of the key that wraps the data key of a finished segment; None if it is not encrypted.
+
+        Raises RemoteObjectNotFoundError and RemoteObjectCorruptError if its key object is lost or damaged.
+        """
+        ...
+
+    @abstractmethod
+    def rewrap_key(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Wrap the data key of an encrypted segment by the active key of the key ring; its other objects stay.
+
+        Readers see the old or the new wrapping, and both give the same data key. Raises EncryptionKeyError.
         """
         ...
 
@@ -187,6 +217,16 @@ class ListableStorage(RemoteStorageManager):
     def spend_reserve(self) -> None:
         """Let documents use the room that a store in a directory reserves for deletions and for stopping them."""
         ...
+
+
+def ensure_encodes(storage: RemoteStorageManager, encoding: Encoding) -> None:
+    """Raise ConfigurationError if `storage` would store a segment without the `encoding` that its topic asks for."""
+    if not encoding.is_plain and not getattr(storage, "encodes_segments", False):
+        raise ConfigurationError(
+            f"segments of this topic are to be stored as {encoding.codec}, and {type(storage).__name__} cannot: set "
+            "remote.compression.enabled and remote.encryption.enabled of the topic to false, or leave "
+            "remote.log.storage.manager.class.name at its default"
+        )
 
 
 def list_by_partition(

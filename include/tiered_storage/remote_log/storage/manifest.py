@@ -1,6 +1,6 @@
 """The manifest: a JSON object in each segment's bundle from which its metadata can be rebuilt without any database.
 
-    format_version                            1
+    format_version                            1; 2 if the segment is encoded
     cluster_id, topic, topic_id, segment_id   text
     partition                                 its number
     base_offset, end_offset                   both inclusive
@@ -9,10 +9,14 @@
     copied_at, broker_id                      ms, and the node whose copy it is, -1: none in particular
     size, batch_count, record_count           bytes; the counts are null if not counted
     leader_epochs                             [[epoch, start offset], …] up to the segment's end
-    data_crc32c                               of the data object, 8 hex digits; null until it is written
-    codec, key_id                             the encoding of the data object: "none" and null, so far
+    data_crc32c                               of the log, 8 hex digits; null until the data object is written
+    codec                                     "none", "zstd", "aes-256-gcm" or "zstd+aes-256-gcm"
+    key_id                                    null: a segment's key is in its `.key` object
+    chunks                                    of an encoded segment: [[bytes of the log, bytes in the object, CRC-32C of
+                                              the payload], …]; see transforms/chunk_frame.py
 
-A manifest of a later version, or with an unknown codec, is refused: its data would be misread.
+A manifest of a later version, or with an unknown codec, is refused: its data would be misread. It is never encrypted,
+so that audits and rebuilds need no key.
 """
 
 from __future__ import annotations
@@ -29,9 +33,11 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.transforms.chunk_frame import Chunk
+from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
 
-FORMAT_VERSION = 1
-CODEC_NONE = "none"
+FORMAT_VERSION = 2
+_PLAIN_VERSION = 1
 
 _MAX_INT32 = 2**31 - 1
 
@@ -55,8 +61,8 @@ class Manifest:
     batch_count: int | None = None
     record_count: int | None = None
     data_crc32c: int | None = None
-    codec: str = CODEC_NONE
-    key_id: str | None = None
+    encoding: Encoding = PLAIN
+    chunks: tuple[Chunk, ...] = ()
 
     @classmethod
     def of(cls, metadata: RemoteLogSegmentMetadata) -> Self:
@@ -83,15 +89,19 @@ class Manifest:
             topic=document.text("topic"),
         )
         base_offset = document.integer("base_offset")
-        codec = document.text("codec")
-        if codec != CODEC_NONE:
-            raise document.wrong("codec", f"one that this release can read: {CODEC_NONE}")
+        encoding = ENCODINGS.get(document.text("codec"))
+        if encoding is None:
+            raise document.wrong("codec", f"one that this release can read: {', '.join(ENCODINGS)}")
+        size = document.integer("size")
+        chunks = () if encoding.is_plain else tuple(Chunk(*told) for told in document.triples("chunks"))
+        if not encoding.is_plain and sum(chunk.length for chunk in chunks) != size:
+            raise document.wrong("chunks", f"a list of {size} bytes in all")
         return cls(
             segment_id=RemoteLogSegmentId(partition, document.text("segment_id")),
             base_offset=base_offset,
             end_offset=document.integer("end_offset", minimum=base_offset),
             max_timestamp=document.integer("max_timestamp", minimum=-1),
-            size=document.integer("size"),
+            size=size,
             leader_epochs=tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
             copied_at=document.integer("copied_at"),
             broker_id=document.integer("broker_id", minimum=-1, maximum=_MAX_INT32),
@@ -99,15 +109,24 @@ class Manifest:
             batch_count=document.optional_integer("batch_count"),
             record_count=document.optional_integer("record_count"),
             data_crc32c=document.optional_checksum("data_crc32c"),
-            codec=codec,
-            key_id=document.optional_text("key_id"),
+            encoding=encoding,
+            chunks=chunks,
         )
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of the data object."""
+        return self.size if self.encoding.is_plain else sum(chunk.stored for chunk in self.chunks)
 
     def to_bytes(self) -> bytes:
         """Return the manifest's JSON."""
         partition = self.segment_id.topic_id_partition
+        version, chunks = _PLAIN_VERSION, {}
+        if not self.encoding.is_plain:
+            version = FORMAT_VERSION
+            chunks = {"chunks": [[each.length, each.stored, each.payload_crc32c] for each in self.chunks]}
         return encode_document(
-            FORMAT_VERSION,
+            version,
             {
                 "cluster_id": partition.cluster_id,
                 "topic": partition.topic,
@@ -125,8 +144,9 @@ class Manifest:
                 "record_count": self.record_count,
                 "leader_epochs": [[entry.epoch, entry.start_offset] for entry in self.leader_epochs],
                 "data_crc32c": None if self.data_crc32c is None else f"{self.data_crc32c:08x}",
-                "codec": self.codec,
-                "key_id": self.key_id,
+                "codec": self.encoding.codec,
+                "key_id": None,
+                **chunks,
             },
         )
 

@@ -3,6 +3,7 @@
     {cluster id}/{topic}-{topic id}/{partition}/{base offset, 20 digits}-{segment id}.log       a segment's bytes
                                                 {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
                                                 {base offset, 20 digits}-{segment id}.commit    the commit marker
+                                                {base offset, 20 digits}-{segment id}.key       its wrapped data key
                                                 state/{fencing number, 20 digits}.json          the partition document
     store.json                                                                                  the store's identity
     store.generation/{number, 20 digits}.json                                                   its generation
@@ -49,7 +50,7 @@ _PARTITION_FOLDER = re.compile(
 )
 _SEGMENT_OBJECT = re.compile(
     rf"{_PARTITION_FOLDER.pattern}"
-    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit)"
+    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit|key)"
     rf"(?P<temporary>{TEMPORARY_SUFFIX.pattern})?"
 )
 
@@ -67,6 +68,7 @@ class ObjectKind(StrEnum):
     DATA = "log"
     INDEXES = "indexes"
     COMMIT_MARKER = "commit"
+    KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,11 @@ class SegmentObjectNames:
     def commit_marker(self) -> str:
         """The commit marker, which says that both others are complete."""
         return f"{self.stem}.{ObjectKind.COMMIT_MARKER}"
+
+    @property
+    def key(self) -> str:
+        """The data key of an encrypted segment, wrapped by a key of the key ring."""
+        return f"{self.stem}.{ObjectKind.KEY}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
 
 
 class IndexKind(IntEnum):
@@ -37,12 +38,15 @@ class LogSegmentData:
     `chunks` yields the segment's bytes as buffers that are valid only until the next one is requested; it raises
     CorruptRecordError if the bytes are corrupt, and then nothing of the segment may become visible as complete.
     `indexes` is called once, after the last chunk: they are known only then. A kind that is absent does not exist.
-    `size` is the total number of bytes in all chunks.
+    `size` is the total number of bytes in all chunks. `encoding` says how the store must encode them; for an encoded
+    segment, `ends` returns the ascending positions, known so far, at which readers' ranges end.
     """
 
     size: int
     chunks: Iterator[memoryview]
     indexes: Callable[[], dict[IndexKind, bytes]]
+    encoding: Encoding = PLAIN
+    ends: Callable[[], Sequence[int]] | None = None
 
 
 class RemoteStorageManager(Protocol):

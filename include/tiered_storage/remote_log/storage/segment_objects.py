@@ -1,7 +1,8 @@
-"""The RemoteStorageManager over an ObjectClient: three objects per segment, named as in object_names.py.
+"""The RemoteStorageManager over an ObjectClient: three or four objects per segment, named as in object_names.py.
 
-A copy writes the data, then the bundle of indexes, then the commit marker; a deletion uses the reverse order. So a
-segment with a marker is complete, and objects without one belong to no finished copy.
+A copy writes the data, the wrapped key of an encrypted segment, the bundle of indexes, and then the commit marker; a
+deletion deletes the marker first. So a segment with a marker is complete, and objects without one belong to no finished
+copy. All positions are those of the log; encoded_segments.py knows where its chunks lie in an encoded data object.
 """
 
 from __future__ import annotations
@@ -31,7 +32,14 @@ from tiered_storage.remote_log.storage.clients.object_client import (
 )
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, marker_of, parse_copy
+from tiered_storage.remote_log.storage.encoded_segments import (
+    DecryptedContents,
+    EncodedSegments,
+    SegmentLayout,
+    SentSegment,
+    encrypted,
+)
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
@@ -47,6 +55,7 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
+from tiered_storage.remote_log.storage.segment_key import OBJECT_BYTES as KEY_OBJECT_BYTES
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
@@ -55,6 +64,9 @@ from tiered_storage.remote_log.storage.store_identity import (
     read_store_identity,
     rebind_store,
 )
+from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess
+from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
+from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
 FETCH_BYTES = 4 << 20
 _ANY_ID = "A" * 22
@@ -64,9 +76,17 @@ MAX_BUNDLE_BYTES = 512 << 20
 class ObjectRemoteStorageManager(ListableStorage):
     """Segments as objects; see RemoteStorageManager and ListableStorage for the contract."""
 
-    def __init__(self, client: ObjectClient, reserve: StoreReserve | None = None) -> None:
-        """Keep segments in the store of `client`, which `close` closes and whose `reserve` `spend_reserve` spends."""
+    encodes_segments = True
+
+    def __init__(
+        self, client: ObjectClient, reserve: StoreReserve | None = None, key_ring: KeyRing | None = None
+    ) -> None:
+        """Keep segments in the store of `client`, which `close` closes and whose `reserve` `spend_reserve` spends.
+
+        `key_ring` has the keys of encrypted segments.
+        """
         self._client = client
+        self._encoded = EncodedSegments(client, key_ring or KeyRing())
         self._reserve = reserve or StoreReserve()
         self._pair: tuple[str, str] | None = None
         self.generations = StoreGenerations(client)
@@ -76,7 +96,8 @@ class ObjectRemoteStorageManager(ListableStorage):
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
         reserve = StoreReserve()
-        return cls(open_object_client(url, options, reserve=reserve), reserve)
+        kms = KmsAccess(options.region, options.access_key_id, options.secret_access_key, options.session_token)
+        return cls(open_object_client(url, options, reserve=reserve), reserve, options.key_ring.reached_by(kms))
 
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """See ListableStorage."""
@@ -114,23 +135,51 @@ class ObjectRemoteStorageManager(ListableStorage):
             )
         if (finished := self._find_marker(names)) is not None:
             sent = _passed(names.data, data)
+        elif data.encoding.is_plain:
+            sent = _plain(self._client.put(names.data, data.size, data.chunks, more_follows=True))
         else:
-            sent = self._client.put(names.data, data.size, data.chunks, more_follows=True)
+            sent = self._encoded.put(metadata, names, data)
         indexes = dict(data.indexes())
-        indexes[IndexKind.MANIFEST] = _manifest(metadata, indexes, sent).to_bytes()
-        bundle = build_bundle(indexes)
-        marker = CommitMarker(metadata.segment_id.id, sent.size, sent.crc32c, len(bundle), crc32c(bundle))
+        manifest = _manifest(metadata, indexes, sent)
+        if finished is not None and finished.stored_size is not None:
+            self._ensure_same(metadata, names, finished, replace(manifest, chunks=()), indexes)
+            return finished.custom_metadata()
+        indexes[IndexKind.MANIFEST] = manifest.to_bytes()
+        bundle = build_bundle(encrypted(indexes, sent.cipher))
+        marker = marker_of(manifest, bundle)
         if finished is None:
             self._put_bytes(names.indexes, bundle, more_follows=True)
             if not self._client.create(names.commit_marker, marker.to_bytes()):
                 finished = self._read_marker(names)
         if finished not in {None, marker}:
-            raise RemoteObjectCorruptError(
-                f"{self._source(names.commit_marker)}: another attempt finished this segment with other content: "
-                f"{finished}; this one has {marker}. Nothing of this attempt is committed, and the next run copies the "
-                "offsets under a new id; 'tiered-storage audit --deep' checks the objects there"
-            )
+            raise self._other_content(names, f"{finished}; this one has {marker}")
         return marker.custom_metadata()
+
+    def _ensure_same(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        names: SegmentObjectNames,
+        finished: CommitMarker,
+        manifest: Manifest,
+        indexes: Mapping[IndexKind, bytes],
+    ) -> None:
+        """Raise RemoteObjectCorruptError unless the finished encoded segment has this manifest and these indexes.
+
+        Two encryptions of the same bytes differ, so what was encrypted is compared.
+        """
+        contents, there = self._read_bundle(names, finished)
+        known = self._decrypted(metadata, names, finished, contents)
+        if replace(there, chunks=(), encoding=manifest.encoding) != manifest or any(
+            known.get(kind) != content for kind, content in indexes.items() if kind is not IndexKind.MANIFEST
+        ):
+            raise self._other_content(names, str(finished))
+
+    def _other_content(self, names: SegmentObjectNames, told: str) -> RemoteObjectCorruptError:
+        return RemoteObjectCorruptError(
+            f"{self._source(names.commit_marker)}: another attempt finished this segment with other content: "
+            f"{told}. Nothing of this attempt is committed, and the next run copies the offsets under a new id; "
+            "'tiered-storage audit --deep' checks the objects there"
+        )
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
@@ -146,12 +195,20 @@ class ObjectRemoteStorageManager(ListableStorage):
                 f"{metadata.segment_id}: bytes {start_position} to {end} are not in it: it has {metadata.size}"
             )
         name = self._names(metadata).data
-        pieces = self._pieces(name, start_position, end + 1)
+        pieces = self._pieces(metadata, name, start_position, end + 1)
         return self._checked(metadata, name, pieces) if whole else pieces
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """Return one index: usually in one request, never in more than two if custom metadata are known."""
-        return self._section(metadata, kind, self._marker(metadata).indexes_size)
+        """Return one index: usually in one request, never in more than two if custom metadata are known.
+
+        An encrypted segment's key is one more request, until it is cached.
+        """
+        marker = self._marker(metadata)
+        content = self._section(metadata, kind, marker.indexes_size)
+        if kind is IndexKind.MANIFEST or not marker.is_encrypted:
+            return content
+        names = self._names(metadata)
+        return self._encoded.cipher(metadata, names).decrypt_index(content, kind, self._source(names.indexes))
 
     def _head_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
         """Return the manifest in the bundle, whether or not there is a commit marker."""
@@ -185,7 +242,7 @@ class ObjectRemoteStorageManager(ListableStorage):
     def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
         names = {segment.segment_id.id: self._names(segment) for segment in segments}
         failed: dict[str, TieredStorageError] = {}
-        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA)):
+        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA, ObjectKind.KEY)):
             left = [(own_id, of_one.stem) for own_id, of_one in names.items() if own_id not in failed]
             going = {f"{stem}.{kind}": own_id for own_id, stem in left for kind in kinds}
             for name, error in self._client.delete_many(list(going)).items():
@@ -200,7 +257,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         """See ListableStorage."""
         return self._client.delete_many(names)
 
-    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
+    def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> Mapping[IndexKind, bytes]:
         """See ListableStorage."""
         names = self._names(metadata)
         marker = self._read_marker(names)
@@ -210,7 +267,7 @@ class ObjectRemoteStorageManager(ListableStorage):
             )
         contents, manifest = self._read_bundle(names, marker)
         manifest.check_against(metadata, self._source(names.indexes))
-        return contents
+        return self._decrypted(metadata, names, marker, contents)
 
     def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         """See ListableStorage."""
@@ -221,9 +278,9 @@ class ObjectRemoteStorageManager(ListableStorage):
         """See ListableStorage."""
         self.fetch_bundle(metadata)
         name = self._names(metadata).data
-        size = self._client.size(name)
-        if size != metadata.size:
-            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {metadata.size} were sent")
+        size, sent = self._client.size(name), self._marker(metadata).data_object_size
+        if size != sent:
+            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {sent} were sent")
         yield from self.fetch_log_segment(metadata)
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
@@ -244,11 +301,16 @@ class ObjectRemoteStorageManager(ListableStorage):
                 return None
             raw = self._client.get_range(names.indexes, 0, size)
             found = parse_copy(raw, self._source(names.indexes), metadata, self._find_marker(names))
-            if found is None or self._client.size(names.data) != found.finished.size:
+            if found is None or any(
+                self._client.size(name) != size
+                for name, size in self.expected_objects(found.finished).items()
+                if name != names.commit_marker
+            ):
                 return None
         except (RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
             return None
-        return found
+        contents = self._decrypted(metadata, names, self._marker(found.finished), found.contents)
+        return replace(found, contents=contents)
 
     def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
         """See ListableStorage."""
@@ -284,11 +346,12 @@ class ObjectRemoteStorageManager(ListableStorage):
         """See ListableStorage."""
         names = self._names(metadata)
         marker = self._marker(metadata)
-        return {
-            names.data: metadata.size,
+        expected = {
+            names.data: marker.data_object_size,
             names.indexes: marker.indexes_size,
             names.commit_marker: len(marker.to_bytes()),
         }
+        return expected | ({names.key: KEY_OBJECT_BYTES} if marker.is_encrypted else {})
 
     def time_of_a_write(self) -> int | None:
         """See ListableStorage."""
@@ -310,9 +373,28 @@ class ObjectRemoteStorageManager(ListableStorage):
         """See ListableStorage."""
         return self._client.size(name)
 
-    def read_object(self, name: str, position: int, size: int) -> bytes:
+    def read_damaged(self, metadata: RemoteLogSegmentMetadata, position: int, size: int) -> bytes:
         """See ListableStorage."""
-        return self._client.get_range(name, position, size)
+        layout = self._layout(metadata)
+        if layout is None:
+            return self._client.get_range(self._names(metadata).data, position, size)
+        return self._encoded.read_damaged(layout, position, position + size)
+
+    def readable_size(self, metadata: RemoteLogSegmentMetadata) -> int:
+        """See ListableStorage."""
+        size = self._client.size(self._names(metadata).data)
+        layout = self._layout(metadata)
+        return size if layout is None else layout.table.size
+
+    def key_id(self, metadata: RemoteLogSegmentMetadata) -> str | None:
+        """See ListableStorage."""
+        if not self._marker(metadata).is_encrypted:
+            return None
+        return self._encoded.wrapped_key(metadata, self._names(metadata)).key_id
+
+    def rewrap_key(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """See ListableStorage."""
+        self._encoded.rewrap(metadata, self._names(metadata))
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """See ListableStorage."""
@@ -355,9 +437,37 @@ class ObjectRemoteStorageManager(ListableStorage):
     def _put_bytes(self, name: str, content: bytes, *, more_follows: bool) -> WrittenObject:
         return self._client.put(name, len(content), iter((memoryview(content),)), more_follows=more_follows)
 
-    def _pieces(self, name: str, start: int, end: int) -> Iterator[bytes]:
+    def _pieces(self, metadata: RemoteLogSegmentMetadata, name: str, start: int, end: int) -> Iterator[bytes]:
+        layout = self._layout(metadata)
+        if layout is not None:
+            yield from self._encoded.read(layout, start, end)
+            return
         for position in range(start, end, FETCH_BYTES):
             yield self._client.get_range(name, position, min(FETCH_BYTES, end - position))
+
+    def _layout(self, metadata: RemoteLogSegmentMetadata) -> SegmentLayout | None:
+        """Return where an encoded segment's chunks are; None if its data object is the log."""
+        names = self._names(metadata)
+        if metadata.custom_metadata is not None:
+            is_encoded = self._marker(metadata).stored_size is not None
+        elif (marker := self._find_marker(names)) is not None:
+            is_encoded = marker.stored_size is not None
+        else:
+            is_encoded = self._encoded.is_encoded(names.data)
+        if not is_encoded:
+            return None
+        return self._encoded.layout(metadata, names, lambda: self._head_manifest(metadata))
+
+    def _decrypted(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        names: SegmentObjectNames,
+        marker: CommitMarker,
+        contents: Mapping[IndexKind, bytes],
+    ) -> Mapping[IndexKind, bytes]:
+        if not marker.is_encrypted:
+            return contents
+        return DecryptedContents(contents, lambda: self._encoded.cipher(metadata, names), self._source(names.indexes))
 
     def _checked(self, metadata: RemoteLogSegmentMetadata, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
         """Pass on a whole segment's pieces, holding each back until the next one exists or the checksum is right."""
@@ -410,15 +520,19 @@ class ObjectRemoteStorageManager(ListableStorage):
         return contents, manifest
 
 
-def _passed(name: str, data: LogSegmentData) -> WrittenObject:
+def _plain(written: WrittenObject) -> SentSegment:
+    return SentSegment(written.size, written.crc32c, PLAIN)
+
+
+def _passed(name: str, data: LogSegmentData) -> SentSegment:
     """Return `data` as an object would be, without writing one."""
     checked = CheckedChunks(name, data.size, data.chunks)
     for _ in checked:
         pass
-    return checked.written()
+    return _plain(checked.written())
 
 
-def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: WrittenObject) -> Manifest:
+def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes], sent: SentSegment) -> Manifest:
     """Return the manifest to store: the caller's, or one from `metadata`, with the checksum of the sent data."""
     given = indexes.get(IndexKind.MANIFEST)
     source = f"the manifest handed over for {metadata.segment_id}"
@@ -429,4 +543,4 @@ def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes
             f"{metadata.segment_id}: the bytes sent have CRC-32C {sent.crc32c:08x}, the manifest has "
             f"{manifest.data_crc32c:08x}: they changed on the way"
         )
-    return replace(manifest, data_crc32c=sent.crc32c)
+    return replace(manifest, data_crc32c=sent.crc32c, encoding=sent.encoding, chunks=sent.chunks)

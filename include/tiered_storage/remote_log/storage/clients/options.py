@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
@@ -12,7 +14,8 @@ class ObjectStoreOptions:
 
     `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
     `azure_storage_account_key` for az://. Times are ms. `max_retries` counts the requests after the first one, all
-    begun within `retry_timeout_ms`. Neither keys nor properties show in the repr.
+    begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments. Neither keys nor properties show in
+    the repr.
     """
 
     endpoint: str | None = None
@@ -26,6 +29,7 @@ class ObjectStoreOptions:
     request_timeout_ms: int = 60_000
     max_retries: int = 4
     retry_timeout_ms: int = 15_000
+    key_ring: KeyRing = field(default_factory=KeyRing, repr=False)
 
 
 def options_of(environ: Mapping[str, str]) -> ObjectStoreOptions:

@@ -110,7 +110,7 @@ def offsets(remote_log: RemoteLogManager) -> list[int]:
 
 def bundle(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> dict[IndexKind, bytes]:
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
-    return remote_log.storage.fetch_bundle(segment)
+    return dict(remote_log.storage.fetch_bundle(segment))
 
 
 def path_of(files: RemoteLogFiles, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:

@@ -1,0 +1,222 @@
+"""Segments whose data object holds encoded chunks: written, found and decoded here, beside the plain ones."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.object_names import SegmentObjectNames
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
+from tiered_storage.remote_log.storage.segment_key import OBJECT_BYTES, encode_segment_key, parse_segment_key
+from tiered_storage.remote_log.storage.transforms.aes_gcm import SegmentCipher, new_data_key
+from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec, EncodedChunks, most_stored_bytes
+from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+    COMPRESSED,
+    ENCRYPTED,
+    HEAD_BYTES,
+    MAGIC,
+    Chunk,
+    ChunkTable,
+    FrameHead,
+    PlacedChunk,
+)
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
+from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing, WrappedKey
+
+REQUEST_BYTES = 4 << 20
+"""Neighbouring chunks are read together up to this size."""
+PIECE_BYTES = 4 << 20
+_KEPT_LAYOUTS = 32
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True, slots=True)
+class SentSegment:
+    """A segment as it was sent: bytes and CRC-32C of the log, and what its manifest has of the encoding."""
+
+    size: int
+    crc32c: int
+    encoding: Encoding
+    chunks: tuple[Chunk, ...] = ()
+    cipher: SegmentCipher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLayout:
+    """Where an encoded segment's chunks are, and how to decode them."""
+
+    name: str
+    codec: ChunkCodec
+    table: ChunkTable
+
+
+class EncodedSegments:
+    """The encoded segments in the store of `client`, with the keys of `keys`. Thread-safe."""
+
+    def __init__(self, client: ObjectClient, keys: KeyRing) -> None:
+        self._client = client
+        self._keys = keys
+        self._layouts: OrderedDict[str, SegmentLayout] = OrderedDict()
+        self._ciphers: OrderedDict[str, SegmentCipher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames, data: LogSegmentData) -> SentSegment:
+        """Write the data object, and after it the key. Raises EncryptionKeyError before anything is written."""
+        cipher, key = None, b""
+        if data.encoding.encryption:
+            data_key = new_data_key()
+            segment_id = metadata.segment_id
+            key = encode_segment_key(segment_id.id, self._keys.wrap(data_key, str(segment_id)))
+            cipher = SegmentCipher.of(segment_id, data_key)
+        codec = ChunkCodec(data.encoding, data.size, cipher)
+        encoded = EncodedChunks(names.data, codec, data.chunks, data.ends)
+        most = most_stored_bytes(data.size)
+        self._client.put(names.data, most, iter(encoded), more_follows=True, at_most=True)
+        if key:
+            self._client.put(names.key, len(key), iter((memoryview(key),)), more_follows=True)
+        return SentSegment(encoded.size, encoded.crc32c, data.encoding, encoded.table.chunks, cipher)
+
+    def wrapped_key(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> WrappedKey:
+        """Return the segment's data key as it is stored."""
+        raw = self._client.get_range(names.key, 0, min(self._client.size(names.key), OBJECT_BYTES + 1))
+        return parse_segment_key(raw, metadata.segment_id.id, self._source(names.key))
+
+    def rewrap(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> None:
+        """Wrap the segment's data key by the active key of the key ring, replacing its `.key` in one step.
+
+        Raises EncryptionKeyError with the `.key` unchanged.
+        """
+        segment = str(metadata.segment_id)
+        data_key = self._keys.unwrap(self.wrapped_key(metadata, names), segment)
+        content = encode_segment_key(metadata.segment_id.id, self._keys.wrap(data_key, segment))
+        self._client.put(names.key, len(content), iter((memoryview(content),)))
+
+    def cipher(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> SegmentCipher:
+        """Return the cipher of an encrypted segment. Raises EncryptionKeyError."""
+        segment_id = metadata.segment_id
+        known = self._known(self._ciphers, segment_id.id)
+        if known is None:
+            data_key = self._keys.unwrap(self.wrapped_key(metadata, names), str(segment_id))
+            known = SegmentCipher.of(segment_id, data_key)
+            self._keep(self._ciphers, segment_id.id, known)
+        return known
+
+    def layout(
+        self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames, manifest: Callable[[], Manifest]
+    ) -> SegmentLayout:
+        """Return the layout of an encoded segment: by its `manifest`, or by its chunks' heads if that is lost."""
+        known = self._known(self._layouts, metadata.segment_id.id)
+        if known is not None:
+            return known
+        try:
+            told = manifest()
+            encoding, table = told.encoding, ChunkTable.of(told.chunks)
+        except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
+            encoding, table = self._read_heads(names.data)
+        cipher = self.cipher(metadata, names) if encoding.encryption else None
+        layout = SegmentLayout(names.data, ChunkCodec(encoding, table.size, cipher), table)
+        self._keep(self._layouts, metadata.segment_id.id, layout)
+        return layout
+
+    def is_encoded(self, name: str) -> bool:
+        """Return whether the data object `name` begins with a chunk's head. False if there is no such object."""
+        try:
+            return self._client.get_range(name, 0, len(MAGIC)) == MAGIC
+        except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
+            return False
+
+    def read(self, layout: SegmentLayout, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes of the log from `start` (inclusive) to `end` (exclusive), each chunk checked."""
+        together: list[PlacedChunk] = []
+        for placed in layout.table.within(start, end):
+            if together and sum(each.chunk.stored for each in together) + placed.chunk.stored > REQUEST_BYTES:
+                yield from self._decoded(layout, together, start, end)
+                together = []
+            together.append(placed)
+        if together:
+            yield from self._decoded(layout, together, start, end)
+
+    def read_damaged(self, layout: SegmentLayout, start: int, end: int) -> bytes:
+        """Return those bytes of the log, with zeros for each chunk that cannot be decoded."""
+        found = bytearray()
+        for placed in layout.table.within(start, end):
+            try:
+                content = b"".join(self._decoded(layout, [placed], start, end))
+            except RemoteObjectCorruptError:
+                content = bytes(min(placed.end, end) - max(placed.position, start))
+            found += content
+        return bytes(found)
+
+    def _decoded(self, layout: SegmentLayout, together: list[PlacedChunk], start: int, end: int) -> Iterator[bytes]:
+        place = together[0].place
+        length = sum(placed.chunk.stored for placed in together)
+        frames = memoryview(self._client.get_range(layout.name, place, length))
+        for placed in together:
+            frame = frames[placed.place - place :][: placed.chunk.stored]
+            content = layout.codec.decode(frame, placed, self._source(layout.name))
+            wanted = content[max(start - placed.position, 0) : end - placed.position]
+            for first in range(0, len(wanted), PIECE_BYTES):
+                yield wanted[first : first + PIECE_BYTES] if len(wanted) > PIECE_BYTES else wanted
+
+    def _read_heads(self, name: str) -> tuple[Encoding, ChunkTable]:
+        """Return encoding and chunks of the data object by the heads in it alone."""
+        size, place, flags = self._client.size(name), 0, 0
+        chunks: list[Chunk] = []
+        while place < size:
+            head = FrameHead.parse(self._client.get_range(name, place, HEAD_BYTES), self._source(name), place)
+            flags |= head.flags
+            chunks.append(head.chunk)
+            place += head.chunk.stored
+        return Encoding(bool(flags & COMPRESSED), bool(flags & ENCRYPTED)), ChunkTable.of(chunks)
+
+    def _known(self, kept: OrderedDict[str, Kept], segment_id: str) -> Kept | None:
+        with self._lock:
+            if segment_id in kept:
+                kept.move_to_end(segment_id)
+            return kept.get(segment_id)
+
+    def _keep(self, kept: OrderedDict[str, Kept], segment_id: str, value: Kept) -> None:
+        with self._lock:
+            kept[segment_id] = value
+            while len(kept) > _KEPT_LAYOUTS:
+                kept.popitem(last=False)
+
+    def _source(self, name: str) -> str:
+        return f"{self._client.root}/{name}"
+
+
+def encrypted(contents: Mapping[IndexKind, bytes], cipher: SegmentCipher | None) -> dict[IndexKind, bytes]:
+    """Return the indexes as they are stored: the manifest is readable without a key."""
+    if cipher is None:
+        return dict(contents)
+    return {
+        kind: content if kind is IndexKind.MANIFEST else cipher.encrypt_index(content, kind)
+        for kind, content in contents.items()
+    }
+
+
+class DecryptedContents(Mapping[IndexKind, bytes]):
+    """The `stored` indexes of an encrypted segment, each decrypted when it is asked for: the manifest needs no key."""
+
+    def __init__(self, stored: Mapping[IndexKind, bytes], cipher: Callable[[], SegmentCipher], source: str) -> None:
+        self._stored = stored
+        self._cipher = cipher
+        self._source = source
+
+    def __getitem__(self, kind: IndexKind) -> bytes:
+        """Return one index. Raises EncryptionKeyError and RemoteObjectCorruptError."""
+        content = self._stored[kind]
+        return content if kind is IndexKind.MANIFEST else self._cipher().decrypt_index(content, kind, self._source)
+
+    def __iter__(self) -> Iterator[IndexKind]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)

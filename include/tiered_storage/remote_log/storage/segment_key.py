@@ -1,0 +1,53 @@
+"""The `.key` object of an encrypted segment: its data key, wrapped by a key of the key ring.
+
+A JSON object: format_version (1), segment_id, key_id, algorithm (see WrapAlgorithm), wrapped (base64), and
+wrapped_crc32c (8 hex digits), filled up with spaces to OBJECT_BYTES, so that its size in a listing shows whether it is
+whole.
+
+It is the only object of a segment that is ever replaced: a rotation of keys wraps the same data key again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.transforms.key_ring import WrapAlgorithm, WrappedKey
+
+FORMAT_VERSION = 1
+OBJECT_BYTES = 4096
+
+
+def encode_segment_key(segment_id: str, key: WrappedKey) -> bytes:
+    """Return the content of the object. Raises ConfigurationError if the wrapped key is too long for it."""
+    document = encode_document(
+        FORMAT_VERSION,
+        {
+            "segment_id": segment_id,
+            "key_id": key.key_id,
+            "algorithm": key.algorithm,
+            "wrapped": base64.b64encode(key.wrapped).decode(),
+            "wrapped_crc32c": f"{crc32c(key.wrapped):08x}",
+        },
+    )
+    if len(document) > OBJECT_BYTES:
+        raise ConfigurationError(f"key {key.key_id} makes wrapped keys of {len(key.wrapped)} bytes: use a smaller key")
+    return document.rstrip(b"\n").ljust(OBJECT_BYTES - 1) + b"\n"
+
+
+def parse_segment_key(raw: bytes, segment_id: str, source: str) -> WrappedKey:
+    """Read the key of a segment. Raises RemoteObjectCorruptError and LaterVersionError."""
+    document = JsonDocument(raw, source, FORMAT_VERSION)
+    if len(raw) != OBJECT_BYTES or document.text("segment_id") != segment_id:
+        raise RemoteObjectCorruptError(f"{source}: it is not the key of segment {segment_id}")
+    try:
+        algorithm = WrapAlgorithm(document.text("algorithm"))
+        wrapped = base64.b64decode(document.text("wrapped"), validate=True)
+    except (ValueError, binascii.Error):
+        raise RemoteObjectCorruptError(f"{source}: its algorithm or its wrapped key is damaged") from None
+    if crc32c(wrapped) != document.checksum("wrapped_crc32c"):
+        raise RemoteObjectCorruptError(f"{source}: the wrapped key is not the one that was sent")
+    return WrappedKey(document.text("key_id"), algorithm, wrapped)
