@@ -242,9 +242,13 @@ class ObjectRemoteStorageManager(ListableStorage):
     def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
         names = {segment.segment_id.id: self._names(segment) for segment in segments}
         failed: dict[str, TieredStorageError] = {}
-        for kinds in ((ObjectKind.COMMIT_MARKER,), (ObjectKind.INDEXES, ObjectKind.DATA, ObjectKind.KEY)):
-            left = [(own_id, of_one.stem) for own_id, of_one in names.items() if own_id not in failed]
-            going = {f"{stem}.{kind}": own_id for own_id, stem in left for kind in kinds}
+        for of_markers in (True, False):
+            left = [segment for segment in segments if segment.segment_id.id not in failed]
+            going = {
+                f"{names[segment.segment_id.id].stem}.{kind}": segment.segment_id.id
+                for segment in left
+                for kind in ((ObjectKind.COMMIT_MARKER,) if of_markers else _kinds_beside_marker(segment))
+            }
             for name, error in self._client.delete_many(list(going)).items():
                 failed.setdefault(going[name], error)
         try:
@@ -518,6 +522,18 @@ class ObjectRemoteStorageManager(ListableStorage):
         if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
             raise RemoteObjectCorruptError(f"{source}: manifest and commit marker are of different data")
         return contents, manifest
+
+
+def _kinds_beside_marker(segment: RemoteLogSegmentMetadata) -> tuple[ObjectKind, ...]:
+    """Return the kinds of objects that a segment can have beside its commit marker."""
+    every = (ObjectKind.INDEXES, ObjectKind.DATA, ObjectKind.KEY)
+    if segment.custom_metadata is None:
+        return every
+    try:
+        is_encrypted = CommitMarker.from_custom_metadata(segment, segment.custom_metadata).is_encrypted
+    except (RemoteObjectCorruptError, LaterVersionError):
+        return every
+    return every if is_encrypted else every[:2]
 
 
 def _plain(written: WrittenObject) -> SentSegment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -48,14 +49,27 @@ def test_custom_metadata_of_others_are_refused(raw: bytes) -> None:
 
 
 def test_custom_metadata_of_a_later_version_are_no_damage() -> None:
-    with pytest.raises(LaterVersionError, match=r"custom metadata.*in version 2"):
-        CommitMarker.from_custom_metadata(METADATA, b"\0\2" + bytes(16))
+    with pytest.raises(LaterVersionError, match=r"custom metadata.*in version 3"):
+        CommitMarker.from_custom_metadata(METADATA, b"\0\3" + bytes(16))
 
 
 def test_a_later_version_is_refused() -> None:
-    later = json.dumps({**json.loads(MARKER.to_bytes()), "format_version": 2}).encode()
+    later = json.dumps({**json.loads(MARKER.to_bytes()), "format_version": 3}).encode()
     with pytest.raises(LaterVersionError, match="later release"):
         CommitMarker.parse(later, "marker")
+
+
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_that_of_an_encoded_segment_has_the_size_of_its_object(is_encrypted: bool) -> None:
+    marker = replace(MARKER, stored_size=700, is_encrypted=is_encrypted)
+    assert json.loads(marker.to_bytes())["format_version"] == 2
+    assert CommitMarker.parse(marker.to_bytes(), "marker") == marker
+    metadata = replace(METADATA, size=MARKER.data_size, segment_id=replace(METADATA.segment_id, id=MARKER.segment_id))
+    assert len(marker.custom_metadata()) == 27
+    assert CommitMarker.from_custom_metadata(metadata, marker.custom_metadata()) == marker
+    for raw in (marker.custom_metadata()[:-1], marker.custom_metadata() + b"x"):
+        with pytest.raises(RemoteObjectCorruptError):
+            CommitMarker.from_custom_metadata(metadata, raw)
 
 
 @settings(deadline=None)

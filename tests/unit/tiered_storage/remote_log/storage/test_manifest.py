@@ -15,6 +15,8 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.manifest import FORMAT_VERSION, Manifest
+from tiered_storage.remote_log.storage.transforms.chunk_frame import Chunk
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(min_size=1, max_size=30)
@@ -35,7 +37,6 @@ MANIFESTS = st.builds(
     batch_count=COUNTS,
     record_count=COUNTS,
     data_crc32c=st.none() | st.integers(0, 2**32 - 1),
-    key_id=st.none() | TEXTS,
 )
 METADATA = segment_metadata(1000)
 MANIFEST = replace(Manifest.of(METADATA), data_crc32c=0xE3069283, batch_count=7, record_count=900)
@@ -77,14 +78,28 @@ def test_a_manifest_is_json_with_documented_keys() -> None:
     }
 
 
+def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
+    manifest = replace(
+        MANIFEST, encoding=Encoding(True, encryption=True), chunks=(Chunk(600, 99, 7), Chunk(400, 50, 8))
+    )
+    told = json.loads(manifest.to_bytes())
+    assert (told["format_version"], told["codec"]) == (2, "zstd+aes-256-gcm")
+    assert told["chunks"] == [[600, 99, 7], [400, 50, 8]]
+    assert manifest.stored_size == 149
+    assert Manifest.parse(manifest.to_bytes(), "manifest") == manifest
+    for wrong in (None, [], [[600, 99, 7]], [[1000, 99]], [[1000, 99, -1]], [[1000, 99, True]], [3]):
+        with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
+            Manifest.parse(json.dumps({**told, "chunks": wrong}).encode(), "manifest")
+
+
 def test_metadata_are_made_again() -> None:
     expected = replace(METADATA, state=SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"custom")
     assert MANIFEST.metadata(b"custom") == expected
 
 
 def test_a_later_version_is_refused() -> None:
-    with pytest.raises(LaterVersionError, match="later release, in version 2 of its format"):
-        Manifest.parse(changed(format_version=2, size="something else"), "manifest")
+    with pytest.raises(LaterVersionError, match="later release, in version 3 of its format"):
+        Manifest.parse(changed(format_version=3, size="something else"), "manifest")
 
 
 def test_keys_of_the_same_version_that_are_not_known_are_left_alone() -> None:
@@ -116,8 +131,8 @@ def test_keys_of_the_same_version_that_are_not_known_are_left_alone() -> None:
         ("leader_epochs", [3]),
         ("data_crc32c", "E3069283"),
         ("data_crc32c", "e306928"),
-        ("codec", "zstd"),
-        ("key_id", 5),
+        ("codec", "rot13"),
+        ("codec", None),
     ],
 )
 def test_a_field_that_cannot_be_meant_is_named(field: str, value: object) -> None:
