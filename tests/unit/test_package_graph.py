@@ -178,8 +178,8 @@ def test_a_job_of_spark_imports_nothing_but_the_library() -> None:
 
 
 def test_only_a_source_opens_files_of_local_segments() -> None:
-    """A restore writes such files into a directory of its own."""
-    allowed = {f"{REMOTE}.source", f"{REMOTE}.restore"}
+    """A restore writes such files into a directory of its own; a key ring is files of keys."""
+    allowed = {f"{REMOTE}.source", f"{REMOTE}.restore", f"{REMOTE}.storage.transforms"}
     of_files = {"iterate_segment", "read_producer_snapshot", "open_regular", "open_unbuffered"}
 
     openers = {

@@ -60,8 +60,6 @@ COMMANDS = {
         "copies that no segment covers, delete orphans, and audit again.",
         "rebuild-metadata": "Rebuild lost metadata from the store alone, into a new file. Then deletion is "
         "forbidden for every topic.",
-    },
-    "keys": {
         "rotate-keys": "Wrap the data keys of encrypted segments again, by the active key of the key ring. Segment "
         "data are not touched.",
     },

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.storage.transforms.chunk_frame import (
     ENCRYPTED,
     HEAD_BYTES,
     MAGIC,
-    Chunk,
+    EncodedChunk,
     ChunkTable,
     FrameHead,
     PlacedChunk,
@@ -44,7 +44,7 @@ class SentSegment:
     size: int
     crc32c: int
     encoding: Encoding
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[EncodedChunk, ...] = ()
     cipher: SegmentCipher | None = None
 
 
@@ -168,7 +168,7 @@ class EncodedSegments:
     def _read_heads(self, name: str) -> tuple[Encoding, ChunkTable]:
         """Return encoding and chunks of the data object by the heads in it alone."""
         size, place, flags = self._client.size(name), 0, 0
-        chunks: list[Chunk] = []
+        chunks: list[EncodedChunk] = []
         while place < size:
             head = FrameHead.parse(self._client.get_range(name, place, HEAD_BYTES), self._source(name), place)
             flags |= head.flags

@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
-from tiered_storage.remote_log.storage.transforms.chunk_frame import Chunk
+from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
 
 FORMAT_VERSION = 2
@@ -62,7 +62,7 @@ class Manifest:
     record_count: int | None = None
     data_crc32c: int | None = None
     encoding: Encoding = PLAIN
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[EncodedChunk, ...] = ()
 
     @classmethod
     def of(cls, metadata: RemoteLogSegmentMetadata) -> Self:
@@ -93,7 +93,7 @@ class Manifest:
         if encoding is None:
             raise document.wrong("codec", f"one that this release can read: {', '.join(ENCODINGS)}")
         size = document.integer("size")
-        chunks = () if encoding.is_plain else tuple(Chunk(*told) for told in document.triples("chunks"))
+        chunks = () if encoding.is_plain else tuple(EncodedChunk(*told) for told in document.triples("chunks"))
         if not encoding.is_plain and sum(chunk.length for chunk in chunks) != size:
             raise document.wrong("chunks", f"a list of {size} bytes in all")
         return cls(

@@ -95,7 +95,7 @@ def stopped(root: Path) -> RemoteLogFiles:
 def of_a_later_release(root: Path) -> RemoteLogFiles:
     files = sound(root)
     marker = files.objects(".commit")[0]
-    marker.write_text(marker.read_text().replace('"format_version":1', '"format_version":2'))
+    marker.write_text(marker.read_text().replace('"format_version":1', '"format_version":3'))
     return files
 
 

@@ -19,7 +19,7 @@ from tiered_storage.remote_log.storage.transforms.chunk_frame import (
     ENCRYPTED,
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
-    Chunk,
+    EncodedChunk,
     ChunkTable,
     FrameHead,
     PlacedChunk,
@@ -106,7 +106,7 @@ class EncodedChunks:
         self._codec = codec
         self._source = chunks
         self._ends = ends
-        self._chunks: list[Chunk] = []
+        self._chunks: list[EncodedChunk] = []
         self.size = 0
         self.crc32c = 0
 

@@ -37,7 +37,7 @@ HEAD_BYTES = _HEAD.size
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class EncodedChunk:
     """One chunk: `length` bytes of the log, `stored` in the object with its head, CRC-32C of its payload."""
 
     length: int
@@ -74,9 +74,9 @@ class FrameHead:
         return cls(flags, number, length, payload_length, crc)
 
     @property
-    def chunk(self) -> Chunk:
+    def chunk(self) -> EncodedChunk:
         """The chunk as a manifest lists it."""
-        return Chunk(self.length, HEAD_BYTES + self.payload_length, self.payload_crc32c)
+        return EncodedChunk(self.length, HEAD_BYTES + self.payload_length, self.payload_crc32c)
 
     def to_bytes(self) -> bytes:
         """Return the head's bytes."""
@@ -92,7 +92,7 @@ class PlacedChunk:
     number: int
     position: int
     place: int
-    chunk: Chunk
+    chunk: EncodedChunk
 
     @property
     def end(self) -> int:
@@ -104,12 +104,12 @@ class PlacedChunk:
 class ChunkTable:
     """All chunks of a segment, in order."""
 
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[EncodedChunk, ...]
     _positions: tuple[int, ...] = field(repr=False)
     _places: tuple[int, ...] = field(repr=False)
 
     @classmethod
-    def of(cls, chunks: Iterable[Chunk]) -> Self:
+    def of(cls, chunks: Iterable[EncodedChunk]) -> Self:
         """Return the table of `chunks`."""
         every = tuple(chunks)
         positions = tuple(accumulate((chunk.length for chunk in every), initial=0))

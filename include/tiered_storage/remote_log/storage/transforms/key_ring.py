@@ -94,7 +94,7 @@ class KeyRing:
     def load(cls, path: Path | None, active: str | None) -> Self:
         """Read the key ring at `path`. It never raises: what is wrong is in `problem`, and in that of each key."""
         if path is None:
-            return cls(active, problem="rsm.config.encryption.key.ring.file is not set")
+            return cls(active)
         try:
             return cls(active, _read_keys(path), str(path))
         except _UnusableError as error:

@@ -15,7 +15,7 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.manifest import FORMAT_VERSION, Manifest
-from tiered_storage.remote_log.storage.transforms.chunk_frame import Chunk
+from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -80,7 +80,7 @@ def test_a_manifest_is_json_with_documented_keys() -> None:
 
 def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
     manifest = replace(
-        MANIFEST, encoding=Encoding(True, encryption=True), chunks=(Chunk(600, 99, 7), Chunk(400, 50, 8))
+        MANIFEST, encoding=Encoding(True, encryption=True), chunks=(EncodedChunk(600, 99, 7), EncodedChunk(400, 50, 8))
     )
     told = json.loads(manifest.to_bytes())
     assert (told["format_version"], told["codec"]) == (2, "zstd+aes-256-gcm")
