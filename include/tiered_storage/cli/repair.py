@@ -1,4 +1,4 @@
-"""The commands that repair: the findings of an audit, and lost metadata."""
+"""The commands that repair: the findings of an audit, lost metadata, and the wrapping of data keys."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tiered_storage.cli.common.session import (
     JsonOption,
     PartitionsOption,
     TopicsOption,
+    known_selection,
     lease_owner,
     opened,
     selected,
@@ -31,6 +32,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.progress import untold
 from tiered_storage.remote_log.rebuild import metadata_rebuild as remote_log_rebuild
+from tiered_storage.remote_log.repair.key_rotation import KeyRotator
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import Selection

@@ -22,8 +22,8 @@ from tiered_storage.remote_log.storage.transforms.chunk_frame import (
     ENCRYPTED,
     HEAD_BYTES,
     MAGIC,
-    EncodedChunk,
     ChunkTable,
+    EncodedChunk,
     FrameHead,
     PlacedChunk,
 )

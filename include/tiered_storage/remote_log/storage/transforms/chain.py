@@ -19,8 +19,8 @@ from tiered_storage.remote_log.storage.transforms.chunk_frame import (
     ENCRYPTED,
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
-    EncodedChunk,
     ChunkTable,
+    EncodedChunk,
     FrameHead,
     PlacedChunk,
 )
