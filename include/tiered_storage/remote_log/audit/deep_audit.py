@@ -57,7 +57,7 @@ class _SegmentAudit:
         """Yield the anomalies: of the bundle, of the data, and of both together."""
         checks = BundleChecks(self._segment)
         try:
-            contents = self._storage.fetch_bundle(self._segment)
+            contents = dict(self._storage.fetch_bundle(self._segment))
         except (RemoteObjectNotFoundError, RemoteObjectCorruptError) as error:
             yield kind_of(error), str(error)
         else:

@@ -141,7 +141,8 @@ def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageMa
     if not isinstance(storage, ListableStorage):
         yield from remote_batches([segment], (), storage.fetch_log_segment)
         return
-    with suppress(RemoteObjectNotFoundError):
+    with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError):
+        # Nothing can be read if the object or the key of an encrypted segment is lost.
         size = min(segment.size, storage.readable_size(segment))
         yield from sound_batches(segment, size, lambda position, count: storage.read_damaged(segment, position, count))
 

@@ -1,7 +1,7 @@
 """Chunks evicted from memory, on disk: one file each, in a folder of this process alone.
 
     {folder}/{process id}-{16 hex digits}/.lock     held (flock) for as long as the process uses the folder
-    {folder}/{process id}-{16 hex digits}/{n}       the bytes of one chunk, as the store has them
+    {folder}/{process id}-{16 hex digits}/{n}       the bytes of one chunk, decoded
 
 Only the process knows which chunk each file holds, and its checksum. So an unlocked folder is garbage, and the next
 process deletes it. Nothing here is synced: lost chunks are fetched again.

@@ -1,0 +1,371 @@
+"""Encrypted and compressed segments go through everything that plain ones go through, and keys come and go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandResult, run_on
+from support.key_rings import RING, ring_file, ring_of_three
+from support.local_logs import read_all
+from support.metadata_stores import ManualClock
+from support.remote_logs import (
+    ENABLED,
+    LOG_CONFIG,
+    NOW,
+    ORDERS_0,
+    RemoteLogFiles,
+    a_remote_log,
+    assert_clean,
+    begin,
+    carry_out,
+    copy,
+    cut,
+    flip_bit,
+    held_by,
+    offsets_read,
+    partition_of,
+    records,
+    segments_of,
+    states_of,
+    unsynced,
+)
+from support.tables import digests, export_orders
+from tiered_storage.errors import EncryptionKeyError
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.jobs.groups import JobFolder
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+
+DAYS = 10**10
+BOTH = {"remote.encryption.enabled": True, "remote.compression.enabled": True}
+TOPICS = {"orders": {**ENABLED, **BOTH}, "clicks": dict(ENABLED)}
+PARTITIONS = {("orders", 0): 3, ("clicks", 0): 2}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RemoteLogFiles:
+    """Orders are compressed and encrypted by the key `first`, clicks are not; all are copied."""
+    files = a_remote_log(
+        tmp_path,
+        PARTITIONS,
+        topics=TOPICS,
+        rsm_config_encryption_key_ring_file=str(ring_of_three(tmp_path / "keys")),
+        rsm_config_encryption_key_pair_id="first",
+    )
+    files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    return files
+
+
+def lose_key(files: RemoteLogFiles, *left: str) -> None:
+    """Leave only these keys in the key ring."""
+    told = {"first": {"private.key.file": "first.pem"}, "third": {"key.file": "third.key"}}
+    ring_file(files.root / "keys", {name: told[name] for name in left})
+
+
+def manifests(files: RemoteLogFiles) -> list[Manifest]:
+    with files.open() as remote_log:
+        segments = [
+            segment
+            for partition in remote_log.segments.list_partitions()
+            for segment in finished(segments_of(remote_log, partition))
+        ]
+        read = remote_log.storage.fetch_index
+        return [Manifest.parse(read(segment, IndexKind.MANIFEST), "manifest") for segment in segments]
+
+
+def codecs(files: RemoteLogFiles) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for manifest in manifests(files):
+        found.setdefault(manifest.segment_id.topic_id_partition.topic, set()).add(manifest.encoding.codec)
+    return found
+
+
+def orders_of(remote_log_files: RemoteLogFiles, suffix: str) -> list[Path]:
+    return [path for path in remote_log_files.objects(suffix) if "orders" in str(path)]
+
+
+def keys_of(result: CommandResult) -> dict[str, int]:
+    return {row["key"]: row["segments"] for row in result.rows}
+
+
+def test_each_topic_is_encoded_as_its_settings_say(files: RemoteLogFiles) -> None:
+    assert codecs(files) == {"orders": {"zstd+aes-256-gcm"}, "clicks": {"none"}}
+    assert len(files.objects(".key")) == 3
+    assert not any(b"value 1" in path.read_bytes() for path in orders_of(files, ""))
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+        assert offsets_read(remote_log, 0) == list(range(35))
+
+
+def test_the_settings_of_all_topics_hold_where_a_topic_says_nothing(tmp_path: Path) -> None:
+    files = a_remote_log(
+        tmp_path,
+        PARTITIONS,
+        topics={"orders": {**ENABLED, "remote.encryption.enabled": False}, "clicks": dict(ENABLED)},
+        rsm_config_encryption_enabled=True,
+        rsm_config_compression_enabled=True,
+        rsm_config_encryption_key_ring_file=str(ring_of_three(tmp_path / "keys")),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    assert codecs(files) == {"orders": {"zstd"}, "clicks": {"zstd+aes-256-gcm"}}
+
+
+def test_a_topic_changes_its_encoding_for_new_segments_only(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "set", "orders", "remote.encryption.enabled=false").exit_code == 0
+    files.append(4)
+    assert run_on(files, "copy").exit_code == 0
+    assert codecs(files)["orders"] == {"zstd", "zstd+aes-256-gcm"}
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_local_segments_go_when_the_encrypted_ones_were_read_back(files: RemoteLogFiles) -> None:
+    assert run_on(files, "topics", "set", "orders", "local.retention.ms=0").exit_code == 0
+    result = run_on(files, "retain")
+    assert result.exit_code == 0, result.err
+    assert files.local_starts() == [30]
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+# ------------------------------------------------------------------------------------------- damage and repair
+
+
+def without(path: Path) -> None:
+    path.unlink()
+
+
+def a_flipped_bit(path: Path) -> None:
+    flip_bit(path, path.stat().st_size // 2)
+
+
+def cut_short(path: Path) -> None:
+    cut(path, path.stat().st_size - 7)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".key", ".indexes", ".commit"])
+@pytest.mark.parametrize("damage", [without, a_flipped_bit, cut_short])
+def test_what_is_damaged_is_found_and_repaired(
+    files: RemoteLogFiles, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    damage(orders_of(files, suffix)[1])
+    assert run_on(files, "audit", "--deep").exit_code == 1
+    result = run_on(files, "repair", "--deep")
+    assert result.exit_code == 0, (result.out, result.err)
+    assert codecs(files)["orders"] == {"zstd+aes-256-gcm"}
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_lost_indexes_come_again_without_a_local_log(files: RemoteLogFiles) -> None:
+    orders_of(files, ".indexes")[1].unlink()
+    shutil.rmtree(files.log_directory)
+    files.properties["log.dirs"] = []
+    result = run_on(files, "repair", "--deep")
+    assert result.exit_code == 0, (result.out, result.err)
+    assert codecs(files)["orders"] == {"zstd+aes-256-gcm"}
+    assert run_on(files, "audit", "--deep").exit_code == 0
+
+
+def test_an_exchange_of_objects_is_found(files: RemoteLogFiles) -> None:
+    first, second, _ = orders_of(files, ".log")
+    shutil.copy(second, first)
+    result = run_on(files, "audit", "--deep", "--json")
+    assert result.exit_code == 1
+    assert any(first.name.split("-", 1)[1].removesuffix(".log") in row["what"] for row in result.rows)
+    assert run_on(files, "repair", "--deep").exit_code == 0
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_a_copy_that_nobody_committed_is_finished(files: RemoteLogFiles) -> None:
+    files.append(2)
+    with unsynced(), files.open() as remote_log:
+        begun = begin(remote_log)
+        carry_out(remote_log, begun)
+        remote_log.leases.release_many(begun.leases)
+    orders_of(files, ".commit")[-1].unlink(missing_ok=True)
+    shutil.rmtree(files.log_directory)
+    files.properties["log.dirs"] = []
+    files.clock.now += DAYS
+    result = run_on(files, "repair")
+    assert result.exit_code == 0, (result.out, result.err)
+    assert codecs(files)["orders"] == {"zstd+aes-256-gcm"}
+    assert run_on(files, "audit", "--deep").exit_code == 0
+
+
+# ------------------------------------------------------------------------------------------- from the store alone
+
+
+def test_metadata_are_rebuilt_without_any_key(files: RemoteLogFiles) -> None:
+    with files.open() as remote_log:
+        expected = segments_of(remote_log)
+    for path in files.root.glob("state/remote_log_metadata.db*"):
+        path.unlink()
+    lose_key(files)
+    result = run_on(files, "rebuild-metadata", "--yes")
+    assert result.exit_code == 0, result.err
+    lose_key(files, "first")
+    with files.open() as remote_log:
+        assert [_offsets_and_size(each) for each in segments_of(remote_log)] == [
+            _offsets_and_size(each) for each in expected
+        ]
+        assert_clean(remote_log)
+
+
+def _offsets_and_size(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
+    return segment.segment_id, segment.start_offset, segment.end_offset, segment.size, segment.custom_metadata
+
+
+def test_a_topic_is_restored(files: RemoteLogFiles, tmp_path: Path) -> None:
+    target = tmp_path / "restored"
+    result = run_on(files, "restore", "orders", "--to-directory", target)
+    assert result.exit_code == 0, result.err
+    with LocalLog.open(target / "orders-0", LOG_CONFIG, clock=lambda: NOW) as log:
+        assert read_all(log) == records(0, 30)
+
+
+def test_an_export_reads_them(files: RemoteLogFiles, tmp_path: Path) -> None:
+    plain = a_remote_log(tmp_path / "plain", {("orders", 0): 3})
+    plain.clock.now = files.clock.now
+    with unsynced(), plain.open() as remote_log:
+        assert copy(remote_log).is_whole
+    mine, theirs = digests(export_orders(files)), digests(export_orders(plain))
+    assert [each for name, each in mine.items() if name.endswith(".parquet")] == [
+        each for name, each in theirs.items() if name.endswith(".parquet")
+    ]
+
+
+# ------------------------------------------------------------------------------------------- keys
+
+
+def test_a_lost_key_is_one_error_a_segment_and_stops_nothing_else(files: RemoteLogFiles) -> None:
+    lose_key(files)
+    files.append(2, "clicks")
+    assert run_on(files, "audit").exit_code == 0
+    audited = run_on(files, "audit", "--deep", "--json")
+    assert audited.exit_code == 1
+    assert [row["kind"] for row in audited.rows] == ["missing key"] * 3
+    with files.open() as remote_log:
+        ids = {segment.segment_id.id for segment in segments_of(remote_log)}
+    assert {row["message"].split(":")[1] for row in audited.rows} == ids
+    log_dirs = files.properties.pop("log.dirs", str(files.log_directory))
+    files.properties["log.dirs"] = []
+    read = run_on(files, "read", "orders", 0, "--offset", 0)
+    assert (read.exit_code, "first" in read.err, "Traceback" in read.err) == (1, True, False)
+    assert run_on(files, "read", "clicks", 0).exit_code == 0
+    files.properties["log.dirs"] = log_dirs
+    assert run_on(files, "copy", "--topics", "clicks").exit_code == 0
+    repaired = run_on(files, "repair", "--deep")
+    assert (repaired.exit_code, "Traceback" in repaired.err) == (1, False)
+    lose_key(files, "first")
+    assert run_on(files, "audit", "--deep").exit_code == 0
+    with files.open() as remote_log:
+        assert {segment.segment_id.id for segment in segments_of(remote_log)} == ids
+
+
+def test_without_the_key_nothing_local_goes_of_its_topic(files: RemoteLogFiles) -> None:
+    for topic in ("orders", "clicks"):
+        assert run_on(files, "topics", "set", topic, "local.retention.ms=0").exit_code == 0
+    lose_key(files)
+    result = run_on(files, "retain")
+    assert (result.exit_code, "first" in result.err) == (1, True), result.err
+    assert files.local_starts() == [0, 10, 20, 30]
+    assert files.local_starts("clicks") == [20]
+
+
+def test_a_copy_without_a_key_fails_alone(files: RemoteLogFiles) -> None:
+    lose_key(files)
+    files.append(2)
+    files.append(2, "clicks")
+    result = run_on(files, "copy")
+    assert result.exit_code == 1
+    assert "no key first" in result.err
+    with files.open() as remote_log:
+        assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (0, 10, 20)]
+        clicks = [state for _, state in states_of(remote_log, partition_of("clicks"))]
+        assert clicks == ["COPY_SEGMENT_FINISHED"] * 3
+    assert not [path for path in orders_of(files, ".log") if "000030-" in path.name]
+
+
+def test_keys_rotate_and_the_old_one_can_go(files: RemoteLogFiles) -> None:
+    before = {path: path.read_bytes() for path in files.objects()}
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    planned = run_on(files, "rotate-keys", "--dry-run", "--json")
+    assert (planned.exit_code, planned.document["due"], keys_of(planned)) == (0, 3, {"first": 3})
+    assert {path: path.read_bytes() for path in files.objects()} == before
+    done = run_on(files, "rotate-keys", "--json")
+    assert (done.exit_code, done.document["rotated"], keys_of(done)) == (0, 3, {"third": 3})
+    after = {path: path.read_bytes() for path in files.objects()}
+    assert {path for path in after if after[path] != before[path]} == set(files.objects(".key"))
+    again = run_on(files, "rotate-keys", "--json")
+    assert (again.exit_code, again.document["rotated"], keys_of(again)) == (0, 0, {"third": 3})
+    lose_key(files, "third")
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_a_rotation_that_was_interrupted_goes_on(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    with files.open() as remote_log:
+        remote_log.storage.rewrap_key(segments_of(remote_log)[1])  # type: ignore[attr-defined]
+    result = run_on(files, "rotate-keys", "--json")
+    assert (result.document["due"], result.document["rotated"], keys_of(result)) == (2, 2, {"third": 3})
+
+
+def test_a_rotation_leaves_what_another_run_holds_and_what_it_cannot_unwrap(files: RemoteLogFiles) -> None:
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    with files.open() as remote_log:
+        lease = held_by(remote_log, "copy")
+        result = run_on(files, "rotate-keys", "--json")
+        assert (result.exit_code, keys_of(result)) == (1, {"first": 3})
+        assert "orders-0" in result.document["left"][0]
+        remote_log.leases.release(lease)
+    orders_of(files, ".key")[0].unlink()
+    a_flipped_bit_in_json(orders_of(files, ".key")[0])
+    result = run_on(files, "rotate-keys", "--json")
+    assert (result.exit_code, len(result.document["failures"]), result.document["rotated"]) == (1, 2, 1)
+    assert ".key" in result.document["failures"][0]
+    files.properties["rsm.config.encryption.key.pair.id"] = "fourth"
+    result = run_on(files, "rotate-keys")
+    assert (result.exit_code, "no key fourth" in result.err) == (1, True)
+
+
+def a_flipped_bit_in_json(path: Path) -> None:
+    told = json.loads(path.read_bytes())
+    path.write_bytes(json.dumps({**told, "wrapped": "AAAA" + told["wrapped"][4:]}).encode().ljust(4096))
+
+
+def test_no_key_is_in_a_file_of_a_job_or_in_an_argument(files: RemoteLogFiles) -> None:
+    files.append(2)
+    secrets = [(files.root / "keys" / "third.key").read_bytes()]
+    pem = (files.root / "keys" / "first.pem").read_text()
+    secrets += [line.encode() for line in pem.splitlines()[1:-1]]
+    with unsynced(), files.open() as remote_log:
+        carry_out(remote_log, begin(remote_log))
+        access = remote_log.access(JobFolder.of(remote_log.work, "runs/test/1"))
+        shown = " ".join(access.arguments) + repr(access) + repr(remote_log.options) + str(access.options)
+    written = [path.read_bytes() for path in (files.root / "state").rglob("*") if path.is_file()]
+    for secret in secrets:
+        assert not any(secret in content for content in written)
+        assert secret.decode("latin-1") not in shown
+    ring = files.root / "keys" / RING
+    ring.unlink()
+    with files.open() as remote_log:
+        with pytest.raises(EncryptionKeyError):
+            list(remote_log.storage.fetch_log_segment(segments_of(remote_log)[0]))
+        storage = access.store.open(access.secrets.options)
+        assert b"".join(storage.fetch_log_segment(segments_of(remote_log, ORDERS_0)[0]))
+        storage.close()
