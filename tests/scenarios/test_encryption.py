@@ -206,6 +206,22 @@ def test_a_copy_that_nobody_committed_is_finished(files: RemoteLogFiles) -> None
     assert run_on(files, "audit", "--deep").exit_code == 0
 
 
+def test_data_alone_stay(files: RemoteLogFiles) -> None:
+    """Metadata made again do not know a segment of which only the data are left: the store has its only copy."""
+    for suffix in (".indexes", ".commit"):
+        orders_of(files, suffix)[2].unlink()
+    shutil.rmtree(files.log_directory)
+    files.properties["log.dirs"] = []
+    for path in files.root.glob("state/remote_log_metadata.db*"):
+        path.unlink()
+    assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0
+    assert run_on(files, "topics", "allow-deletion", "orders").exit_code == 0
+    files.clock.now += DAYS
+    run_on(files, "repair")
+    run_on(files, "expire")
+    assert len(orders_of(files, ".log")) == 3
+
+
 # ------------------------------------------------------------------------------------------- from the store alone
 
 

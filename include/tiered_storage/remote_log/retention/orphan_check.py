@@ -10,6 +10,7 @@ indexes whose start the metadata did not record stays too, for a person to repai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
@@ -125,7 +126,9 @@ class OrphanCheck:
         return None if leftover.leader_epochs else self._data_of(leftover, sizes[names.data])
 
     def _data_of(self, leftover: RemoteLogSegmentMetadata, size: int) -> _Whole | None:
-        """Return what the `size` bytes of a `.log` hold on their own; None if no batch of it is sound."""
+        """Return what a `.log` of `size` bytes holds on its own; None if no batch of it is sound."""
+        with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError):
+            size = self.storage.readable_size(leftover)
         end_offset = last_sound_offset(replace(leftover, size=size, end_offset=_HIGHEST_OFFSET), self.storage)
         if end_offset is None:
             return None

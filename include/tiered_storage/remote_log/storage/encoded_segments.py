@@ -117,11 +117,13 @@ class EncodedSegments:
             return known
         try:
             told = manifest()
-            encoding, table = told.encoding, ChunkTable.of(told.chunks)
+            encoding, table, size = told.encoding, ChunkTable.of(told.chunks), told.size
         except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
             encoding, table = self._read_heads(names.data)
+            # Of a copy that was never committed, only the chunks say how much of the log there is.
+            size = table.size if metadata.custom_metadata is None else metadata.size
         cipher = self.cipher(metadata, names) if encoding.encryption else None
-        layout = SegmentLayout(names.data, ChunkCodec(encoding, table.size, cipher), table)
+        layout = SegmentLayout(names.data, ChunkCodec(encoding, size, cipher), table)
         self._keep(self._layouts, metadata.segment_id.id, layout)
         return layout
 
@@ -166,11 +168,17 @@ class EncodedSegments:
                 yield wanted[first : first + PIECE_BYTES] if len(wanted) > PIECE_BYTES else wanted
 
     def _read_heads(self, name: str) -> tuple[Encoding, ChunkTable]:
-        """Return encoding and chunks of the data object by the heads in it alone."""
+        """Return encoding and chunks of the data object by the heads in it alone, up to the first damaged one."""
         size, place, flags = self._client.size(name), 0, 0
         chunks: list[EncodedChunk] = []
         while place < size:
-            head = FrameHead.parse(self._client.get_range(name, place, HEAD_BYTES), self._source(name), place)
+            raw = self._client.get_range(name, place, min(HEAD_BYTES, size - place))
+            try:
+                head = FrameHead.parse(raw, self._source(name), place)
+            except RemoteObjectCorruptError:
+                break
+            if head.number != len(chunks) or place + head.chunk.stored > size:
+                break
             flags |= head.flags
             chunks.append(head.chunk)
             place += head.chunk.stored
