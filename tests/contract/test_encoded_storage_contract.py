@@ -30,9 +30,8 @@ from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Enc
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
-
     from support.object_stores import StoreUnderTest
+    from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 
 MIB = 1 << 20
 BOTH = Encoding(True, encryption=True)

@@ -24,8 +24,8 @@ def test_all_is_well_with_exit_code_0(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert {row["verdict"] for row in result.rows} == {"ok", "note"}
     assert {row["check"] for row in result.rows} == {
-        "settings", "log.dirs", "state.directory", "rights", "store", "encryption", "work area", "metadata", "pair", "topics",
-        "deletions", "audit", "backup", "clock", "read service", "versions", "kernels", "java",
+        "settings", "log.dirs", "state.directory", "rights", "store", "encryption", "work area", "metadata", "pair",
+        "topics", "deletions", "audit", "backup", "clock", "read service", "versions", "kernels", "java",
     }  # fmt: skip
     assert "0 wrong, " in result.err
 
