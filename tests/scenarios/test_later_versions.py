@@ -35,9 +35,9 @@ from tiered_storage.remote_log.storage import partition_manifest as partition_do
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": DELETABLE}
 
-FORMATS: dict[str, tuple[ModuleType, str]] = {
-    "manifest": (manifest, "FORMAT_VERSION"),
-    "commit marker": (commit_marker, "FORMAT_VERSION"),
+FORMATS: dict[str, tuple[ModuleType, *tuple[str, ...]]] = {
+    "manifest": (manifest, "FORMAT_VERSION", "PLAIN_VERSION"),
+    "commit marker": (commit_marker, "FORMAT_VERSION", "PLAIN_VERSION"),
     "bundle": (index_bundle, "VERSION"),
     "partition document": (partition_document, "FORMAT_VERSION"),
 }
@@ -53,8 +53,8 @@ COMMANDS = {
 @contextmanager
 def a_later_release(written: str) -> Iterator[None]:
     """Let objects be read and written as a later release does, which knows its own formats."""
-    module, name = FORMATS[written]
-    with mock.patch.object(module, name, 9):
+    module, *names = FORMATS[written]
+    with mock.patch.multiple(module, **dict.fromkeys(names, 9)):
         yield
 
 

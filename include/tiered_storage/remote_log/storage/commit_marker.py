@@ -29,7 +29,7 @@ from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 FORMAT_VERSION = 2
-_PLAIN_VERSION = 1
+PLAIN_VERSION = 1
 _HIGHEST_VERSION = 255
 """A higher leading number than our versions will ever reach belongs to another RemoteStorageManager."""
 _CUSTOM_METADATA = struct.Struct(">hIqI")
@@ -66,7 +66,7 @@ class CommitMarker:
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a marker. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
-        is_encoded = document.integer("format_version") > _PLAIN_VERSION
+        is_encoded = document.integer("format_version") > PLAIN_VERSION
         return cls(
             segment_id=document.text("segment_id"),
             data_size=document.integer("data_size"),
@@ -79,7 +79,7 @@ class CommitMarker:
 
     def to_bytes(self) -> bytes:
         """Return the marker's JSON."""
-        version, encoded = _PLAIN_VERSION, {}
+        version, encoded = PLAIN_VERSION, {}
         if self.stored_size is not None:
             version, encoded = FORMAT_VERSION, {"stored_size": self.stored_size, "is_encrypted": int(self.is_encrypted)}
         return encode_document(
@@ -116,7 +116,7 @@ class CommitMarker:
                 stored_size,
                 bool(is_encrypted),
             )
-        if version != _PLAIN_VERSION or len(raw) != _CUSTOM_METADATA.size:
+        if version != PLAIN_VERSION or len(raw) != _CUSTOM_METADATA.size:
             raise RemoteObjectCorruptError(
                 f"{metadata.segment_id}: custom metadata of {len(raw)} bytes in version {version} are not known: they "
                 "come from another RemoteStorageManager"
@@ -127,7 +127,7 @@ class CommitMarker:
     def custom_metadata(self) -> bytes:
         """Return the custom metadata for the segment's metadata."""
         if self.stored_size is None:
-            return _CUSTOM_METADATA.pack(_PLAIN_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
+            return _CUSTOM_METADATA.pack(PLAIN_VERSION, self.data_crc32c, self.indexes_size, self.indexes_crc32c)
         return _OF_ENCODED.pack(
             FORMAT_VERSION,
             self.data_crc32c,

@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChun
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
 
 FORMAT_VERSION = 2
-_PLAIN_VERSION = 1
+PLAIN_VERSION = 1
 
 _MAX_INT32 = 2**31 - 1
 
@@ -121,7 +121,7 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """Return the manifest's JSON."""
         partition = self.segment_id.topic_id_partition
-        version, chunks = _PLAIN_VERSION, {}
+        version, chunks = PLAIN_VERSION, {}
         if not self.encoding.is_plain:
             version = FORMAT_VERSION
             chunks = {"chunks": [[each.length, each.stored, each.payload_crc32c] for each in self.chunks]}
