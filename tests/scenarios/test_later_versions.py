@@ -7,7 +7,7 @@ later release, never that they are damaged. Copying goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -54,7 +54,9 @@ COMMANDS = {
 def a_later_release(written: str) -> Iterator[None]:
     """Let objects be read and written as a later release does, which knows its own formats."""
     module, *names = FORMATS[written]
-    with mock.patch.multiple(module, **dict.fromkeys(names, 9)):
+    with ExitStack() as patched:
+        for name in names:
+            patched.enter_context(mock.patch.object(module, name, 9))
         yield
 
 
