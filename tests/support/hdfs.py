@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -53,6 +53,11 @@ class HadoopPrograms:
 
     java: Path
     jars: tuple[Path, ...]
+    options: tuple[str, ...] = ()
+
+    def with_options(self, *options: str) -> Self:
+        """Return the programs with more options of Java."""
+        return replace(self, options=(*self.options, *options))
 
     @classmethod
     def fetched(cls, state: Path) -> Self:
@@ -62,7 +67,7 @@ class HadoopPrograms:
     def command(self, configuration: Path, main_class: str, *args: str) -> list[str]:
         """Return the command that runs a program with the settings in the folder `configuration`."""
         class_path = ":".join(map(str, (configuration, *self.jars)))
-        return [str(self.java), *_JVM_OPTIONS, "-cp", class_path, main_class, *args]
+        return [str(self.java), *_JVM_OPTIONS, *self.options, "-cp", class_path, main_class, *args]
 
 
 class RealHdfs:

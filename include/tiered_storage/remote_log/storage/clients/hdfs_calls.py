@@ -66,6 +66,11 @@ _CASES: tuple[tuple[tuple[str, ...], type[TieredStorageError], str], ...] = (
         RemoteStorageRefusedError,
         "refused: give this user the right to, or check HADOOP_USER_NAME",
     ),
+    (
+        ("RPC listener disconnected",),
+        RemoteStorageError,
+        "the NameNode closed the connection; for Kerberos, HADOOP_CONF_DIR must name the cluster's configuration",
+    ),
     (("StandbyException",), RemoteStorageError, "no NameNode of the name service is active"),
     (("QuotaExceededException",), RemoteStorageFullError, "no room: raise the folder's quota or free some space"),
     (

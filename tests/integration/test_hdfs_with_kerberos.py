@@ -1,0 +1,143 @@
+"""HDFS with Kerberos: a real KDC and a NameNode that wants tickets; the client has only its ticket cache.
+
+There is no kinit here: libkrb5 gets a ticket by itself, where KRB5_CLIENT_KTNAME names a keytab, and leaves it in the
+cache. Needs the system's libgssapi_krb5.so.2.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support.hdfs import HadoopPrograms, RealHdfs
+
+SECONDS = 60
+TICKET_SECONDS = 4
+PROGRAM = """
+import sys
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+client = Hdfs(sys.argv[1], ObjectStoreOptions(max_retries=2))
+try:
+    client.put("object", 3, iter((memoryview(b"abc"),)))
+    print(client.get_range("object", 0, 3).decode())
+except TieredStorageError as error:
+    print(type(error).__name__, error.retriable, error)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Realm:
+    """A running KDC: what Kerberos has to know of it, and the keys of all its principals."""
+
+    krb5_conf: Path
+    keytab: Path
+
+
+@pytest.fixture(scope="module")
+def realm(hadoop_programs: HadoopPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
+    assert ctypes.util.find_library("gssapi_krb5"), "libgssapi_krb5.so.2 is missing: apt-get install libgssapi-krb5-2"
+    folder = tmp_path_factory.mktemp("kdc")
+    found = Realm(folder / "krb5.conf", folder / "keytab")
+    properties = folder / "kdc.properties"
+    settings = {
+        "org.name": "EXAMPLE",
+        "org.domain": "COM",
+        "kdc.bind.address": "localhost",
+        "kdc.port": "0",
+        "instance": "DefaultKrbServer",
+        "max.ticket.lifetime": "86400000",
+        "min.ticket.lifetime": "1",
+        "max.renewable.lifetime": "604800000",
+        "transport": "TCP",
+        "debug": "false",
+    }
+    properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    principals = ("server/localhost", "HTTP/localhost")
+    command = hadoop_programs.command(
+        folder, "org.apache.hadoop.minikdc.MiniKdc", str(folder), str(properties), str(found.keytab), *principals
+    )
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = "".join(iter(process.stdout.readline, " Do <CTRL-C> or kill <PID> to stop it\n"))
+            assert found.keytab.exists(), said
+            yield found
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def secure_hdfs(
+    hadoop_programs: HadoopPrograms, realm: Realm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealHdfs]:
+    server, keytab = "server/localhost@EXAMPLE.COM", str(realm.keytab)
+    settings = {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.security.auth_to_local": "RULE:[2:$1](.*)s/.*/root/\nDEFAULT",
+        "dfs.block.access.token.enable": "true",
+        "dfs.namenode.kerberos.principal": server,
+        "dfs.namenode.keytab.file": keytab,
+        "dfs.datanode.kerberos.principal": server,
+        "dfs.datanode.keytab.file": keytab,
+        "dfs.web.authentication.kerberos.principal": "HTTP/localhost@EXAMPLE.COM",
+        "dfs.web.authentication.kerberos.keytab": keytab,
+        # A DataNode need not have a privileged port or TLS.
+        "ignore.secure.ports.for.testing": "true",
+    }
+    directory = tmp_path_factory.mktemp("secure-hdfs")
+    java_options = (f"-Djava.security.krb5.conf={realm.krb5_conf}",)
+    with RealHdfs(hadoop_programs.with_options(*java_options), directory, settings=settings) as hdfs:
+        yield hdfs
+
+
+def said(hdfs: RealHdfs, realm: Realm, cache: Path, **environment: str) -> str:
+    """Let a client in a process of its own write and read, with the tickets in `cache`; return what it said."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRB5")}
+    own = {
+        "HADOOP_CONF_DIR": str(hdfs.configuration),
+        "KRB5_CONFIG": str(realm.krb5_conf),
+        "KRB5CCNAME": f"FILE:{cache}",
+        **environment,
+    }
+    command = [sys.executable, "-c", PROGRAM, f"{hdfs.url}/folder"]
+    return subprocess.run(
+        command, env=inherited | own, capture_output=True, text=True, timeout=SECONDS, check=False
+    ).stdout
+
+
+def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_told(
+    secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    assert re.match("RemoteStorageRefusedError False .*kinit", said(secure_hdfs, realm, cache))
+
+    short_lived = tmp_path / "krb5.conf"
+    lifetime = f"[libdefaults]\n    ticket_lifetime = {TICKET_SECONDS}s\n"
+    short_lived.write_text(realm.krb5_conf.read_text().replace("[libdefaults]\n", lifetime))
+    keys = {"KRB5_CLIENT_KTNAME": f"FILE:{realm.keytab}"}
+    assert said(secure_hdfs, realm, cache, KRB5_CONFIG=str(short_lived), **keys) == "abc\n"
+
+    time.sleep(TICKET_SECONDS + 1)
+    assert re.match("RemoteStorageRefusedError False .*kinit.*expired", said(secure_hdfs, realm, cache))
+
+    cache.unlink()
+    assert said(secure_hdfs, realm, cache, **keys) == "abc\n"
+    assert said(secure_hdfs, realm, cache) == "abc\n"
+
+
+def test_a_client_without_the_clusters_configuration_is_told_so(
+    secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
+) -> None:
+    told = said(secure_hdfs, realm, tmp_path / "cache", HADOOP_CONF_DIR=str(tmp_path))
+    assert re.match("RemoteStorageError True .*HADOOP_CONF_DIR", told)
