@@ -9,12 +9,15 @@ import sysconfig
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
+from hdfs_native import Client
 
+from support.hdfs import RealHdfs, write_hadoop_settings
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
@@ -165,3 +168,30 @@ def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leav
     libraries = {Path(outcome.library) for outcome in outcomes}
     assert libraries
     assert [path for path in libraries if theirs in path.parents or path.exists()] == []
+
+
+def test_workers_reach_hdfs_by_their_environment(
+    spark_submit: SparkSubmit, real_hdfs: RealHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name service is known and the user has rights only by what the environment names."""
+    configuration = tmp_path / "hadoop"
+    configuration.mkdir()
+    addresses = {"dfs.ha.namenodes.lake": "nn0", "dfs.namenode.rpc-address.lake.nn0": real_hdfs.address}
+    write_hadoop_settings(configuration / "hdfs-site.xml", addresses)
+    folder = f"/{uuid4().hex}"
+    Client(real_hdfs.url).mkdirs(folder, 0o700)
+    Client(real_hdfs.url).set_owner(folder, "tiering")
+    environment = {"HADOOP_CONF_DIR": str(configuration), "HADOOP_USER_NAME": "tiering"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    site = TieredSite(tmp_path / "site")
+    site.write_logs({"orders-0": 2})
+    url = f"hdfs://lake{folder}"
+    site.configure({"orders": TIERED}, rsm_config_url=f"{url}/remote", work_url=f"{url}/work")
+
+    replace(spark_submit, environment=spark_submit.environment | environment)(site, "runs/first/1")
+
+    assert site.finished("orders-0") == [0, 10]
+    files = [status for status in Client("hdfs://lake").list_status(folder, recursive=True) if not status.isdir]
+    assert {status.owner for status in files} == {"tiering"}
+    assert len([status for status in files if status.path.endswith(".commit")]) == 2
