@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import pyarrow.parquet as pq
 import pytest
 
 from support.command_line import CommandResult, run
 from support.hdfs import RealHdfs
-from support.remote_logs import RemoteLogFiles, a_remote_log
+from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log
+from support.tables import export_orders
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
@@ -29,8 +33,9 @@ def commands() -> list[list[str]]:
 
 
 @pytest.fixture
-def url(real_hdfs: RealHdfs) -> str:
-    return f"{real_hdfs.url}/{uuid4().hex}"
+def url(real_hdfs: RealHdfs) -> Iterator[str]:
+    with real_hdfs.slow_way() as root:
+        yield f"{root}/{uuid4().hex}"
 
 
 @pytest.fixture
@@ -76,3 +81,15 @@ def test_segments_are_copied_read_expired_audited_and_restored(site: RemoteLogFi
     tiered_storage("restore", "orders", "--to-directory", tmp_path / "restored", "--validation", "records")
     assert (tmp_path / "restored" / "orders-0" / f"{10:020}.log").is_file()
     assert not [name for place in ("rsm_config", "work") for name in names(url, place) if name.endswith(".tmp")]
+
+
+def test_topics_are_exported_as_tables(site: RemoteLogFiles, url: str) -> None:
+    site.properties["topics"] = {"orders": ENABLED}
+    assert run("copy", "--config", site.config).exit_code == 0
+
+    export_orders(site)
+
+    exports = Hdfs(f"{url}/export", ObjectStoreOptions())
+    files = [found for found in exports.list() if found.name.endswith(".parquet")]
+    contents = [exports.get_range(found.name, 0, found.size) for found in files]
+    assert sum(pq.read_metadata(io.BytesIO(content)).num_rows for content in contents) == 30
