@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.command_line import CommandResult, run
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log, a_remote_log
+from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -94,3 +97,25 @@ def test_the_list_of_dags_in_the_docs_is_that_of_the_dags_folder() -> None:
     assert sorted(name for name, _ in rows) == sorted(path.stem for path in DOCS.parent.joinpath("dags").glob("*.py"))
     assert numbers is not None
     assert [NUMBERS.index(number) for number in numbers.groups()] == [len(rows), len(by_hand)]
+
+
+def test_encryption_goes_as_it_is_told(tmp_path: Path) -> None:
+    """Each block for a shell, in its order; the settings of the page come between the first two."""
+    text = (DOCS / "encryption.md").read_text("utf-8")
+    first, *blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    [settings] = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "srv").mkdir()
+    subprocess.run(["sh", "-ec", first.replace("/srv/", f"{tmp_path}/srv/")], check=True, capture_output=True)
+    files = a_remote_log(tmp_path / "log", {("orders", 0): 2})
+    files.clock.now = wall_clock()
+    files.properties |= yaml.safe_load(settings.replace("/srv/", f"{tmp_path}/srv/"))
+    results: dict[str, CommandResult] = {}
+    for words in (shlex.split(line, comments=True) for block in blocks for line in block.splitlines()):
+        assert words[0] == ".venv/bin/tiered-storage"
+        result = run(*words[1:], "--config", files.config)
+        assert result.exit_code == 0, (words, result.out, result.err)
+        results[" ".join(words[1:])] = result
+    assert "key 2026 wraps and unwraps" in " ".join(results["doctor"].out.split())
+    assert "0 anomalies" in results["audit --deep"].out
+    assert "0 due" in results["rotate-keys --dry-run"].out
+    assert len(files.objects(".key")) == 2

@@ -90,6 +90,13 @@ HELD = {
         "remote.log.verify.before.trim",
         "deletion.batch.segments",
     },
+    "how it is stored, and with whose keys": {
+        "rsm.config.compression.enabled",
+        "rsm.config.compression.heuristic.enabled",
+        "rsm.config.encryption.enabled",
+        "rsm.config.encryption.key.ring.file",
+        "rsm.config.encryption.key.pair.id",
+    },
     "where the form of a restore may restore to": {"restore.directory", "restore.connections"},
     "who reads through the API server, and how much at once": {
         "read.service.rights.file",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.command_line import run, run_on
+from support.key_rings import ring_of_three
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
 from unit.tiered_storage.doctor.examined import examined
@@ -86,3 +88,42 @@ def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, sa
     files = a_remote_log(tmp_path, scheduled_deletion_enable=enabled)
 
     assert any(said in message for message in examined(files, {"PATH": ""}).ok("settings"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda keys: (keys / "third.key").chmod(0o644), "third.key"),
+        (lambda keys: (keys / "key-ring.yaml").chmod(0o640), "key-ring.yaml"),
+        (lambda keys: (keys / "second.pem").unlink(), "key second"),
+        (lambda keys: (keys / "third.key").unlink(), "key third"),
+        (lambda keys: (keys / "key-ring.yaml").write_text("no keys"), "key-ring.yaml"),
+        (lambda keys: (keys / "key-ring.yaml").unlink(), "key-ring.yaml"),
+    ],
+)
+def test_a_key_ring_that_cannot_be_used_or_is_open_to_others_is_named(
+    tmp_path: Path, spoil: Callable[[Path], object], told: str
+) -> None:
+    files = a_copied_remote_log(
+        tmp_path,
+        rsm_config_encryption_enabled=True,
+        rsm_config_encryption_key_ring_file=str(ring_of_three(tmp_path / "keys")),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    files.clock.now = wall_clock()
+    assert run_on(files, "doctor").exit_code == 0
+
+    spoil(tmp_path / "keys")
+
+    result = run_on(files, "doctor", "--json")
+    assert result.exit_code == 1
+    wrong = [row for row in result.rows if row["verdict"] == "wrong"]
+    assert {row["check"] for row in wrong} == {"encryption"}
+    assert any(told in row["message"] for row in wrong)
+
+
+def test_encryption_without_a_key_ring_is_named(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {"remote.encryption.enabled": True}})
+    [row] = [row for row in run_on(files, "doctor", "--json").rows if row["check"] == "encryption"]
+    assert row["verdict"] == "wrong"
+    assert "key.ring.file" in row["message"] + row["advice"]
