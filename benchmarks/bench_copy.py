@@ -50,10 +50,10 @@ class Contest:
 
     def run(self, rounds: int) -> tuple[list[Timings], Timings]:
         """Run the ways in turns; return the timings of ours, one worker first, and of the peer."""
-        self._one_worker()  # compiles what is not compiled yet
+        self.one_worker()  # compiles what is not compiled yet
         self._read_sources()
         ways: dict[str, Callable[[], float]] = {
-            "ours, one worker: a task of Spark": self._one_worker,
+            "ours, one worker: a task of Spark": self.one_worker,
             f"ours, {COMMAND_LINE_WORKERS} workers, as the command line": self._workers,
             "peer: cp FILES && sync FILES": self._peer,
         }
@@ -64,7 +64,8 @@ class Contest:
         one_worker, workers, peer = (Timings(name, self.size, self.seconds[name]) for name in ways)
         return [one_worker, workers], peer
 
-    def _one_worker(self) -> float:
+    def one_worker(self) -> float:
+        """Copy all closed segments with one worker; return the seconds."""
         return self._ours(workers=1)
 
     def _workers(self) -> float:

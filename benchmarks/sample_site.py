@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +54,24 @@ class SampleSite:
         """The object store."""
         return self.root / "state" / "remote"
 
-    def write(self, sample: SampleLog) -> None:
-        """Write the log directory, uncompressed, and the settings."""
+    def write(self, sample: SampleLog, records: Iterator[Record] | None = None) -> None:
+        """Write the log directory, uncompressed, and the settings; `records` are those of all partitions."""
         with LogDirectoryWriter.create(self.logs, _CLUSTER_ID) as writer:
             topic_id = random_uuid()
             for partition in range(sample.partitions):
                 log = writer.create_log(TOPIC, partition, topic_id, LogConfig(segment_bytes=sample.segment_bytes))
-                _fill(log, sample)
+                _fill(log, sample, records or _records())
+        self.configure()
+
+    def configure(
+        self, of_topic: Mapping[str, object] | None = None, others: Mapping[str, object] | None = None
+    ) -> None:
+        """Write the settings, with properties of the topic and others."""
         settings = {
             "log.dirs": [str(self.logs)],
             "state.directory": str(self.root / "state"),
-            "topics": {TOPIC: {"remote.storage.enable": True}},
+            "topics": {TOPIC: {"remote.storage.enable": True, **(of_topic or {})}},
+            **(others or {}),
         }
         self._config.write_text(yaml.safe_dump(settings))
 
@@ -94,9 +101,8 @@ class SampleSite:
         return self.root / "tiered_storage.yaml"
 
 
-def _fill(log: LocalLog, sample: SampleLog) -> None:
+def _fill(log: LocalLog, sample: SampleLog, records: Iterator[Record]) -> None:
     """Append batches until enough segments are closed; the active one holds a single batch."""
-    records = _records()
     while len(log.segments) <= sample.segments:
         log.append([next(records) for _ in range(sample.batch_records)])
 

@@ -67,7 +67,7 @@ class SegmentCipher:
 
         return cls(bound_to(segment_id), AESGCM(data_key))
 
-    def encrypt_chunk(self, content: bytes, chunk: ChunkIdentity) -> bytes:
+    def encrypt_chunk(self, content: bytes | memoryview, chunk: ChunkIdentity) -> bytes:
         """Return the encrypted bytes, TAG_BYTES longer."""
         return self._cipher.encrypt(_NONCE.pack(_OF_CHUNKS, chunk.number), content, self._chunk_data(chunk))
 

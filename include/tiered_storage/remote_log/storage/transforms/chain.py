@@ -50,11 +50,11 @@ class ChunkCodec:
     segment_size: int
     cipher: SegmentCipher | None = None
 
-    def encode(self, content: bytes, number: int, position: int) -> tuple[FrameHead, bytes]:
+    def encode(self, content: bytes | memoryview, number: int, position: int) -> tuple[FrameHead, bytes | memoryview]:
         """Return the head and the payload of the chunk `content`, which is at `position` of the log."""
         flags, payload = 0, content
-        if self.encoding.compression and not (self.encoding.skips_compressed and is_compressed_already(content)):
-            compressed = compress(content)
+        if self.encoding.compression and not (self.encoding.skips_compressed and is_compressed_already(bytes(content))):
+            compressed = compress(bytes(content))
             if compressed is not None:
                 flags, payload = COMPRESSED, compressed
         if self.cipher is not None:
@@ -76,23 +76,33 @@ class ChunkCodec:
                 f"{placed.chunk}"
             )
         payload = memoryview(frame)[HEAD_BYTES:]
-        found = crc32c(payload)
-        if found != head.payload_crc32c:
-            raise RemoteObjectCorruptError(
-                f"{where}: chunk {head.number} has CRC-32C {found:08x}; {head.payload_crc32c:08x} was sent; "
-                "'tiered-storage repair --deep' copies it again if the local log still has it"
-            )
         if bool(head.flags & ENCRYPTED) != (self.cipher is not None):
             raise RemoteObjectCorruptError(f"{where}: chunk {head.number} is not encoded as its manifest says")
         content: bytes | memoryview = payload
-        if self.cipher is not None:
+        if self.cipher is None:
+            _check_payload(head, payload, where)
+        else:
             chunk = ChunkIdentity(head.flags, head.number, head.length, placed.position, self.segment_size)
-            content = self.cipher.decrypt_chunk(payload, chunk, where)
+            try:
+                # The tag covers every byte, so the checksum only tells damage from an exchange.
+                content = self.cipher.decrypt_chunk(payload, chunk, where)
+            except RemoteObjectCorruptError:
+                _check_payload(head, payload, where)
+                raise
         if head.flags & COMPRESSED:
             return decompress(bytes(content), head.length, f"{where}: chunk {head.number}")
         if len(content) != head.length:
             raise RemoteObjectCorruptError(f"{where}: chunk {head.number} has {len(content)} bytes, not {head.length}")
         return bytes(content)
+
+
+def _check_payload(head: FrameHead, payload: memoryview, where: str) -> None:
+    found = crc32c(payload)
+    if found != head.payload_crc32c:
+        raise RemoteObjectCorruptError(
+            f"{where}: chunk {head.number} has CRC-32C {found:08x}; {head.payload_crc32c:08x} was sent; "
+            "'tiered-storage repair --deep' copies it again if the local log still has it"
+        )
 
 
 class EncodedChunks:
@@ -121,11 +131,11 @@ class EncodedChunks:
             for number, (position, content) in enumerate(self._cut()):
                 yield from self._framed(self._codec.encode(content, number, position))
             return
-        under_way: deque[Future[tuple[FrameHead, bytes]]] = deque()
+        under_way: deque[Future[tuple[FrameHead, bytes | memoryview]]] = deque()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="compress") as threads:
             try:
                 for number, (position, content) in enumerate(self._cut()):
-                    under_way.append(threads.submit(self._codec.encode, content, number, position))
+                    under_way.append(threads.submit(self._codec.encode, bytes(content), number, position))
                     if len(under_way) >= DEPTH:
                         yield from self._framed(under_way.popleft().result())
                 while under_way:
@@ -134,14 +144,14 @@ class EncodedChunks:
                 for future in under_way:
                     future.cancel()
 
-    def _framed(self, encoded: tuple[FrameHead, bytes]) -> Iterator[memoryview]:
+    def _framed(self, encoded: tuple[FrameHead, bytes | memoryview]) -> Iterator[memoryview]:
         head, payload = encoded
         self._chunks.append(head.chunk)
         yield memoryview(head.to_bytes())
         yield memoryview(payload)
 
-    def _cut(self) -> Iterator[tuple[int, bytes]]:
-        """Yield each chunk with its position in the log."""
+    def _cut(self) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Yield each chunk with its position in the log; it is valid until the next one is requested."""
         pending, begin = bytearray(), 0
         for window in self._source:
             view = window.cast("B")
@@ -152,8 +162,9 @@ class EncodedChunks:
                 end = self._end_of_chunk(begin)
                 if end is None:
                     break
-                pending += view[max(begin, window_start) - window_start : end - window_start]
-                yield begin, bytes(pending)
+                rest = view[max(begin, window_start) - window_start : end - window_start]
+                # A chunk within one window is encrypted in place, before the next window is requested.
+                yield begin, rest if begin >= window_start else bytes(pending + rest)
                 pending.clear()
                 begin = end
             pending += view[max(begin, window_start) - window_start :]
