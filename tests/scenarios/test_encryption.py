@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
@@ -377,6 +379,9 @@ def test_no_key_is_in_a_file_of_a_job_or_in_an_argument(files: RemoteLogFiles) -
         assert not any(secret in content for content in written)
         assert secret.decode("latin-1") not in shown
     ring = files.root / "keys" / RING
+    # A worker that gets no keys, as a reader in Spark, reads the file that the settings name.
+    with files.open() as remote_log, closing(access.store.open(ObjectStoreOptions())) as storage:
+        assert b"".join(storage.fetch_log_segment(segments_of(remote_log)[0]))
     ring.unlink()
     with files.open() as remote_log:
         with pytest.raises(EncryptionKeyError):
