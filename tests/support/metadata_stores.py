@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.postgres import postgres_store
 from tiered_storage.clock import BootTime, Clock, machine_boot_time
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
@@ -85,7 +86,7 @@ def sqlite_store(directory: Path, clock: Clock) -> SqlMetadataStore:
 
 MetadataStoreOpener = Callable[[Path, Clock], SqlMetadataStore]
 
-METADATA_STORES = [pytest.param(sqlite_store, id="sqlite")]
+METADATA_STORES = [pytest.param(sqlite_store, id="sqlite"), pytest.param(postgres_store, id="postgresql")]
 """Another implementation joins the contract suites as one more line here."""
 
 

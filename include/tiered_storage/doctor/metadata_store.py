@@ -18,10 +18,11 @@ from tiered_storage.remote_log.metadata.generation import why_outdated
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, open_existing
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client

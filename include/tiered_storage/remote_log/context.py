@@ -27,7 +27,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Topics,
 )
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
-from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
+from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_source
@@ -88,9 +89,10 @@ def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
     urls = {"rsm.config.url": settings.rsm_config_url, "work.url": settings.work_url, "export.url": settings.export_url}
     folders = {name: Path(unquote(urlsplit(url).path)) for name, url in urls.items() if url.startswith("file://")}
     places = {**folders, "state.directory": settings.state_directory}
-    # A URL that is not of an SQLite file is refused when it is opened.
+    # An invalid URL is refused when it is opened.
     with suppress(ConfigurationError):
-        places["rlmm.config.url"] = sqlite_path(settings.rlmm_config_url.get_secret_value())
+        if (file := local_file(settings.rlmm_config_url.get_secret_value())) is not None:
+            places["rlmm.config.url"] = file
     found, logs = [], log_dir.resolve()
     for name, place in places.items():
         resolved = place.resolve()
@@ -127,9 +129,9 @@ class MetadataKind:
     is_there: Callable[[str], bool]
 
 
-SQLITE = MetadataKind(open_metadata_store, is_there)
-METADATA_STORES: dict[str, MetadataKind] = {"sqlite": SQLITE}
-"""The kinds of metadata stores by the scheme of their URLs; another scheme is refused as an invalid SQLite URL."""
+SQL = MetadataKind(open_metadata_store, is_there)
+METADATA_STORES: dict[str, MetadataKind] = {"sqlite": SQL, "postgresql": SQL}
+"""The kinds of metadata stores by the scheme of their URLs; another scheme is refused as an invalid URL."""
 
 
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
@@ -139,7 +141,7 @@ def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> 
 
 
 def _kind_of(url: str) -> MetadataKind:
-    return METADATA_STORES.get(url.partition(":")[0], SQLITE)
+    return METADATA_STORES.get(url.partition(":")[0], SQL)
 
 
 def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
@@ -160,11 +162,18 @@ def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
     identity = storage.find_identity()
     if identity is not None:
         raise MetadataMissingError(
-            f"{sqlite_path(settings.rlmm_config_url.get_secret_value())}: there are no metadata, and the store "
+            f"{_where(settings)}: there are no metadata, and the store "
             f"{settings.rsm_config_url} belongs to the metadata {identity.metadata_uuid}: correct rlmm.config.url, "
             "put their backup back with 'tiered-storage metadata restore', or rebuild them with 'tiered-storage "
             "rebuild-metadata'"
         )
+
+
+def _where(settings: Settings) -> str:
+    url = settings.rlmm_config_url
+    if url.get_secret_value().partition(":")[0] in ("sqlite", "postgresql"):
+        return database_kind(url.get_secret_value()).where(url.get_secret_value())
+    return url.without_secrets()
 
 
 @dataclass(frozen=True, slots=True)

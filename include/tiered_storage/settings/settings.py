@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,7 @@ from tiered_storage.settings.local_log import LocalLogSettings
 from tiered_storage.settings.properties import sources
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
-from tiered_storage.settings.properties.types import TopicName, project_root
+from tiered_storage.settings.properties.types import TopicName, has_password, project_root
 from tiered_storage.settings.reading import ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import StorageSettings
@@ -144,9 +145,9 @@ def load_settings(
     file = named or project_root() / "include" / "tiered_storage.yaml"
     is_read = named is not None or file.is_file()
     gathered = [
-        *([sources.read_file(file)] if is_read else []),
+        *([_without_password(sources.read_file(file))] if is_read else []),
         sources.read_environment(environ, [*Settings.known_names(), *_unused_variables()]),
-        sources.read_overrides(overrides),
+        _without_password(sources.read_overrides(overrides)),
     ]
     if only is not None:
         gathered = [Properties([one for one in each.properties if one.path[0] in only]) for each in gathered]
@@ -160,6 +161,17 @@ def load_settings(
 def _unused_variables() -> Iterator[str]:
     # What follows a prefix cannot be told from a variable's name, which has no dots.
     return (name for name in Settings.unused_names if not name.endswith("."))
+
+
+def _without_password(given: Properties) -> Properties:
+    """Return what a file or a run's parameters gave, with a problem if that has the metadata store's password."""
+    found = [
+        f"{one.where}: {one.given_name} contains a password: give it as PGPASSWORD in the environment, in ~/.pgpass, "
+        "or in the Airflow connection remote_log_metadata_default"
+        for one in given.properties
+        if one.path == ("rlmm.config.url",) and has_password(str(one.value))
+    ]
+    return replace(given, problems=[*given.problems, *found])
 
 
 def _topic_defaults(limits: Mapping[str, int]) -> TopicSettings:

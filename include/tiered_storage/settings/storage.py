@@ -144,10 +144,11 @@ class StorageSettings(PropertyModel):
         lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
         METADATA,
         Source.OURS,
-        allowed="the URL of an SQLite file, such as sqlite:///folder/file.db",
+        allowed="sqlite:///folder/file.db, or postgresql://user@host:5432/database",
         default_text="sqlite:///{state.directory}/remote_log_metadata.db",
     )
-    """The metadata store. A password in it is never shown and never passed to Spark."""
+    """The metadata store; docs/metadata-stores.md helps to choose. A password is not a setting: give it by an Airflow
+    connection, or by PGPASSWORD in the environment."""
 
     remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
         "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
@@ -158,7 +159,8 @@ class StorageSettings(PropertyModel):
     metadata_busy_timeout_ms: Whole = setting(
         "metadata.busy.timeout.ms", 10_000, METADATA, Source.OURS, unit="ms", at_least=0, at_most=600_000
     )
-    """How long a call waits for a locked metadata store before it fails with an error that may be retried."""
+    """How long a call waits for a locked metadata store, or for a server that is away, before it fails with an error
+    that may be retried."""
 
     @field_validator("rsm_config_endpoint")
     @classmethod

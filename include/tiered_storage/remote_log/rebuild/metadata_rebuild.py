@@ -28,7 +28,8 @@ from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql.store import open_metadata_store, sqlite_path
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,

@@ -30,10 +30,10 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
-from tiered_storage.remote_log.metadata.sql.store import sqlite_path
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage

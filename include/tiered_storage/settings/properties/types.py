@@ -18,6 +18,7 @@ AS_THE_TOTAL = -2
 _CARRIES_CREDENTIALS = "it contains credentials: give them as AWS_* in the environment or in an Airflow connection"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _USER_AND_PASSWORD = re.compile(r"(?<=://)([^/:@]*):.*@", re.DOTALL)
+_PASSWORD = re.compile(r"(?<=://)[^/:@]*:.+@", re.DOTALL)
 _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
@@ -34,6 +35,11 @@ def project_root() -> Path:
 def hide_secrets(text: str) -> str:
     """Return `text`, which may be an invalid URL, with everything masked that could be a password or secret."""
     return _SECRET_PARAMETER.sub(r"\1=***", _COLON_TO_THE_LAST_AT.sub(":***@", text))
+
+
+def has_password(url: str) -> bool:
+    """Return whether `url` contains a password, also as a parameter."""
+    return bool(_PASSWORD.search(url) or _SECRET_PARAMETER.search(url))
 
 
 class SecretUrl(Secret[str]):

@@ -229,7 +229,8 @@ def test_a_password_of_the_metadata_store_shows_only_when_asked_for(password: st
 
 
 def test_what_is_dumped_names_the_metadata_store_without_its_password(load: Load) -> None:
-    settings = load("rlmm.config.url: postgresql+psycopg://kafka:hush@host:5432/db?sslmode=require&password=hush\n")
+    url = "postgresql+psycopg://kafka:hush@host:5432/db?sslmode=require&password=hush"
+    settings = load("", environ={"TIERED_STORAGE_RLMM_CONFIG_URL": url})
     assert settings.dump()["rlmm.config.url"] == "postgresql+psycopg://kafka@host:5432/db?sslmode=require"
     assert str(settings.rlmm_config_url) == "postgresql+psycopg://kafka:***@host:5432/db?sslmode=require&password=***"
 

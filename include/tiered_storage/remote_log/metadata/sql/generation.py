@@ -127,7 +127,7 @@ def _begin_next(connection: Connection, where: str) -> None:
 
 
 def _row(connection: Connection, where: str) -> Row[tuple[object, ...]]:
-    row = connection.execute(select(generation).with_for_update()).one_or_none()
+    row = connection.execute(select(generation)).one_or_none()
     if row is None:
         raise MetadataCorruptError(
             f"{where}: the generation of the metadata is missing: restore the metadata store from its backup"

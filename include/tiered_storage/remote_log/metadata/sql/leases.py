@@ -1,8 +1,8 @@
 """Leases in SQL: one row a partition, whose fencing number rises with every holder and never falls.
 
 A row is never removed; releasing a lease only ends its time. A change of a partition reads its row in the same
-transaction (`newest_leases`, which on a database with row locks also keeps others from taking the lease meanwhile) and
-proceeds only if `why_lost` returns None.
+transaction (`newest_leases`; one transaction writes at a time, so nobody takes the lease meanwhile) and proceeds only
+if `why_lost` returns None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER
 
 _GIVEN_BACK = 0
 
-_NEWEST_LEASE = select(leases).where(has_bound_key(leases)).with_for_update()
+_NEWEST_LEASE = select(leases).where(has_bound_key(leases))
 _WRITE_LEASE = (
     update(leases)
     .where(has_bound_key(leases))
@@ -170,7 +170,6 @@ def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
 def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Lease]:
     """Return the newest lease of each of the partitions that ever had one."""
     newest: dict[TopicIdPartition, Lease] = {}
-    # Always in the same order, so that two that lock the same rows cannot wait for one another.
     for partition in sorted(set(partitions)):
         row = connection.execute(_NEWEST_LEASE, bound_key(partition)).one_or_none()
         if row is not None:

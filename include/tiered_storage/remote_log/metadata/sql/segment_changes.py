@@ -209,7 +209,7 @@ def _add_partitions(connection: Connection, added: Iterable[RemoteLogSegmentMeta
 
 
 def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -> dict[RemoteLogSegmentId, int]:
-    """Number the copies that finish now; the lock on the lease's row keeps others from using the same numbers."""
+    """Number the copies that finish now; no other transaction that writes can use the same numbers."""
     if not finished:
         return {}
     sequences: dict[RemoteLogSegmentId, int] = {}

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from sqlalchemy import URL, Connection, exc, make_url, select, update
+from sqlalchemy import Connection, select, update
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import ConfigurationError, MetadataCorruptError, MetadataMissingError, StoreMismatchError
+from tiered_storage.errors import MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql.clock_reading import SqlClockReading
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import store_identity, work_area_key
-from tiered_storage.remote_log.metadata.sql.database.schema_migrations import bring_up_to_date, upgrade
-from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_sqlite
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import bring_up_to_date, schema_version, upgrade
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.metadata.sql.safety import SqlSafety
@@ -55,13 +55,15 @@ class SqlIdentity:
             connection.execute(update(store_identity).values(bound_store_uuid=uuid))
 
     def _read(self, connection: Connection) -> tuple[str, str | None]:
-        # Locked on a database with row locks, so that two cannot bind at once.
-        row = connection.execute(select(store_identity).with_for_update()).one_or_none()
+        row = connection.execute(select(store_identity)).one_or_none()
         if row is None:
             raise MetadataCorruptError(
                 f"{self._database.where}: the metadata store's own UUID is missing: restore the store from its backup"
             )
         return row.metadata_uuid, row.bound_store_uuid
+
+
+_MARKS = select(store_identity.c.moved_to, store_identity.c.arrives_from)
 
 
 def give_identity(connection: Connection, metadata_uuid: str) -> None:
@@ -124,34 +126,36 @@ def open_metadata_store(
     create: bool = True,
     new_uuid: Callable[[], str] = random_uuid,
 ) -> SqlMetadataStore:
-    """Open the metadata store at `url`, sqlite:///path/of/a/file, at this version's schema.
+    """Open the metadata store at `url` (sqlite:///path/of/a/file, postgresql://user@host/database), at this version's
+    schema.
 
     With `create`, create what is missing: directories, the file, its tables. An older schema is migrated; two processes
-    may do either at once. A write waits `busy_timeout_ms` for other processes.
+    may do either at once. A write waits `busy_timeout_ms` for other processes, and for a server that is away.
 
-    Raises MetadataMissingError without `create` if the store is missing; ConfigurationError for an invalid URL;
-    MetadataUnavailableError (retriable) for a locked store; and MetadataCorruptError for a damaged one, another
-    program's database, or a store of a later version: the file is then left as it is.
+    Raises MetadataMissingError without `create` if the store is missing, and if it moved elsewhere; ConfigurationError
+    for an invalid URL; MetadataUnavailableError (retriable) for a locked store or a server out of reach; and
+    MetadataCorruptError for a damaged one, another program's database, or a store of a later version: the store is then
+    left as it is.
     """
-    path = sqlite_path(url)
+    kind = database_kind(url)
 
     def fill(database: Database) -> None:
+        if not create:
+            raise _missing(database.where)
         with database.writing() as connection:
-            upgrade(connection, str(path))
-            give_identity(connection, new_uuid())
+            if schema_version(connection) is None:
+                upgrade(connection, database.where)
+                give_identity(connection, new_uuid())
 
-    if not create and not is_there(url):
-        raise MetadataMissingError(
-            f"{path}: there are no metadata: correct rlmm.config.url, put their backup back with 'tiered-storage "
-            "metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
-            "'tiered-storage topics enable' creates them"
-        )
-    database = open_sqlite(path, busy_timeout_ms, fill)
+    if not create and not kind.is_there(url):
+        raise _missing(kind.where(url))
+    database = kind.opens(url, busy_timeout_ms, fill)
     try:
         bring_up_to_date(database)
-        # Only now: a foreign file must stay as it is. A restored backup may have lost its mode.
-        database.use_write_ahead_log()
-        database.keep_reserve()
+        database.prepare()
+        database.guard_writes(lambda connection: ensure_in_use(connection, database.where))
+        with database.reading() as connection:
+            ensure_in_use(connection, database.where)
     except BaseException:
         database.close()
         raise
@@ -159,27 +163,28 @@ def open_metadata_store(
 
 
 def is_there(url: str) -> bool:
-    """Return whether the metadata store at `url`, or a remainder of one, exists. Raises as sqlite_path."""
-    path = sqlite_path(url)
-    return path.exists() or path.with_name(f"{path.name}-wal").exists()
+    """Return whether the metadata store at `url`, or a remainder of one, exists. Raises what looking raises."""
+    return database_kind(url).is_there(url)
 
 
-def sqlite_path(url: str) -> Path:
-    """Return the file in `url`, sqlite:///path/of/a/file. Raises ConfigurationError for another URL."""
-    parsed = _parsed(url)
-    shown = parsed.render_as_string(hide_password=True)
-    if parsed.drivername != "sqlite":
-        raise ConfigurationError(f"{shown}: metadata stores are kept in SQLite: write sqlite:///path/of/a/file")
-    if parsed.database in (None, "", ":memory:") or parsed.host or parsed.query:
-        raise ConfigurationError(
-            f"{shown}: does not name a file that all processes share: write sqlite:///path/of/a/file and nothing more"
+def _missing(where: str) -> MetadataMissingError:
+    return MetadataMissingError(
+        f"{where}: there are no metadata: correct rlmm.config.url, put their backup back with 'tiered-storage "
+        "metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
+        "'tiered-storage topics enable' creates them"
+    )
+
+
+def ensure_in_use(connection: Connection, where: str) -> None:
+    """Raise MetadataMissingError if these metadata moved elsewhere, or a move here has not ended."""
+    row = connection.execute(_MARKS).one_or_none()
+    if row is not None and row.moved_to is not None:
+        raise MetadataMissingError(
+            f"{where}: these metadata moved to {row.moved_to}: set rlmm.config.url to that, and start every process "
+            "again"
         )
-    return Path(str(parsed.database)).expanduser().absolute()
-
-
-def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except exc.ArgumentError as error:
-        # Not shown: an invalid URL may still contain a password.
-        raise ConfigurationError("the metadata store's URL is invalid: write it as sqlite:///path/of/a/file") from error
+    if row is not None and row.arrives_from is not None:
+        raise MetadataMissingError(
+            f"{where}: the move of these metadata from {row.arrives_from} has not ended: run 'tiered-storage metadata "
+            "move' again"
+        )

@@ -1,47 +1,88 @@
 """Access to a SQL database: short read or write transactions, with every failure as an error of ours.
 
-What differs between databases is in a subclass (sqlite_database.py) and in the two functions at the end.
+What differs between databases is in a subclass (sqlite_database.py, postgres_database.py) and in the two functions at
+the end. Both let one transaction write at a time, so what holds on one of them holds on the other.
+
+Connections must not cross a fork: all that are idle are closed before one.
 """
 
 from __future__ import annotations
 
+import os
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import Connection, Engine, Table, exc
+from sqlalchemy import Connection, Engine, Table, event, exc
 
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 
 Rows = Sequence[Mapping[str, Any]]
 
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
 
 class Database(ABC):
     """An open database; `where` names it in messages. Threads may share it; between calls nothing is locked."""
 
-    BEGIN_TO_WRITE: ClassVar[str] = "BEGIN"
+    BEGIN_TO_READ: ClassVar[str] = "BEGIN"
+    BEGIN_TO_WRITE: ClassVar[str]
 
     def __init__(self, engine: Engine, where: str) -> None:
+        """`engine` has its driver begin no transactions: the statements above do."""
         self.where = where
+        event.listen(engine, "begin", _begin)
         self._engine = engine
+        self._check_write: Callable[[Connection], None] | None = None
+        self._reader = engine.execution_options(begin=self.BEGIN_TO_READ)
         self._writer = engine.execution_options(begin=self.BEGIN_TO_WRITE)
+        _open_engines.add(engine)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Open a transaction that sees one state of the database and changes nothing."""
         self.check_place()
-        with self._explained(), self._engine.connect() as connection:
+        with self._explained(), self._begun(self._reader) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Open a transaction that is committed at the end, or rolled back on an error."""
+        """Open a transaction that is committed at the end, or rolled back on an error; others wait until it ends.
+
+        If the connection is lost in the commit, nobody knows whether it was made: every change may be repeated.
+        """
         self.check_place()
-        with self._explained(), self._writer.begin() as connection:
+        with self._explained(), self._begun(self._writer) as connection:
+            if self._check_write is not None:
+                self._check_write(connection)
             yield connection
+            connection.commit()
+
+    def guard_writes(self, check: Callable[[Connection], None]) -> None:
+        """Call `check` at the beginning of every write transaction from now on; what it raises refuses the write."""
+        self._check_write = check
+
+    def _begun(self, engine: Engine) -> Connection:
+        """Return a connection of `engine` whose transaction has begun; closing it rolls that back."""
+        connection = engine.connect()
+        try:
+            connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def prepare(self) -> None:
+        """Prepare for use a database that is known to be a metadata store; a foreign one must stay as it is."""
+        return
+
+    @abstractmethod
+    def keep_transaction(self, connection: Connection) -> None:
+        """Let the transaction of `connection` last as long as it takes, for a copy of everything."""
 
     @abstractmethod
     def check_place(self) -> None:
@@ -58,6 +99,10 @@ class Database(ABC):
     @abstractmethod
     def check_integrity(self) -> None:
         """Read the whole database. Raises MetadataCorruptError if its structure is corrupt."""
+
+    @abstractmethod
+    def check_writable(self) -> None:
+        """Raise what a write would raise for missing rights or a lock; wait for other writers, and write nothing."""
 
     @abstractmethod
     def keep_copy(self, suffix: str) -> str:
@@ -121,3 +166,17 @@ def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
 def _insert(connection: Connection, table: Table) -> Any:
     # Standard SQL has no such insert; SQLite and PostgreSQL share one, each in its own module of SQLAlchemy.
     return import_module(f"sqlalchemy.dialects.{connection.dialect.name}").insert(table)
+
+
+def _begin(connection: Connection) -> None:
+    begin = connection.get_execution_options().get("begin")
+    if begin is not None:
+        connection.exec_driver_sql(begin)
+
+
+def _close_idle_connections() -> None:
+    for engine in list(_open_engines):
+        engine.dispose()
+
+
+os.register_at_fork(before=_close_idle_connections)

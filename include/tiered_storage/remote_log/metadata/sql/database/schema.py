@@ -1,5 +1,7 @@
 """The tables of the SQL metadata store, in types and constraints that SQLite and PostgreSQL share.
 
+Texts sort by their bytes (in PostgreSQL, collation "C").
+
     segments             every remote segment whose life has not ended
     deleted_segments     those that reached DELETE_SEGMENT_FINISHED, with the same columns
     partitions           every partition that has, or had, a segment
@@ -7,7 +9,8 @@
     lineages             the leader epochs of a partition that we keep, since brokers forget
     leases               the newest lease of a partition; a row is never removed, so that its number only rises
     topics               the decisions on a topic
-    store_identity       one row: our UUID, and that of the object store that we belong to
+    store_identity       one row: our UUID, that of the object store that we belong to, and where these metadata moved
+                         to, or still arrive from
     partition_deletions  how far the deletion of a whole partition is
     deletion_failures    segments whose objects could not be deleted
     audit_verdicts       the results of a topic's last audits; topic id "" is the whole store
@@ -45,7 +48,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -189,6 +192,8 @@ store_identity = Table(
     Column("id", Integer, CheckConstraint("id = 1", name="only_one_identity"), primary_key=True, autoincrement=False),
     Column("metadata_uuid", String, nullable=False),
     Column("bound_store_uuid", String),
+    Column("moved_to", Text),
+    Column("arrives_from", Text),
 )
 
 generation = Table(

@@ -5,8 +5,6 @@ It is in WAL mode: readers never wait. A write transaction begins with BEGIN IMM
 
 A new file is built aside and linked to its name, so that of two processes one wins, and none sees an incomplete store.
 An existing file is never replaced, whatever is wrong with it.
-
-Connections must not cross a fork (SQLite's locks belong to the process): all that are idle are closed before one.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import re
 import sqlite3
 import struct
 import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -75,8 +72,6 @@ _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
 _SHARED_MEMORY = 32 << 10
 """Bytes: what SQLite writes beside the file before the first read, if no process has it open."""
 
-_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
 
 class _NothingWritten(Exception):  # noqa: N818 -- no error: it rolls a transaction back
     """Rolls back a trial transaction that succeeded."""
@@ -95,14 +90,15 @@ class SqliteDatabase(Database):
         self._file = _file_number(path)
         self._busy_timeout_ms = busy_timeout_ms
 
+    def prepare(self) -> None:
+        """Put the file into WAL mode: a restored backup may have lost it. Reserve room beside it."""
+        self.use_write_ahead_log()
+        self._reserve.make()
+
     def use_write_ahead_log(self) -> None:
         """Put the file into WAL mode for good, unless it is in it already."""
-        with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
+        with self._explained(), self._engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-
-    def keep_reserve(self) -> None:
-        """Reserve room beside the file for writes that free space, if the disk has some to spare."""
-        self._reserve.make()
 
     def spend_reserve(self) -> None:
         """Do as Database.spend_reserve. The reserve is allocated again when the database closes."""
@@ -142,28 +138,20 @@ class SqliteDatabase(Database):
 
     def copy_to(self, target: Path) -> None:
         """Write the file `target`, with the rights of the store's own; see Database.copy_to."""
-        try:
-            self._copy(target, target.hardlink_to)
-        except FileExistsError:
-            raise ConfigurationError(f"{target}: exists already: name a new file for the backup") from None
+        self._copy(target, target.hardlink_to)
 
     def _copy(self, target: Path, give_name: Callable[[Path], object]) -> None:
-        try:
-            with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as directory:
-                copied = Path(directory, target.name)
-                with self._explained(), self._engine.execution_options(begin=None).connect() as connection:
-                    connection.exec_driver_sql("VACUUM INTO ?", (str(copied),))
-                copied.chmod(self._path.stat().st_mode & 0o777)
-                _sync(copied)
-                give_name(copied)
+        with writing_copy(target), tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            copied = Path(folder, target.name)
+            with self._explained(), self._engine.connect() as connection:
+                connection.exec_driver_sql("VACUUM INTO ?", (str(copied),))
+            copied.chmod(self._path.stat().st_mode & 0o777)
+            _sync(copied)
+            give_name(copied)
             _sync(target.parent)
-        except FileExistsError:
-            raise
-        except OSError as error:
-            raise RemoteMetadataError(
-                f"{target}: the copy of the metadata store cannot be made there ({error.strerror}; "
-                f"{disk_of(target.parent)}): free some space, or let this user write the directory; nothing was changed"
-            ) from error
+
+    def keep_transaction(self, connection: Connection) -> None:
+        """Do nothing: a file's transaction has no time limit."""
 
     def check_place(self) -> None:
         """Raise MetadataUnavailableError if the path no longer leads to the file that was opened.
@@ -254,17 +242,34 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
     if orphaned:
         raise _without_file(path, log)
     make_private_folder(path.parent)
+    with suppress(FileExistsError):
+        write_new_file(path, busy_timeout_ms, fill)
+
+
+def write_new_file(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> None:
+    """Create the file `path` with what `fill` writes, durably. Raises FileExistsError, and OSError."""
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
         built = Path(directory, path.name)
         built.touch(mode=PRIVATE_FILE)
         with SqliteDatabase(built, busy_timeout_ms) as database:
             database.use_write_ahead_log()
             fill(database)
-        try:
-            path.hardlink_to(built)
-        except FileExistsError:
-            return
+        path.hardlink_to(built)
     _sync(path.parent)
+
+
+@contextmanager
+def writing_copy(target: Path) -> Iterator[None]:
+    """Raise ConfigurationError if the new file `target` exists, and RemoteMetadataError if it cannot be written."""
+    try:
+        yield
+    except FileExistsError:
+        raise ConfigurationError(f"{target}: exists already: name a new file for the backup") from None
+    except OSError as error:
+        raise RemoteMetadataError(
+            f"{target}: the copy of the metadata store cannot be made there ({error.strerror}; "
+            f"{disk_of(target.parent)}): free some space, or let this user write the directory; nothing was changed"
+        ) from error
 
 
 def _without_file(path: Path, log: Path) -> MetadataCorruptError:
@@ -287,13 +292,12 @@ def _engine(path: Path, busy_timeout_ms: int, reserve: DiskReserve) -> Engine:
         # Even a read takes some room, unless another process has the file open.
         if not path.with_name(f"{path.name}-shm").exists():
             reserve.spend_where_full(_SHARED_MEMORY, _SHARED_MEMORY)
-        # isolation_level=None: the driver starts no transactions of its own, `_begin` does.
+        # isolation_level=None: the driver starts no transactions of its own.
         return sqlite3.connect(
             uri, uri=True, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
         )
 
     engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool)
-    event.listen(engine, "begin", _begin)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
@@ -302,14 +306,7 @@ def _engine(path: Path, busy_timeout_ms: int, reserve: DiskReserve) -> Engine:
         cursor.execute("PRAGMA cell_size_check=ON")
         cursor.close()
 
-    _open_engines.add(engine)
     return engine
-
-
-def _begin(connection: Connection) -> None:
-    begin = connection.get_execution_options().get("begin", "BEGIN")
-    if begin is not None:
-        connection.exec_driver_sql(begin)
 
 
 def file_identity(path: Path) -> str:
@@ -343,11 +340,3 @@ def _file_number(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _close_idle_connections() -> None:
-    for engine in list(_open_engines):
-        engine.dispose()
-
-
-os.register_at_fork(before=_close_idle_connections)

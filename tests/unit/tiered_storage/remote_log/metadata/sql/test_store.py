@@ -55,13 +55,13 @@ def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("", "write it as sqlite:///"),
-        ("/var/lib/metadata.sqlite", "write it as sqlite:///"),
+        ("", "write sqlite:///"),
+        ("/var/lib/metadata.sqlite", "write sqlite:///"),
         ("sqlite://", "does not name a file"),
         ("sqlite:///:memory:", "does not name a file"),
         ("sqlite:///metadata.sqlite?mode=ro", "does not name a file"),
         ("sqlite://host/metadata.sqlite", "does not name a file"),
-        ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata stores are kept in SQLite"),
+        ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata are kept in SQLite"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused(url: str, told: str) -> None:

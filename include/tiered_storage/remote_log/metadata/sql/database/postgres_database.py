@@ -1,0 +1,330 @@
+"""A PostgreSQL database, for the processes of many hosts.
+
+A write transaction first takes an advisory lock of the store, so that one writes at a time, as in SQLite: no two can
+deadlock or contradict one another. Each of its statements sees everything that was committed before it. A read
+transaction sees one state of the database and waits for nobody.
+
+A transaction that cannot begin because the server is away, or is just starting, waits for it as long as for the lock.
+One that is lost halfway was rolled back; the error is retriable.
+
+The tables are in the first schema of the connection's search path (`?options=-csearch_path%3Dname` in the URL).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, exc, make_url, text
+from sqlalchemy.pool import QueuePool
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
+from tiered_storage.errors import (
+    ConfigurationError,
+    MetadataCorruptError,
+    MetadataUnavailableError,
+    RemoteMetadataError,
+)
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
+from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, metadata
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version, upgrade
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import write_new_file, writing_copy
+
+OLDEST_SERVER = 130_000
+"""The oldest server version that is supported, as server_version_num has it."""
+
+STATEMENT_TIMEOUT_MS = 60_000
+"""How long one statement may take, and how long a transaction may do nothing; longer than any of ours."""
+
+_RESTORE = (
+    "restore the database from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds the metadata "
+    "from the object store, so do not change that"
+)
+_LOOK_TIMEOUT_MS = 10_000
+
+_UNREACHABLE = "is the server up, and its address in rlmm.config.url right? What was not committed is rolled back"
+_LOGIN = (
+    "correct the user in rlmm.config.url, or the password: PGPASSWORD or ~/.pgpass of this process, or the Airflow "
+    "connection remote_log_metadata_default"
+)
+_AGAIN = "nothing was written: try again"
+
+_ADVICE: dict[str, tuple[type[RemoteMetadataError], str]] = {
+    "08": (MetadataUnavailableError, _UNREACHABLE),
+    "28": (RemoteMetadataError, _LOGIN),
+    "3D000": (RemoteMetadataError, "create the database, or correct its name in rlmm.config.url"),
+    "3F000": (RemoteMetadataError, "create the schema, or correct search_path in rlmm.config.url"),
+    "25006": (
+        RemoteMetadataError,
+        "name the primary server, not a replica, or target_session_attrs=read-write, in rlmm.config.url",
+    ),
+    "25P03": (MetadataUnavailableError, "the transaction was idle for too long; " + _AGAIN),
+    "40": (MetadataUnavailableError, "it conflicted with another transaction; " + _AGAIN),
+    "42501": (RemoteMetadataError, "grant the user these rights, or let it own the schema"),
+    "42P01": (MetadataCorruptError, "a table is missing: is search_path right? If it is, " + _RESTORE),
+    "53": (MetadataUnavailableError, "the server is out of a resource; " + _AGAIN),
+    "53100": (
+        MetadataUnavailableError,
+        "nothing was written: the server's disk is full; free space in the tablespace, then try again",
+    ),
+    "53300": (
+        MetadataUnavailableError,
+        "the server has no connection left: raise max_connections, or end clients that no longer work",
+    ),
+    "55P03": (
+        MetadataUnavailableError,
+        "another process held the lock for {waited} ms: try again; if it stays, look for a run that hangs",
+    ),
+    "57": (MetadataUnavailableError, _UNREACHABLE),
+    "57014": (
+        MetadataUnavailableError,
+        "the statement was cancelled, or took longer than statement_timeout; " + _AGAIN,
+    ),
+    "58": (MetadataUnavailableError, "the server has trouble with its disk; " + _AGAIN),
+    "XX001": (MetadataCorruptError, _RESTORE),
+    "XX002": (MetadataCorruptError, _RESTORE),
+}
+"""What to do, by SQLSTATE or its class (postgresql.org/docs/current/errcodes-appendix.html)."""
+
+_UNCONNECTED = (
+    ("28P01", re.compile("authentication failed|no password supplied|pg_hba.conf|is not permitted to log in")),
+    ("28P01", re.compile('role "[^"]*" does not exist')),
+    ("3D000", re.compile('database "[^"]*" does not exist')),
+    ("42501", re.compile("permission denied for database")),
+    ("53300", re.compile("too many (clients|connections)|connection slots are reserved")),
+    ("25006", re.compile("session is read-only")),
+    ("28000", re.compile("certificate|SSL")),
+)
+"""A refused connection has no SQLSTATE in libpq, only the server's text."""
+
+_WORTH_WAITING = ("08", "57P01", "57P02", "57P03", "53300")
+"""States of a server that restarts, or has too many clients for a moment."""
+
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('remote log metadata in ' || current_schema(), 0))"
+
+_PLACE = """
+SELECT 'PostgreSQL ' || system_identifier || ' database ' || oid || ' table ' || to_regclass('generation')::oid
+FROM pg_control_system(), pg_database WHERE datname = current_database()
+"""
+
+
+class _NothingWritten(Exception):  # noqa: N818 -- no error: it rolls a transaction back
+    """Rolls back a trial transaction that succeeded."""
+
+
+class PostgresDatabase(Database):
+    """The PostgreSQL database at `url`. A write waits `busy_timeout_ms` for its turn, or for the server."""
+
+    # One message to the server each.
+    BEGIN_TO_READ: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    BEGIN_TO_WRITE: ClassVar[str] = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LOCK}"
+
+    def __init__(self, url: str, busy_timeout_ms: int) -> None:
+        """Raises ConfigurationError for an invalid URL; connects only when it is used."""
+        parsed = postgres_url(url)
+        super().__init__(_engine(parsed, busy_timeout_ms), shown(parsed))
+        self._busy_timeout_ms = busy_timeout_ms
+
+    def _begun(self, engine: Engine) -> Connection:
+        """Wait for a server that is away for a moment; pooled connections do not survive its restart."""
+        waiting = Retrying(
+            retry=retry_if_exception(_is_worth_waiting),
+            stop=stop_after_delay(self._busy_timeout_ms / 1000),
+            wait=wait_random_exponential(multiplier=0.05, max=1),
+            reraise=True,
+        )
+        return waiting(super()._begun, engine)
+
+    def keep_transaction(self, connection: Connection) -> None:
+        """As Database.keep_transaction."""
+        connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
+
+    def check_place(self) -> None:
+        """Do nothing: a connection leads to the server that it was opened to."""
+
+    def place(self) -> str:
+        """Return the ids of server, database and table: a restored dump has another table, database or server.
+
+        A copy of the server's files has the same ids, as a promoted replica has.
+        """
+        with self._explained(), self._engine.connect() as connection:
+            found: str = connection.execute(text(_PLACE)).scalar_one()
+        return found
+
+    def is_at(self, place: str | None) -> bool:
+        """As Database.is_at."""
+        return place == self.place()
+
+    def check_integrity(self) -> None:
+        """Read every value of every table; the server finds damage by the checksums of its pages, if it has them."""
+        with self.reading() as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(text(f"SELECT sum(length(row_.*::text)) FROM {table.name} AS row_"))  # noqa: S608
+
+    def check_writable(self) -> None:
+        """As Database.check_writable."""
+        with suppress(_NothingWritten), self.writing() as connection:
+            connection.execute(text("UPDATE generation SET number = number"))
+            raise _NothingWritten
+
+    def keep_copy(self, suffix: str) -> str:
+        """Copy the tables to others beside them, with `suffix` before their names; see Database.keep_copy."""
+        prefix = re.sub(r"\W", "_", suffix)
+        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+        with self._explained(), self._begun(self._engine.execution_options(begin=begin)) as connection:
+            for table in _tables(connection):
+                connection.execute(text(f'DROP TABLE IF EXISTS "{prefix}_{table}"'))
+                connection.execute(text(f'CREATE TABLE "{prefix}_{table}" AS TABLE "{table}"'))
+            connection.commit()
+        return f"{self.where}, in tables whose names begin with {prefix}_,"
+
+    def copy_to(self, target: Path) -> None:
+        """Write one state of the database to a SQLite file; see Database.copy_to."""
+
+        def fill(file: Database) -> None:
+            with self.reading() as source, file.writing() as copied:
+                upgrade(copied, file.where)
+                copy_rows(source, copied)
+
+        with writing_copy(target):
+            write_new_file(target, self._busy_timeout_ms, fill)
+
+    def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
+        """Translate the server's SQLSTATE, and libpq's text where it has none."""
+        state = _state(error)
+        if state in ("42P01", "42703") and (found := self._later_version()):
+            return later_version(self.where, found, SCHEMA_VERSION)
+        kind, advice = _ADVICE.get(state) or _ADVICE.get(state[:2]) or (RemoteMetadataError, _RESTORE)
+        return kind(f"{self.where}: {_first_line(error)}: {advice.format(waited=self._busy_timeout_ms)}")
+
+    def _later_version(self) -> str | None:
+        """Return the store's schema version if another process has migrated it past what this code supports."""
+        try:
+            with self._engine.connect() as connection:
+                found = schema_version(connection)
+        except exc.SQLAlchemyError:
+            return None
+        return found if found is not None and found > SCHEMA_VERSION else None
+
+
+def open_postgres(url: str, busy_timeout_ms: int, fill: Callable[[Database], None]) -> PostgresDatabase:
+    """Open the database at `url`; if it has no metadata store, let `fill` write one: of two processes, one does.
+
+    Raises ConfigurationError for an invalid URL, and for a server or database that cannot hold metadata.
+    """
+    database = PostgresDatabase(url, busy_timeout_ms)
+    try:
+        with database.reading() as connection:
+            _ensure_suitable(connection, database.where)
+            is_there = schema_version(connection) is not None
+        if not is_there:
+            fill(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def is_postgres_store(url: str) -> bool:
+    """Return whether the database at `url` has a metadata store. Raises what reading it raises."""
+    with PostgresDatabase(url, _LOOK_TIMEOUT_MS) as database, database.reading() as connection:
+        return schema_version(connection) is not None
+
+
+def _ensure_suitable(connection: Connection, where: str) -> None:
+    version, encoding = connection.execute(
+        text("SELECT current_setting('server_version_num')::int, current_setting('server_encoding')")
+    ).one()
+    if version < OLDEST_SERVER:
+        raise ConfigurationError(
+            f"{where}: the server is PostgreSQL {version // 10_000}: use {OLDEST_SERVER // 10_000} or later"
+        )
+    if encoding != "UTF8":
+        raise ConfigurationError(f"{where}: the database has encoding {encoding}: create one with encoding UTF8")
+
+
+def postgres_url(url: str) -> URL:
+    """Return `url`, postgresql://user@host:port/database, parsed. Raises ConfigurationError for another one."""
+    try:
+        parsed = make_url(url)
+    except exc.ArgumentError as error:
+        # Not shown: an invalid URL may still contain a password.
+        raise ConfigurationError(
+            "rlmm.config.url is invalid: write it as postgresql://user@host:5432/database"
+        ) from error
+    if parsed.drivername != "postgresql" or not parsed.database:
+        raise ConfigurationError(
+            f"{shown(parsed)}: does not name a database: write postgresql://user@host:5432/database"
+        )
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def shown(url: URL) -> str:
+    """Return `url` for messages: without its password and options."""
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database)
+    return plain.render_as_string()
+
+
+def _engine(url: URL, busy_timeout_ms: int) -> Engine:
+    settings = {
+        "lock_timeout": busy_timeout_ms or 1,
+        "statement_timeout": max(STATEMENT_TIMEOUT_MS, 2 * busy_timeout_ms),
+        "idle_in_transaction_session_timeout": max(STATEMENT_TIMEOUT_MS, 2 * busy_timeout_ms),
+    }
+    ours = {
+        "application_name": f"remote-log {os.getpid()}",
+        "connect_timeout": str(max(2, math.ceil(busy_timeout_ms / 1000))),
+        # A server that vanished is noticed in half a minute, in the middle of an answer too.
+        "keepalives_idle": "10",
+        "keepalives_interval": "5",
+        "keepalives_count": "4",
+        "tcp_user_timeout": "30000",
+    }
+    given = dict(url.query)
+    # The last one counts: those of the URL.
+    options = " ".join([*(f"-c {name}={value}" for name, value in settings.items()), _text(given.get("options"))])
+    arguments = {
+        **{name: value for name, value in ours.items() if name not in given},
+        "options": options,
+    }
+    # AUTOCOMMIT: the driver begins no transactions of its own.
+    return create_engine(
+        url.difference_update_query(["options"]),
+        poolclass=QueuePool,
+        isolation_level="AUTOCOMMIT",
+        connect_args=arguments,
+    )
+
+
+def _text(value: str | tuple[str, ...] | None) -> str:
+    return value or "" if isinstance(value, str | None) else " ".join(value)
+
+
+def _tables(connection: Connection) -> list[str]:
+    found = connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")).all()
+    return [name for name in sorted(found) if name in metadata.tables]
+
+
+def _state(error: exc.DBAPIError) -> str:
+    """Return the SQLSTATE; of a lost connection, or one that was never made, the nearest."""
+    if (state := getattr(error.orig, "sqlstate", None)) is not None:
+        return str(state)
+    said = str(error.orig)
+    if not error.connection_invalidated:
+        return next((state for state, text in _UNCONNECTED if text.search(said)), "08000")
+    return "08006"
+
+
+def _is_worth_waiting(error: BaseException) -> bool:
+    return isinstance(error, exc.DBAPIError) and _state(error).startswith(_WORTH_WAITING)
+
+
+def _first_line(error: exc.DBAPIError) -> str:
+    return " ".join(str(error.orig).split("\n")[0].split()) or type(error.orig).__name__
