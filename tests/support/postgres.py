@@ -132,6 +132,14 @@ class PostgresServer:
         login = USER if password is None else f"{USER}:{quote(password, safe='')}"
         return f"postgresql://{login}@127.0.0.1:{self.port}/{name}"
 
+    def dump_and_restore(self, database: str, target: str) -> None:
+        """Replace the database `target` by what pg_dump writes of `database`."""
+        file = self._directory / "dump"
+        login = f"host=127.0.0.1 port={self.port} user={SUPERUSER} password={SUPERUSER_PASSWORD}"
+        self._run("pg_dump", "-Fc", "-f", str(file), "-d", f"{login} dbname={database}")
+        self.database(target)
+        self._run("pg_restore", "--clean", "--if-exists", "-d", f"{login} dbname={target}", str(file))
+
     def sessions(self, database: str) -> list[tuple[Any, ...]]:
         """Return the process ids of the clients of `database`."""
         return self.execute(f"SELECT pid FROM pg_stat_activity WHERE datname = '{database}' AND usename = '{USER}'")  # noqa: S608

@@ -1,0 +1,386 @@
+"""Metadata in a real PostgreSQL server: many processes at once, servers that restart or refuse, and bad input."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, event, text
+
+from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
+from support.metadata_stores import FINISHED, ORDERS_0, ORDERS_1, ManualClock, a_segment, a_step
+from support.postgres import PASSWORD, SUPERUSER, SUPERUSER_PASSWORD, USER, postgres_url, the_server
+from tiered_storage.errors import (
+    ConfigurationError,
+    LeaseHeldError,
+    MetadataCorruptError,
+    MetadataMissingError,
+    MetadataUnavailableError,
+    RemoteMetadataError,
+    TieredStorageError,
+)
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, is_there, open_metadata_store
+from tiered_storage.remote_log.model import TopicIdPartition
+
+_LONG = 3_600_000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return postgres_url(tmp_path)
+
+
+@pytest.fixture
+def database(url: str) -> str:
+    """The name of the test's database."""
+    return url.rpartition("/")[2]
+
+
+@pytest.fixture
+def store(url: str, clock: ManualClock) -> Iterator[SqlMetadataStore]:
+    with open_metadata_store(url, clock, busy_timeout_ms=20_000) as opened:
+        yield opened
+
+
+def opened(url: str, **given: Any) -> SqlMetadataStore:
+    return open_metadata_store(url, ManualClock(), **{"busy_timeout_ms": 0, **given})
+
+
+def test_of_processes_that_create_a_store_at_once_one_does(tmp_path: Path) -> None:
+    urls = [postgres_url(tmp_path / str(number)) for number in range(3)]
+
+    uuids = in_processes(4, open_fresh_stores, urls)
+
+    assert len({tuple(each) for each in uuids}) == 1, uuids
+
+
+def test_of_processes_that_want_a_lease_one_gets_it(url: str, store: SqlMetadataStore) -> None:
+    partitions = [TopicIdPartition("cluster-1", "topic-id", number, "orders") for number in range(20)]
+
+    won = in_processes(4, acquire_at_once, url, partitions)
+
+    assert sorted(number for each in won for number in each) == list(range(20))
+
+
+def test_no_number_of_a_lease_is_given_twice(url: str, store: SqlMetadataStore) -> None:
+    given = in_processes(4, acquire_in_turns, url, ORDERS_0, 25)
+
+    assert sorted(number for each in given for number in each) == list(range(1, 101))
+
+
+def test_threads_may_decide_on_topics_at_once(store: SqlMetadataStore) -> None:
+    """The digest of all decisions holds for what was committed before, in other connections too."""
+
+    def decide(number: int) -> None:
+        for step in range(10):
+            topic = Topic("cluster-1", f"id-{number}", f"topic-{number}", remote_storage_enable=bool(step % 2))
+            store.topics.put(topic)
+
+    threads = [threading.Thread(target=decide, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(store.topics.list()) == 4
+    store.generation.renew()
+    assert store.generation.read().has_own_decisions
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["restart", "crash"])
+def test_a_call_after_a_restart_of_the_server_is_as_if_there_was_none(
+    store: SqlMetadataStore, how: signal.Signals
+) -> None:
+    before = store.leases.acquire(ORDERS_0, "run-1", _LONG)
+
+    the_server().restart(how)
+
+    assert store.leases.heartbeat(before, _LONG).fencing_number == 1
+    the_server().restart(how)
+    assert store.segments.list_partitions() == []
+
+
+def test_a_call_waits_for_a_server_that_starts_meanwhile(store: SqlMetadataStore) -> None:
+    store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    the_server().stop()
+    starting = threading.Timer(0.5, the_server().start)
+    starting.start()
+    try:
+        assert store.leases.fencing_number(ORDERS_0) == 1
+    finally:
+        starting.join()
+
+
+CALLS: dict[str, Callable[[SqlMetadataStore], object]] = {
+    "acquire": lambda store: store.leases.acquire(ORDERS_1, "run-2", _LONG),
+    "topics": lambda store: store.topics.put(Topic("cluster-1", "id-2", "payments", remote_storage_enable=True)),
+    "stop": lambda store: store.safety.stop("a test", "somebody"),
+    "bind": lambda store: store.identity.bind_store("the UUID of a store"),
+    "renew": lambda store: store.generation.renew(),
+    "read": lambda store: store.segments.partition_states(),
+    "list": lambda store: list(store.segments.list_remote_log_segments(ORDERS_0)),
+    "integrity": lambda store: store.check_integrity(),
+}
+
+
+@contextmanager
+def server_crashes_at(store: SqlMetadataStore, message: int) -> Iterator[Callable[[], bool]]:
+    """Restart the server right before the message of this number, from 1, reaches it; yield whether it did."""
+    sent = 0
+    engine = store._database._engine
+
+    def crash(*_: object, **__: object) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == message:
+            the_server().restart(signal.SIGQUIT)
+
+    def crash_before_commit(_: Connection) -> None:
+        crash()
+
+    event.listen(engine, "before_cursor_execute", crash)
+    event.listen(engine, "commit", crash_before_commit)
+    try:
+        yield lambda: sent >= message
+    finally:
+        event.remove(engine, "before_cursor_execute", crash)
+        event.remove(engine, "commit", crash_before_commit)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_server_that_crashes_in_the_middle_of_a_call_leaves_all_of_it_or_nothing(
+    store: SqlMetadataStore, call: str
+) -> None:
+    """Lost at its beginning, the transaction begins again; later, the error is retriable, and a repeat succeeds."""
+    outcomes = []
+    for message in range(1, 30):
+        with server_crashes_at(store, message) as crashed:
+            try:
+                CALLS[call](store)
+                outcomes.append("done")
+            except MetadataUnavailableError:
+                outcomes.append("refused")
+        CALLS[call](store)
+        if not crashed():
+            break
+    assert outcomes[0] == outcomes[-1] == "done"
+    assert outcomes[1:-1] == ["refused"] * (len(outcomes) - 2) != []
+
+
+def test_a_commit_of_many_segments_whose_server_crashes_can_be_repeated(store: SqlMetadataStore) -> None:
+    lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    segments = [a_segment(lease, start, start + 9) for start in range(0, 25_000, 10)]
+    steps = [(a_step(segment, FINISHED), lease) for segment in segments]
+    crash = threading.Timer(0.2, the_server().restart, args=(signal.SIGQUIT,))
+    crash.start()
+    try:
+        for _ in range(20):
+            try:
+                store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
+                store.segments.update_remote_log_segments(steps)
+            except MetadataUnavailableError:
+                continue
+            break
+    finally:
+        crash.join()
+
+    found = list(store.segments.list_remote_log_segments(ORDERS_0))
+    assert len(found) == 2500
+    assert {segment.state for segment in found} == {FINISHED}
+    assert [segment.start_offset for segment in found] == list(range(0, 25_000, 10))
+
+
+def test_a_writer_that_hangs_is_told_after_the_busy_timeout(url: str, store: SqlMetadataStore) -> None:
+    with opened(url, busy_timeout_ms=100) as other, store._database.writing():
+        with pytest.raises(MetadataUnavailableError, match="100 ms") as refused:
+            other.leases.acquire(ORDERS_0, "run-1", _LONG)
+        assert refused.value.retriable
+        assert other.segments.list_partitions() == [], "readers do not wait"
+
+
+def test_a_statement_that_takes_too_long_is_cancelled(url: str, store: SqlMetadataStore) -> None:
+    with opened(f"{url}?options=-cstatement_timeout%3D100") as hurried:
+        with pytest.raises(MetadataUnavailableError, match="statement_timeout"), hurried._database.reading() as reading:
+            reading.execute(text("SELECT pg_sleep(10)"))
+        assert hurried.identity.metadata_uuid == store.identity.metadata_uuid
+
+
+def test_a_deadlock_with_somebody_elses_statements_is_retriable(url: str, store: SqlMetadataStore) -> None:
+    store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    login = url.replace(url.partition("://")[2].partition("@")[0], f"{SUPERUSER}:{SUPERUSER_PASSWORD}")
+    with psycopg.connect(login, options="-c deadlock_timeout=60s") as session:
+        session.execute("LOCK TABLE leases")
+        other = threading.Thread(target=lambda: session.execute("LOCK TABLE topics"))
+        with (
+            pytest.raises(MetadataUnavailableError, match="another transaction") as refused,
+            store._database.writing() as connection,
+        ):
+            connection.execute(text("LOCK TABLE topics"))
+            other.start()
+            connection.execute(text("LOCK TABLE leases"))
+        other.join()
+    assert refused.value.retriable
+
+
+def test_a_wrong_password_is_told_at_once_and_never_shown(
+    tmp_path: Path, database: str, store: SqlMetadataStore
+) -> None:
+    wrong = the_server().url(database, password="another:p@ssword")
+    for look in (lambda: opened(wrong, busy_timeout_ms=60_000), lambda: is_there(wrong)):
+        with pytest.raises(RemoteMetadataError, match="PGPASSWORD") as refused:
+            look()
+        assert not refused.value.retriable
+        assert "p@ss" not in f"{refused.value}{refused.value.__cause__}"
+
+
+def test_the_password_may_be_in_the_environment(
+    database: str, store: SqlMetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+
+    with opened(the_server().url(database, password=None)) as other:
+        assert other.identity.metadata_uuid == store.identity.metadata_uuid
+        assert repr(other._database._engine.url).count(PASSWORD) == 0
+
+
+def test_a_server_that_is_not_there_is_told_with_its_address(clock: ManualClock) -> None:
+    url = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:1/metadata".replace(PASSWORD, "hush")
+    with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1/metadata") as refused:
+        opened(url)
+    assert refused.value.retriable
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "advice", "kind", "retriable"),
+    [
+        ("ALTER DATABASE {database} SET default_transaction_read_only = on", "primary", RemoteMetadataError, False),
+        ("REVOKE INSERT, UPDATE ON ALL TABLES IN SCHEMA public FROM " + USER, "grant", RemoteMetadataError, False),
+        ("DROP TABLE leases", "search_path", MetadataCorruptError, False),
+        ("ALTER DATABASE {database} CONNECTION LIMIT 0", "max_connections", MetadataUnavailableError, True),
+        ("UPDATE remote_log_schema_version SET version_num = '9999'", "upgrade", MetadataCorruptError, False),
+    ],
+    ids=["read-only", "rights", "table", "connections", "later"],
+)
+def test_what_a_database_refuses_is_told_with_what_to_do(
+    url: str, database: str, statement: str, advice: str, kind: type[TieredStorageError], retriable: bool
+) -> None:
+    opened(url).close()
+    the_server().execute(statement.format(database=database), database)
+
+    with pytest.raises(kind, match=advice) as refused, opened(url) as store:
+        store.leases.acquire(ORDERS_0, "run-1", _LONG)
+
+    assert refused.value.retriable is retriable
+    assert "127.0.0.1" in str(refused.value)
+    assert PASSWORD not in str(refused.value)
+
+
+def test_a_replica_is_read_and_told_when_written(url: str, store: SqlMetadataStore) -> None:
+    with opened(f"{url}?options=-cdefault_transaction_read_only%3Don") as replica:
+        assert replica.segments.list_partitions() == []
+        with pytest.raises(RemoteMetadataError, match="replica"):
+            replica.topics.put(Topic("cluster-1", "id", "orders", remote_storage_enable=True))
+
+
+def test_a_database_without_metadata_is_told_and_left_as_it_is(url: str, database: str) -> None:
+    assert not is_there(url)
+    with pytest.raises(MetadataMissingError, match=r"rlmm\.config\.url"):
+        opened(url, create=False)
+    assert the_server().execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database) == [(0,)]
+
+    opened(url).close()
+    assert is_there(url)
+
+
+def test_a_missing_database_is_told(url: str) -> None:
+    with pytest.raises(RemoteMetadataError, match="create the database"):
+        opened(f"{url}_of_nobody", busy_timeout_ms=60_000)
+
+
+def test_a_database_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    the_server().execute(f"CREATE DATABASE latin OWNER {USER} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(ConfigurationError, match="UTF8"):
+        opened(the_server().url("latin"))
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://", "postgresql://host", "postgresql+asyncpg://host/metadata", "postgres://host/metadata"]
+)
+def test_an_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="postgresql://user@host:5432/database"):
+        opened(url)
+
+
+def test_two_schemas_of_one_database_hold_two_stores(url: str, database: str, store: SqlMetadataStore) -> None:
+    the_server().execute(f"CREATE SCHEMA other AUTHORIZATION {USER}", database)
+
+    with opened(f"{url}?options=-csearch_path%3Dother", busy_timeout_ms=100) as other, store._database.writing():
+        assert other.identity.metadata_uuid != store.identity.metadata_uuid
+        assert other.generation.read().is_own_place
+        other.leases.acquire(ORDERS_0, "another lock", _LONG)
+
+
+def test_a_full_disk_is_told_and_writes_nothing(url: str, store: SqlMetadataStore) -> None:
+    """Like a full tablespace: the limit of temporary files raises another state of the same class."""
+    lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    function = """
+        CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'could not extend file "base/1/2": No space left on device' USING ERRCODE = '53100'; END $$
+    """
+    database = url.rpartition("/")[2]
+    the_server().execute(function, database)
+    the_server().execute(
+        "CREATE TRIGGER full_disk BEFORE INSERT ON segments FOR EACH ROW EXECUTE FUNCTION full_disk()", database
+    )
+
+    with pytest.raises(MetadataUnavailableError, match="tablespace") as refused:
+        store.segments.add_remote_log_segment_metadata(a_segment(lease), lease)
+
+    assert refused.value.retriable
+    assert store.segments.list_partitions() == []
+
+
+def test_texts_sort_by_their_bytes(url: str, store: SqlMetadataStore) -> None:
+    """Digests of decisions and pages of rows depend on it."""
+    with store._database.reading() as connection:
+        found = connection.execute(
+            text(
+                "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public' AND "
+                "column_name IN ('cluster_id', 'topic_id', 'segment_id', 'name') AND collation_name <> 'C'"
+            )
+        ).all()
+    assert found == []
+
+
+def test_a_restored_dump_is_another_place(url: str, database: str, store: SqlMetadataStore) -> None:
+    store.generation.claim(7)
+    assert store.generation.read().is_own_place
+    store.close()
+
+    the_server().dump_and_restore(database, f"{database}_restored")
+
+    with opened(f"{url}_restored") as restored:
+        assert restored.generation.read().number == 7
+        assert not restored.generation.read().is_own_place
+    the_server().dump_and_restore(database, database)
+    with opened(url) as restored:
+        assert not restored.generation.read().is_own_place
+
+
+def test_a_held_lease_is_refused_on_another_connection(url: str, store: SqlMetadataStore) -> None:
+    store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    with opened(url) as other, pytest.raises(LeaseHeldError, match="run-1"):
+        other.leases.acquire(ORDERS_0, "run-2", _LONG)
