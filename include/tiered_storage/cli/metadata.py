@@ -10,10 +10,13 @@ import typer
 from tiered_storage.cli.common.output import Output
 from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
+from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
 from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restore_metadata, take_over
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
+from tiered_storage.settings.properties.types import has_password
 from tiered_storage.settings.settings import load_settings
 
 app = typer.Typer(
@@ -54,12 +57,37 @@ def restore(
     """Put a backup in place of the metadata. It changes nothing in the store until you run take-over."""
     output = Output(as_json)
     path = restore_metadata(load_settings(config), source.expanduser().absolute())
-    output.rows("Restored metadata", ("file",), [(str(path),)])
+    output.rows("Restored metadata", ("file",), [(path,)])
     output.say(
         "note: the backup may lack later copies and decisions. 'tiered-storage rebuild-metadata' rebuilds newer "
-        "metadata from the store (move this file away first); 'tiered-storage metadata take-over' makes this backup "
+        "metadata from the store (move this one away first); 'tiered-storage metadata take-over' makes this backup "
         "valid"
     )
+
+
+@app.command()
+def move(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="sqlite:///folder/file.db, or postgresql://user@host:5432/database; no password.", show_default=False
+        ),
+    ],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move all metadata to another database, verified row by row. End every other process of Remote Log first."""
+    output = Output(as_json)
+    settings = load_settings(config)
+    if has_password(target):
+        raise ConfigurationError(
+            "the new URL contains a password, which others can see in the list of processes: give it as PGPASSWORD or "
+            "in ~/.pgpass"
+        )
+    source = settings.rlmm_config_url.get_secret_value()
+    where = move_metadata(source, target, wall_clock, settings.metadata_busy_timeout_ms)
+    output.rows("Moved metadata", ("from", "to"), [where])
+    output.say(f"note: set rlmm.config.url to {target}, and start every process again; the old metadata are refused")
 
 
 @app.command("take-over")

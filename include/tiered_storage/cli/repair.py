@@ -91,7 +91,7 @@ def rebuild_metadata(
     """Rebuild lost metadata from the store alone, into a new file. Then deletion is forbidden for every topic."""
     output = Output(as_json)
     settings = load_settings(config)
-    path = remote_log_rebuild.new_metadata_path(settings, into)
+    path = remote_log_rebuild.new_metadata_place(settings, into)
     if not (dry_run or yes):
         holder = remote_log_rebuild.store_holder(settings, store_options(settings))
         if holder is not None:

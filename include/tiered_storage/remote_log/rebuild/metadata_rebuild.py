@@ -28,7 +28,9 @@ from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
+from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
@@ -274,11 +276,11 @@ def rebuild_metadata(
 ) -> RebuildReport:
     """Rebuild the metadata from the store, into the file `into`, or else where the settings have them.
 
-    If it ends early, the file does not exist, and the rebuild may be repeated. A dry run only reads the store. Raises
-    ConfigurationError if the file exists, also at the end of the rebuild; if the store holds nothing of ours; and for a
-    user's own RemoteStorageManager.
+    If it ends early, there are no new metadata, and the rebuild may be repeated. A dry run only reads the store. Raises
+    ConfigurationError if there are metadata, also at the end of the rebuild; if the store holds nothing of ours; and
+    for a user's own RemoteStorageManager.
     """
-    path = new_metadata_path(settings, into)
+    new_metadata_place(settings, into)
 
     def seeded(partition: TopicIdPartition) -> Topic:
         return seed(partition.cluster_id, partition.topic_id, partition.topic, settings)
@@ -288,23 +290,32 @@ def rebuild_metadata(
         _ensure_something_is_there(storage, settings, clock)
         if dry_run:
             return MetadataRebuild(storage, None, clock, seeded).read()
-        with _built_aside(path) as built:
+        with _built_aside(settings, into) as built:
             url = f"sqlite:///{built}"
             with open_metadata_store(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms) as store:
                 rebuild = MetadataRebuild(storage, store, clock, seeded)
                 report = rebuild.read()
                 withhold_seeded_rights(store.topics, settings)
-                new_metadata_path(settings, into)
+                new_metadata_place(settings, into)
                 rebuild.take_over(store)
         return report
 
 
 @contextmanager
-def _built_aside(path: Path) -> Iterator[Path]:
-    """Yield a path to build the file at, which is renamed to `path` at the end of the block if that succeeds.
+def _built_aside(settings: Settings, into: Path | None) -> Iterator[Path]:
+    """Yield a path to build a file at; at the end of the block, if that succeeds, its content becomes the metadata.
 
-    Raises ConfigurationError if nothing can be written there, or the file was created meanwhile.
+    Raises ConfigurationError if nothing can be written there, or the metadata were created meanwhile.
     """
+    url, busy_timeout_ms = settings.rlmm_config_url.get_secret_value(), settings.metadata_busy_timeout_ms
+    path = _new_file(settings, into)
+    if path is None:
+        with tempfile.TemporaryDirectory(prefix="remote-log-") as directory:
+            built = Path(directory, "metadata.db")
+            yield built
+            with open_existing(built, busy_timeout_ms) as source:
+                fill_database(url, source, busy_timeout_ms, is_own_place=True)
+        return
     with ExitStack() as ending:
         try:
             make_private_folder(path.parent)
@@ -322,12 +333,16 @@ def _built_aside(path: Path) -> Iterator[Path]:
         sync_directory(path.parent)
 
 
-def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
-    """Return the file that a rebuild would create.
+def new_metadata_place(settings: Settings, into: Path | None = None) -> str:
+    """Return the file that a rebuild would create, or the database that it would fill, for messages.
 
     Raises ConfigurationError if it or its log exists, and for one inside a log directory.
     """
-    path = into.expanduser().absolute() if into else sqlite_path(settings.rlmm_config_url.get_secret_value())
+    url = settings.rlmm_config_url.get_secret_value()
+    path = _new_file(settings, into)
+    if path is None:
+        ensure_no_metadata(url)
+        return database_kind(url).where(url)
     for log_dir in settings.log_dirs:
         if path.resolve().is_relative_to(log_dir.resolve()):
             raise ConfigurationError(f"{path} is inside {log_dir} of log.dirs: name a file outside of it")
@@ -336,7 +351,11 @@ def new_metadata_path(settings: Settings, into: Path | None = None) -> Path:
         found = path.with_name(path.name + suffix)
         if found.exists():
             raise _is_there(found)
-    return path
+    return str(path)
+
+
+def _new_file(settings: Settings, into: Path | None) -> Path | None:
+    return into.expanduser().absolute() if into else local_file(settings.rlmm_config_url.get_secret_value())
 
 
 def _is_there(path: Path) -> ConfigurationError:

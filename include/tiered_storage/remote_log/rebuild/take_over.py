@@ -30,9 +30,14 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
+from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
-from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import (
+    bring_up_to_date,
+    later_version,
+    schema_version,
+)
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
@@ -83,19 +88,50 @@ def _why_no_backup(store: MetadataStore, clock: Clock, open_storage: Callable[[]
     return None
 
 
-def restore_metadata(settings: Settings, source: Path) -> Path:
-    """Put the backup `source` where the settings have the metadata; return that path.
+def restore_metadata(settings: Settings, source: Path) -> str:
+    """Put the backup `source` where the settings have the metadata; return that file or database, for messages.
 
     Raises ConfigurationError if a metadata store, or a remainder of one, is there; MetadataCorruptError for a damaged
     backup and one of a later release.
     """
-    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    url = settings.rlmm_config_url.get_secret_value()
+    path = local_file(url)
+    if path is None:
+        where = ensure_no_metadata(url)
+        _ensure_backup(source)
+        _restore_into(url, source, settings.metadata_busy_timeout_ms)
+        return where
     for suffix in _BESIDE:
         if (found := path.with_name(path.name + suffix)).exists():
             raise ConfigurationError(
                 f"{found}: exists, and would corrupt a restored database: end every process of Remote Log "
                 f"('make down'), move away {path.name} and every file that begins with {path.name}-, and restore again"
             )
+    _ensure_backup(source)
+    make_private_folder(path.parent)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
+        copied = _checked_copy(source, Path(directory, path.name), settings.metadata_busy_timeout_ms)
+        with copied.open("rb+") as file:
+            os.fsync(file.fileno())
+        try:
+            path.hardlink_to(copied)
+        except FileExistsError:
+            raise ConfigurationError(
+                f"{path}: another process just created it: check which, then restore again"
+            ) from None
+    sync_directory(path.parent)
+    return str(path)
+
+
+def _restore_into(url: str, source: Path, busy_timeout_ms: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="remote-log-") as directory:
+        copied = _checked_copy(source, Path(directory, source.name), busy_timeout_ms)
+        with open_existing(copied, busy_timeout_ms) as database:
+            bring_up_to_date(database)
+            fill_database(url, database, busy_timeout_ms, is_own_place=False)
+
+
+def _ensure_backup(source: Path) -> None:
     if not source.is_file():
         raise ConfigurationError(
             f"{source}: is not a file: name the backup that 'tiered-storage metadata backup' wrote"
@@ -106,22 +142,13 @@ def restore_metadata(settings: Settings, source: Path) -> Path:
             f"{source}: {log.name} lies beside it, so it is the database of a running process and not a backup: make "
             "one with 'tiered-storage metadata backup'"
         )
-    make_private_folder(path.parent)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as directory:
-        copied = Path(directory, path.name)
-        copied.touch(mode=PRIVATE_FILE)
-        shutil.copyfile(source, copied)
-        _check(copied, settings.metadata_busy_timeout_ms)
-        with copied.open("rb+") as file:
-            os.fsync(file.fileno())
-        try:
-            path.hardlink_to(copied)
-        except FileExistsError:
-            raise ConfigurationError(
-                f"{path}: another process just created it: check which, then restore again"
-            ) from None
-    sync_directory(path.parent)
-    return path
+
+
+def _checked_copy(source: Path, target: Path, busy_timeout_ms: int) -> Path:
+    target.touch(mode=PRIVATE_FILE)
+    shutil.copyfile(source, target)
+    _check(target, busy_timeout_ms)
+    return target
 
 
 def _check(path: Path, busy_timeout_ms: int) -> None:

@@ -27,9 +27,7 @@ def fill_database(url: str, source: Database, busy_timeout_ms: int, *, is_own_pl
     Unless it `is_own_place`, the new database has a copy of the metadata of another place, which changes nothing until
     a person lets it take over. Raises ConfigurationError if there is a metadata store, and what both databases raise.
     """
-    where = database_kind(url).where(url)
-    if database_kind(url).is_there(url):
-        raise _is_there(where)
+    where = ensure_no_metadata(url)
 
     def fill(target: Database) -> None:
         with source.reading() as rows, target.writing() as written:
@@ -37,16 +35,24 @@ def fill_database(url: str, source: Database, busy_timeout_ms: int, *, is_own_pl
                 raise _is_there(where)
             upgrade(written, where)
             copy_rows(rows, written)
-        with source.reading() as rows, target.reading() as found:
-            ensure_same_rows(rows, found, where)
+            ensure_same_rows(rows, written, where)
 
     with database_kind(url).opens(url, busy_timeout_ms, fill) as target:
         if is_own_place:
-            _settle(target)
+            _settle(source, target)
 
 
-def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_ms: int) -> None:
-    """Move all metadata to another database. Every process that uses them has to be started again, with its URL.
+def ensure_no_metadata(url: str) -> str:
+    """Return the name of the database at `url`. Raises ConfigurationError if it has a metadata store."""
+    where = database_kind(url).where(url)
+    if database_kind(url).is_there(url):
+        raise _is_there(where)
+    return where
+
+
+def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_ms: int) -> tuple[str, str]:
+    """Move all metadata to another database; return the names of both. Every process has to be started again, with the
+    new URL.
 
     Repeated after its end, it does nothing. Raises ConfigurationError if the target has other metadata or is in use,
     MetadataMissingError if the source has none, LeaseHeldError while anybody works on a partition, and what both
@@ -82,7 +88,8 @@ def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_m
                 _fill_and_mark(source, target, clock)
             elif identity.moved_to != target.where:
                 raise ConfigurationError(f"{where}: these metadata moved to {identity.moved_to}: move them from there")
-            _settle(target)
+            _settle(source, target)
+            return where, target.where
 
 
 def _fill_and_mark(source: Database, target: Database, clock: Clock) -> None:
@@ -98,11 +105,14 @@ def _fill_and_mark(source: Database, target: Database, clock: Clock) -> None:
         locked.execute(update(store_identity).values(moved_to=target.where))
 
 
-def _settle(target: Database) -> None:
-    """Let the database be used: it is the place of these metadata now."""
+def _settle(source: Database, target: Database) -> None:
+    """Let the target be used. If the source was the place of these metadata, and no copy of them, it is that now."""
+    with source.reading() as connection:
+        is_own_place = source.is_at(connection.scalar(select(generation.c.place)))
     place = target.place()
     with target.writing() as connection:
-        connection.execute(update(generation).values(place=place))
+        if is_own_place:
+            connection.execute(update(generation).values(place=place))
         connection.execute(update(store_identity).values(arrives_from=None))
 
 

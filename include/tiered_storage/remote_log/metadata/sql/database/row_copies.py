@@ -45,7 +45,7 @@ def ensure_same_rows(source: Connection, target: Connection, where: str) -> None
 def _rows(connection: Connection, table: Table) -> Iterator[Row[Any]]:
     """Yield the rows in the order of their keys, which is the same in every database: texts sort by their bytes."""
     statement = select(table).order_by(*table.primary_key.columns)
-    yield from connection.execution_options(yield_per=ROWS_AT_ONCE).execute(statement)
+    yield from connection.execute(statement.execution_options(yield_per=ROWS_AT_ONCE))
 
 
 def _compared(table: Table, row: Row[Any]) -> list[Any]:

@@ -1,0 +1,283 @@
+"""Metadata in PostgreSQL, as people have them: moved there and back, backed up, restored, rebuilt, and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from support.command_line import examined, run_on
+from support.postgres import PASSWORD, postgres_url, the_server
+from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
+from tiered_storage.errors import MetadataMissingError, TieredStorageError
+from tiered_storage.remote_log.metadata.sql.database import moving
+from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
+from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
+
+URL = "rlmm.config.url"
+DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
+
+
+@pytest.fixture(autouse=True)
+def _password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """The URL of an empty database, as a settings file may have it: without a password."""
+    return the_server().url(postgres_url(tmp_path).rpartition("/")[2], password=None)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> RemoteLogFiles:
+    """A remote log with its metadata in SQLite, bound to its store."""
+    files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
+    with files.open() as remote_log:
+        remote_log.bind_store()
+    return files
+
+
+def with_metadata_at(files: RemoteLogFiles, url: str) -> RemoteLogFiles:
+    return replace(files, properties={**files.properties, URL: url})
+
+
+def sqlite_url(files: RemoteLogFiles, name: str = "remote_log_metadata.db") -> str:
+    return f"sqlite:///{files.root / 'state' / name}"
+
+
+@pytest.fixture
+def moved(site: RemoteLogFiles, url: str) -> RemoteLogFiles:
+    """The same with its metadata in PostgreSQL."""
+    assert run_on(site, "metadata", "move", url).exit_code == 0
+    return with_metadata_at(site, url)
+
+
+def test_all_of_it_goes_on_in_postgres(tmp_path: Path, url: str) -> None:
+    files = with_metadata_at(a_remote_log(tmp_path / "live", topics={"orders": DELETABLE}), url)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert_clean(remote_log)
+    for command in (("audit",), ("retain",), ("expire",), ("segments",), ("topics", "list")):
+        done = run_on(files, *command)
+        assert done.exit_code == 0, done
+    assert files.local_starts() != [0, 10, 20, 30]
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+
+
+def test_metadata_move_to_postgres_and_back(site: RemoteLogFiles, url: str) -> None:
+    before = run_on(site, "segments", "--json").rows
+
+    done = run_on(site, "metadata", "move", url)
+
+    assert done.exit_code == 0, done
+    assert url in done.err
+    moved = with_metadata_at(site, url)
+    assert run_on(moved, "segments", "--json").rows == before
+    with moved.open() as remote_log:
+        assert_clean(remote_log)
+    assert run_on(moved, "topics", "pause", "orders").exit_code == 0
+    assert run_on(moved, "expire").exit_code == 0
+    refused = run_on(site, "segments")
+    assert refused.exit_code == 1
+    assert f"moved to {url}" in refused.err
+
+    assert run_on(moved, "metadata", "move", sqlite_url(site)).exit_code == 0
+
+    assert run_on(site, "topics", "list", "--json").rows[0]["name"] == "orders"
+    assert run_on(site, "audit").exit_code == 0
+    assert "moved to" in run_on(moved, "segments").err
+
+
+def test_a_move_that_breaks_off_anywhere_leaves_one_place_in_use_and_can_be_repeated(
+    site: RemoteLogFiles, tmp_path: Path
+) -> None:
+    source = site.settings().rlmm_config_url.get_secret_value()
+    steps = ("copy_rows", "ensure_same_rows", "_settle", "_ensure_free", "_ensure_of")
+    for step in steps:
+        target = sqlite_url(site, f"{step}.db")
+        with mock.patch.object(moving, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            move_metadata(source, target, site.clock, 1000)
+        usable = [url for url in (source, target) if opens(site, url)]
+        assert usable == ([] if step == "_settle" else [source]), step
+
+        assert move_metadata(source, target, site.clock, 1000)
+        assert move_metadata(source, target, site.clock, 1000), "once more does nothing"
+
+        assert [url for url in (source, target) if opens(site, url)] == [target]
+        source = target
+    with with_metadata_at(site, source).open() as remote_log:
+        assert_clean(remote_log)
+
+
+def opens(files: RemoteLogFiles, url: str) -> bool:
+    try:
+        open_metadata_store(url, files.clock, create=False).close()
+    except MetadataMissingError:
+        return False
+    return True
+
+
+def test_a_process_that_still_has_the_old_metadata_open_writes_nothing_there(site: RemoteLogFiles, url: str) -> None:
+    with site.open() as remote_log:
+        move_metadata(site.settings().rlmm_config_url.get_secret_value(), url, site.clock, 1000)
+
+        with pytest.raises(MetadataMissingError, match="moved to"):
+            copy(remote_log)
+
+
+def test_nothing_moves_while_somebody_works(site: RemoteLogFiles, url: str) -> None:
+    with site.open() as remote_log:
+        [partition] = remote_log.segments.list_partitions()
+        remote_log.leases.acquire(partition, "a copy run", 60_000)
+
+        refused = run_on(site, "metadata", "move", url)
+
+    assert refused.exit_code == 1
+    assert "a copy run" in refused.err
+    assert run_on(site, "segments").exit_code == 0
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_other_metadata_are_never_overwritten(site: RemoteLogFiles, url: str, is_used: bool) -> None:
+    with open_metadata_store(url, site.clock) as other:
+        uuid = other.identity.metadata_uuid
+    backup = site.root / "backup.db"
+    assert run_on(site, "metadata", "backup", backup).exit_code == 0
+
+    refused = [
+        run_on(site, "metadata", "move", url),
+        run_on(with_metadata_at(site, url), "metadata", "restore", backup),
+        run_on(with_metadata_at(site, url), "rebuild-metadata", "--yes"),
+    ]
+
+    assert [done.exit_code for done in refused] == [1, 1, 1]
+    with open_metadata_store(url, site.clock) as other:
+        assert other.identity.metadata_uuid == uuid
+    assert run_on(site, "segments").exit_code == 0
+
+
+def test_no_password_is_accepted_as_an_argument_or_in_the_file(site: RemoteLogFiles, url: str) -> None:
+    with_password = url.replace("remote_log@", "remote_log:hush@")
+    refused = run_on(site, "metadata", "move", with_password)
+    assert refused.exit_code == 1
+    assert "PGPASSWORD" in refused.err
+    in_file = run_on(with_metadata_at(site, with_password), "segments")
+    assert in_file.exit_code == 1
+    assert "settings.yaml, line" in in_file.err
+    assert "hush" not in refused.err + in_file.err + in_file.out
+
+
+def test_a_copy_of_metadata_that_moves_stays_a_copy(site: RemoteLogFiles, moved: RemoteLogFiles, url: str) -> None:
+    database = url.rpartition("/")[2]
+    the_server().dump_and_restore(database, f"{database}_copy")
+    copied = with_metadata_at(site, f"{url}_copy")
+    assert "is a copy of the metadata" in run_on(copied, "expire").err
+
+    assert run_on(copied, "metadata", "move", sqlite_url(site, "elsewhere.db")).exit_code == 0
+
+    assert "is a copy of the metadata" in run_on(with_metadata_at(site, sqlite_url(site, "elsewhere.db")), "expire").err
+    assert run_on(moved, "expire").exit_code == 0
+
+
+def test_an_older_dump_that_is_restored_changes_nothing(moved: RemoteLogFiles, url: str) -> None:
+    database = url.rpartition("/")[2]
+    the_server().dump_and_restore(database, f"{database}_yesterday")
+    assert run_on(moved, "topics", "forbid-deletion", "orders").exit_code == 0
+
+    the_server().dump_and_restore(f"{database}_yesterday", database)
+
+    for command in (("expire",), ("copy",), ("topics", "allow-deletion", "orders")):
+        refused = run_on(moved, *command)
+        assert refused.exit_code == 1, refused
+        assert "older than the store" in refused.err
+    assert run_on(moved, "metadata", "take-over", "--yes").exit_code == 0
+    assert run_on(moved, "expire").exit_code == 0
+
+
+def test_a_backup_of_postgres_is_a_file_that_either_database_takes(
+    moved: RemoteLogFiles, site: RemoteLogFiles, tmp_path: Path
+) -> None:
+    backup = moved.root / "backup.db"
+    before = run_on(moved, "segments", "--json").rows
+
+    done = run_on(moved, "metadata", "backup", backup, "--json")
+
+    assert done.exit_code == 0, done
+    assert done.rows[0]["is_current"] is True
+    assert backup.stat().st_mode & 0o077 == 0
+    assert run_on(moved, "metadata", "backup", backup).exit_code == 1, "it is there already"
+    other = the_server().url(postgres_url(tmp_path / "other").rpartition("/")[2], password=None)
+    for place in (other, sqlite_url(site, "restored.db")):
+        restored = with_metadata_at(site, place)
+        assert run_on(restored, "metadata", "restore", backup).exit_code == 0
+        assert run_on(restored, "segments", "--json").rows == before
+        assert "is a copy of the metadata" in run_on(restored, "expire").err
+    assert run_on(moved, "expire").exit_code == 0
+
+
+@pytest.mark.parametrize("what", ["no database", "missing", "damaged"])
+def test_what_is_no_backup_is_not_restored(site: RemoteLogFiles, url: str, what: str) -> None:
+    backup = site.root / "backup.db"
+    if what == "damaged":
+        assert run_on(site, "metadata", "backup", backup).exit_code == 0
+        content = bytearray(backup.read_bytes())
+        content[4096:20_000] = bytes(20_000 - 4096)
+        backup.write_bytes(content)
+    elif what == "no database":
+        backup.write_bytes(b"no database" * 1000)
+
+    refused = run_on(with_metadata_at(site, url), "metadata", "restore", backup)
+
+    assert refused.exit_code == 1, refused
+    assert "Traceback" not in refused.err
+    assert the_server().execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", url[-25:]) == [(0,)]
+
+
+def test_metadata_that_are_lost_are_rebuilt_in_postgres(moved: RemoteLogFiles, url: str) -> None:
+    the_server().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION remote_log", url[-25:])
+    refused = run_on(moved, "expire")
+    assert "rebuild-metadata" in refused.err
+
+    done = run_on(moved, "rebuild-metadata", "--yes")
+
+    assert done.exit_code == 0, done
+    with moved.open() as remote_log:
+        assert_clean(remote_log)
+    assert run_on(moved, "topics", "allow-deletion", "orders").exit_code == 0
+    assert run_on(moved, "expire").exit_code == 0
+
+
+@pytest.fixture
+def _server_is_back() -> Iterator[None]:
+    yield
+    the_server().restart()
+
+
+@pytest.mark.usefixtures("_server_is_back")
+def test_commands_tell_a_server_that_is_away(moved: RemoteLogFiles) -> None:
+    away = replace(moved, properties={**moved.properties, "metadata.busy.timeout.ms": 0})
+    the_server().stop()
+
+    for command in (("segments",), ("copy",), ("metadata", "backup", moved.root / "backup.db"), ("expire",)):
+        refused = run_on(away, *command)
+        assert refused.exit_code == 1
+        assert "127.0.0.1" in refused.err
+        assert "Traceback" not in refused.err
+    assert examined(away).wrong("metadata")
+
+
+def test_a_password_that_is_wrong_is_an_error_of_every_command(
+    moved: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    for command in (("segments",), ("stop-deletions",)):
+        refused = run_on(moved, *command)
+        assert refused.exit_code == 1
+        assert "PGPASSWORD" in refused.err
+    with pytest.raises(TieredStorageError, match="PGPASSWORD"), moved.open():
+        pass
