@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     **{f"topics {name}": ("orders",) for name in ("allow-deletion", "forbid-deletion")},
     "topics set": ("orders", "retention.ms=1"),
     "metadata backup": ("BACKUP",),
+    "metadata move": ("sqlite:///TARGET.db",),
     "metadata take-over": ("--yes",),
     "metadata trust-clock": ("--yes",),
     "restore": ("orders", "--to-directory", "TARGET"),

@@ -12,6 +12,7 @@ import pytest
 from support.command_line import examined, run_on
 from support.postgres import PASSWORD, postgres_url, the_server
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
+from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql.database import moving
 from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
@@ -88,7 +89,7 @@ def test_metadata_move_to_postgres_and_back(site: RemoteLogFiles, url: str) -> N
 
     assert run_on(moved, "metadata", "move", sqlite_url(site)).exit_code == 0
 
-    assert run_on(site, "topics", "list", "--json").rows[0]["name"] == "orders"
+    assert run_on(site, "topics", "list", "--json").rows[0]["topic"] == "orders"
     assert run_on(site, "audit").exit_code == 0
     assert "moved to" in run_on(moved, "segments").err
 
@@ -263,7 +264,7 @@ def test_commands_tell_a_server_that_is_away(moved: RemoteLogFiles) -> None:
     away = replace(moved, properties={**moved.properties, "metadata.busy.timeout.ms": 0})
     the_server().stop()
 
-    for command in (("segments",), ("copy",), ("metadata", "backup", moved.root / "backup.db"), ("expire",)):
+    for command in (("copy",), ("metadata", "backup", moved.root / "backup.db")):
         refused = run_on(away, *command)
         assert refused.exit_code == 1
         assert "127.0.0.1" in refused.err
@@ -281,3 +282,49 @@ def test_a_password_that_is_wrong_is_an_error_of_every_command(
         assert "PGPASSWORD" in refused.err
     with pytest.raises(TieredStorageError, match="PGPASSWORD"), moved.open():
         pass
+
+
+@pytest.mark.usefixtures("_server_is_back")
+def test_a_doctor_finds_sound_metadata_sound(moved: RemoteLogFiles) -> None:
+    the_server().restart(fsync="on")
+
+    found = examined(moved)
+
+    assert found.wrong("metadata") == []
+    assert any("PostgreSQL" in told for told in found.ok("metadata"))
+    assert any("clock" in told for told in found.ok("metadata"))
+    assert any("UUID" in told for told in found.ok("pair"))
+
+
+def test_a_doctor_tells_that_there_are_none_yet_and_creates_none(tmp_path: Path, url: str) -> None:
+    files = with_metadata_at(a_remote_log(tmp_path / "live"), url)
+
+    assert any("does not exist yet" in told for told in examined(files).notes("metadata"))
+
+    assert the_server().execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", url[-25:]) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("REVOKE DELETE ON segments FROM remote_log", "DELETE on segments"),
+        ("ALTER DATABASE {database} SET default_transaction_read_only = on", "read-only"),
+        ("ALTER DATABASE {database} SET synchronous_commit = off", "a crash may lose"),
+        ("UPDATE remote_log_schema_version SET version_num = '9999'", "upgrade"),
+        ("UPDATE store_identity SET moved_to = 'elsewhere'", "moved to elsewhere"),
+    ],
+)
+def test_a_doctor_finds_what_is_wrong_with_a_database(
+    moved: RemoteLogFiles, url: str, statement: str, told: str
+) -> None:
+    database = url.rpartition("/")[2]
+    the_server().execute(statement.format(database=database), database)
+
+    assert any(told in each for each in examined(moved).wrong("metadata")), examined(moved).wrong()
+
+
+def test_a_doctor_finds_time_outs_that_are_off_and_a_wrong_clock(moved: RemoteLogFiles, url: str) -> None:
+    off = with_metadata_at(moved, f"{url}?options=-cstatement_timeout%3D0")
+    assert any("statement_timeout" in told for told in examined(off).wrong("metadata"))
+    with mock.patch("support.command_line.wall_clock", lambda: wall_clock() + 3_600_000):
+        assert any("clock.max.skew.ms" in told for told in examined(moved).wrong("metadata"))

@@ -10,6 +10,7 @@ from itertools import islice
 from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_decisions, check_identities
+from tiered_storage.doctor.metadata_server import check_server
 from tiered_storage.doctor.object_stores import check_folder
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import open_storage
@@ -18,11 +19,13 @@ from tiered_storage.remote_log.metadata.generation import why_outdated
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import sqlite_path
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
-from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase, open_existing
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, ensure_in_use
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, has_own_clock
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -50,13 +53,17 @@ _NAME = "metadata"
 
 def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
     """Yield findings on the metadata store; do not create a missing one or migrate an older one."""
-    path = sqlite_path(settings.rlmm_config_url.get_secret_value())
+    url, busy_timeout_ms = settings.rlmm_config_url.get_secret_value(), settings.metadata_busy_timeout_ms
+    path = local_file(url)
+    if path is None:
+        with PostgresDatabase(url, busy_timeout_ms) as server:
+            yield from check_server(server, settings, clock)
+            yield from _check_tables(server, settings, clock, options)
+        return
     if path.parent != settings.state_directory:
         yield from check_folder(_NAME, path.parent)
     if not path.exists() and not path.with_name(f"{path.name}-wal").exists():
-        yield note(_NAME, f"{path} does not exist yet: the first command or run creates it")
-        yield from alone("pair", lambda: _check_pair(settings, options, None))
-        yield from _check_topics(settings, ())
+        yield from _check_without(str(path), settings, options)
         return
     for each in (path, path.parent):
         # SQLite opens a file that it may not write for reading, and even begins write transactions.
@@ -70,25 +77,40 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
             "leave it one name: by another one SQLite does not find the -wal file beside it, and damages the database"
         )
         yield wrong(_NAME, message, advice)
-    with open_existing(path, settings.metadata_busy_timeout_ms) as database:
-        with database.reading() as connection:
-            found = schema_version(connection)
-        yield from alone(_NAME, lambda: _check_database(database, found))
-        if found != SCHEMA_VERSION:
-            return
-        with SqlMetadataStore(database, clock) as store:
-            yield from alone("pair", lambda: _check_pair(settings, options, store))
-            yield from alone("log.dirs", lambda: check_identities(settings, store.segments))
-            topics = tuple(store.topics.list())
-            yield from alone("topics", lambda: _check_topics(settings, topics))
-            yield from alone("leases", lambda: _check_leases(settings, store, clock()))
-            yield from alone("backup", lambda: _check_backup(store))
-            yield from alone("clock", lambda: _check_clock(settings, options, store, clock))
-            yield from alone("deletions", lambda: _check_deletions(store.safety))
-            yield from alone("audit", lambda: _check_verdicts(store))
+    with open_existing(path, busy_timeout_ms) as file:
+        yield from _check_tables(file, settings, clock, options)
 
 
-def _check_database(database: SqliteDatabase, found: str | None) -> Iterator[Check]:
+def _check_without(where: str, settings: Settings, options: ObjectStoreOptions) -> Iterator[Check]:
+    yield note(_NAME, f"{where} does not exist yet: the first command or run creates it")
+    yield from alone("pair", lambda: _check_pair(settings, options, None))
+    yield from _check_topics(settings, ())
+
+
+def _check_tables(database: Database, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
+    with database.reading() as connection:
+        found = schema_version(connection)
+    if found is None and isinstance(database, PostgresDatabase):
+        yield from _check_without(f"a metadata store in {database.where}", settings, options)
+        return
+    yield from alone(_NAME, lambda: _check_database(database, found))
+    if found != SCHEMA_VERSION:
+        return
+    with database.reading() as connection:
+        ensure_in_use(connection, database.where)
+    store = SqlMetadataStore(database, clock)
+    yield from alone("pair", lambda: _check_pair(settings, options, store))
+    yield from alone("log.dirs", lambda: check_identities(settings, store.segments))
+    topics = tuple(store.topics.list())
+    yield from alone("topics", lambda: _check_topics(settings, topics))
+    yield from alone("leases", lambda: _check_leases(settings, store, clock()))
+    yield from alone("backup", lambda: _check_backup(store))
+    yield from alone("clock", lambda: _check_clock(settings, options, store, clock))
+    yield from alone("deletions", lambda: _check_deletions(store.safety))
+    yield from alone("audit", lambda: _check_verdicts(store))
+
+
+def _check_database(database: Database, found: str | None) -> Iterator[Check]:
     database.check_integrity()
     if found is None:
         yield wrong(_NAME, f"{database.where}: is no metadata store of Remote Log", "correct rlmm.config.url")

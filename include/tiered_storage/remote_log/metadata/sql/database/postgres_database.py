@@ -15,8 +15,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -46,7 +46,7 @@ _RESTORE = (
     "restore the database from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds the metadata "
     "from the object store, so do not change that"
 )
-_LOOK_TIMEOUT_MS = 10_000
+_LOOK_TIMEOUT_MS = 2_000
 
 _UNREACHABLE = "is the server up, and its address in rlmm.config.url right? What was not committed is rolled back"
 _LOGIN = (
@@ -141,6 +141,12 @@ class PostgresDatabase(Database):
         )
         return waiting(super()._begun, engine)
 
+    @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """Open a connection without a transaction, which would hide what is read-only by default."""
+        with self._explained(), self._engine.connect() as connection:
+            yield connection
+
     def keep_transaction(self, connection: Connection) -> None:
         """As Database.keep_transaction."""
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
@@ -154,7 +160,7 @@ class PostgresDatabase(Database):
 
         A copy of the server's files has the same ids, as a promoted replica has.
         """
-        with self._explained(), self._engine.connect() as connection:
+        with self.looking() as connection:
             found: str = connection.execute(text(_PLACE)).scalar_one()
         return found
 
