@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
 
@@ -21,6 +21,7 @@ import pytest
 
 from golden.earlier_versions import copy_generation
 from support.command_line import CommandResult, run
+from support.postgres import the_server
 from support.remote_logs import a_remote_log, unsynced
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_directory import read_log_directory
@@ -48,7 +49,7 @@ class Shell:
     """A folder in which commands of the documentation run; each of `places` in them becomes a path of this test."""
 
     folder: Path
-    places: Mapping[str, Path]
+    places: Mapping[str, Path | str]
     ran: list[str] = field(default_factory=list)
 
     def type(self, command: str) -> CommandResult | None:
@@ -135,6 +136,24 @@ def test_who_leaves_has_all_that_was_copied(shell: Shell, tmp_path: Path) -> Non
         assert path.read_bytes() == (tmp_path / "copy" / path.relative_to(tmp_path / "segments")).read_bytes()
     again = subprocess.run(words, check=False, capture_output=True, text=True)
     assert "another segment begins at the same offset" in again.stderr
+
+
+def test_metadata_move_to_a_server_as_the_page_says(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    [statements] = re.findall(r"```sql\n(.*?)```", (PROJECT / "docs" / "metadata-stores.md").read_text(), re.DOTALL)
+    names = {"remote_log": "remote_log_of_the_page", "metadata": "metadata_of_the_page", "…": "hush"}
+    for statement in filter(str.strip, statements.split(";")):
+        the_server().execute(re.sub(r"\b(remote_log|metadata)\b|…", lambda found: names[found[0]], statement))
+    url = f"postgresql://remote_log_of_the_page@127.0.0.1:{the_server().port}/metadata_of_the_page"
+    monkeypatch.setenv("PGPASSWORD", "hush")
+    for command in ("topics enable orders", "copy"):
+        assert shell.type(f".venv/bin/tiered-storage {command}").exit_code == 0  # type: ignore[union-attr]
+
+    page = replace(shell, places={**shell.places, "postgresql://remote_log@db.example.com:5432/metadata": url})
+    page.type_all("metadata-stores.md")
+
+    with shell.config.open("a") as file:
+        file.write(f"rlmm.config.url: {url}\n")
+    assert shell.type(".venv/bin/tiered-storage segments").exit_code == 0  # type: ignore[union-attr]
 
 
 def test_an_upgrade_keeps_a_backup_and_leads_back(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,12 +102,12 @@ def test_a_move_that_breaks_off_anywhere_leaves_one_place_in_use_and_can_be_repe
     for step in steps:
         target = sqlite_url(site, f"{step}.db")
         with mock.patch.object(moving, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-            move_metadata(source, target, site.clock, 1000)
+            move_metadata(source, target, site.clock, 1000, lambda _: None)
         usable = [url for url in (source, target) if opens(site, url)]
         assert usable == ([] if step == "_settle" else [source]), step
 
-        assert move_metadata(source, target, site.clock, 1000)
-        assert move_metadata(source, target, site.clock, 1000), "once more does nothing"
+        assert move_metadata(source, target, site.clock, 1000, lambda _: None)
+        assert move_metadata(source, target, site.clock, 1000, lambda _: None), "once more does nothing"
 
         assert [url for url in (source, target) if opens(site, url)] == [target]
         source = target
@@ -125,7 +125,7 @@ def opens(files: RemoteLogFiles, url: str) -> bool:
 
 def test_a_process_that_still_has_the_old_metadata_open_writes_nothing_there(site: RemoteLogFiles, url: str) -> None:
     with site.open() as remote_log:
-        move_metadata(site.settings().rlmm_config_url.get_secret_value(), url, site.clock, 1000)
+        move_metadata(site.settings().rlmm_config_url.get_secret_value(), url, site.clock, 1000, lambda _: None)
 
         with pytest.raises(MetadataMissingError, match="moved to"):
             copy(remote_log)

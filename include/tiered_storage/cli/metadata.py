@@ -12,9 +12,8 @@ from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import open_metadata, open_storage, store_options
-from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
 from tiered_storage.remote_log.rebuild.metadata_rebuild import store_holder
-from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, restore_metadata, take_over
+from tiered_storage.remote_log.rebuild.take_over import back_up_metadata, move_store, restore_metadata, take_over
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
 from tiered_storage.settings.properties.types import has_password
 from tiered_storage.settings.settings import load_settings
@@ -84,8 +83,7 @@ def move(
             "the new URL contains a password, which others can see in the list of processes: give it as PGPASSWORD or "
             "in ~/.pgpass"
         )
-    source = settings.rlmm_config_url.get_secret_value()
-    where = move_metadata(source, target, wall_clock, settings.metadata_busy_timeout_ms)
+    where = move_store(settings, target, wall_clock, lambda: open_storage(settings, store_options(settings)))
     output.rows("Moved metadata", ("from", "to"), [where])
     output.say(f"note: set rlmm.config.url to {target}, and start every process again; the old metadata are refused")
 

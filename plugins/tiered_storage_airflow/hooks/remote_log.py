@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 if TYPE_CHECKING:
@@ -38,6 +39,6 @@ class RemoteLogHook(BaseHook):
         from tiered_storage.remote_log.manager import RemoteLogManager
         from tiered_storage.settings.settings import load_settings
 
-        settings = load_settings(overrides=self.overrides)
+        settings = RemoteLogMetadataHook().with_login(load_settings(overrides=self.overrides))
         options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
         return RemoteLogManager.open(settings, wall_clock, options, create=create, outdated=outdated)

@@ -31,7 +31,8 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import local_file
-from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database
+from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database, move_metadata
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import (
     bring_up_to_date,
@@ -39,6 +40,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema_migrations import (
     schema_version,
 )
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
@@ -68,10 +70,7 @@ def back_up_metadata(
     it cannot be written, and StoreMismatchError if the metadata are not bound but the store that `open_storage` opens
     belongs to others: such a backup would lack everything that was copied.
     """
-    is_bound = store.identity.bound_store_uuid() is not None
-    if not is_bound:
-        with closing(open_storage()) as storage:
-            GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=True)
+    is_bound = _ensure_nobody_elses(store, clock, open_storage)
     store.copy_to(target)
     store.generation.record_backup(clock())
     return _why_no_backup(store, clock, open_storage) if is_bound else None
@@ -86,6 +85,30 @@ def _why_no_backup(store: MetadataStore, clock: Clock, open_storage: Callable[[]
     except TieredStorageError as error:
         return f"it is unknown whether the metadata that were backed up are the store's: {error}"
     return None
+
+
+def move_store(
+    settings: Settings, target_url: str, clock: Clock, open_storage: Callable[[], RemoteStorageManager]
+) -> tuple[str, str]:
+    """Move the metadata to the database at `target_url`; return the names of both; see move_metadata.
+
+    Raises StoreMismatchError if the metadata are not bound but the store that `open_storage` opens belongs to others.
+    """
+
+    def check(source: Database) -> None:
+        _ensure_nobody_elses(SqlMetadataStore(source, clock), clock, open_storage)
+
+    url = settings.rlmm_config_url.get_secret_value()
+    return move_metadata(url, target_url, clock, settings.metadata_busy_timeout_ms, check)
+
+
+def _ensure_nobody_elses(store: MetadataStore, clock: Clock, open_storage: Callable[[], RemoteStorageManager]) -> bool:
+    """Return whether the metadata are bound. Raises StoreMismatchError if not, and the store belongs to others."""
+    if store.identity.bound_store_uuid() is not None:
+        return True
+    with closing(open_storage()) as storage:
+        GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=True)
+    return False
 
 
 def restore_metadata(settings: Settings, source: Path) -> str:

@@ -12,7 +12,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.metadata.sql.clock_reading import SqlClockReading
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, no_metadata
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import store_identity, work_area_key
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import bring_up_to_date, schema_version, upgrade
@@ -141,14 +141,14 @@ def open_metadata_store(
 
     def fill(database: Database) -> None:
         if not create:
-            raise _missing(database.where)
+            raise no_metadata(database.where)
         with database.writing() as connection:
             if schema_version(connection) is None:
                 upgrade(connection, database.where)
                 give_identity(connection, new_uuid())
 
     if not create and not kind.is_there(url):
-        raise _missing(kind.where(url))
+        raise no_metadata(kind.where(url))
     database = kind.opens(url, busy_timeout_ms, fill)
     try:
         bring_up_to_date(database)
@@ -165,14 +165,6 @@ def open_metadata_store(
 def is_there(url: str) -> bool:
     """Return whether the metadata store at `url`, or a remainder of one, exists. Raises what looking raises."""
     return database_kind(url).is_there(url)
-
-
-def _missing(where: str) -> MetadataMissingError:
-    return MetadataMissingError(
-        f"{where}: there are no metadata: correct rlmm.config.url, put their backup back with 'tiered-storage "
-        "metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
-        "'tiered-storage topics enable' creates them"
-    )
 
 
 def ensure_in_use(connection: Connection, where: str) -> None:

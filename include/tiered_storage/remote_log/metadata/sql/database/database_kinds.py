@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from sqlalchemy import URL, exc, make_url
 
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, MetadataMissingError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import (
     is_postgres_store,
@@ -61,6 +61,15 @@ def local_file(url: str) -> Path | None:
 def database_kind(url: str) -> DatabaseKind:
     """Return the kind of database that `url` names; an unknown scheme counts as an invalid SQLite URL."""
     return _POSTGRESQL if _parsed(url).drivername == "postgresql" else _SQLITE
+
+
+def no_metadata(where: str) -> MetadataMissingError:
+    """Return the error for a database without a metadata store."""
+    return MetadataMissingError(
+        f"{where}: there are no metadata: correct rlmm.config.url, put their backup back with 'tiered-storage "
+        "metadata restore', or rebuild them with 'tiered-storage rebuild-metadata'. If nothing was ever copied, "
+        "'tiered-storage topics enable' creates them"
+    )
 
 
 def _parsed(url: str) -> URL:

@@ -10,11 +10,13 @@ A move may be repeated until it ends. Whenever it breaks off, at most one of bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import Connection, Row, select, update
 
 from tiered_storage.clock import Clock, as_date
-from tiered_storage.errors import ConfigurationError, LeaseHeldError, MetadataMissingError
-from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind
+from tiered_storage.errors import ConfigurationError, LeaseHeldError
+from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, no_metadata
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows, ensure_same_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import generation, leases, store_identity
@@ -50,11 +52,14 @@ def ensure_no_metadata(url: str) -> str:
     return where
 
 
-def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_ms: int) -> tuple[str, str]:
+def move_metadata(
+    source_url: str, target_url: str, clock: Clock, busy_timeout_ms: int, check: Callable[[Database], None]
+) -> tuple[str, str]:
     """Move all metadata to another database; return the names of both. Every process has to be started again, with the
     new URL.
 
-    Repeated after its end, it does nothing. Raises ConfigurationError if the target has other metadata or is in use,
+    Before anything moves, `check` may refuse the source. Repeated after its end, a move does nothing.
+    Raises ConfigurationError if the target has other metadata or is in use,
     MetadataMissingError if the source has none, LeaseHeldError while anybody works on a partition, and what both
     databases raise.
     """
@@ -62,7 +67,7 @@ def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_m
     if where == database_kind(target_url).where(target_url):
         raise ConfigurationError(f"{where}: has these metadata already: name another database to move them to")
     if not database_kind(source_url).is_there(source_url):
-        raise MetadataMissingError(f"{where}: there are no metadata to move: correct rlmm.config.url")
+        raise no_metadata(where)
 
     with database_kind(source_url).opens(source_url, busy_timeout_ms, _refuse_to_create) as source:
         bring_up_to_date(source)
@@ -85,6 +90,7 @@ def move_metadata(source_url: str, target_url: str, clock: Clock, busy_timeout_m
             bring_up_to_date(target)
             target.prepare()
             if identity.moved_to is None:
+                check(source)
                 _fill_and_mark(source, target, clock)
             elif identity.moved_to != target.where:
                 raise ConfigurationError(f"{where}: these metadata moved to {identity.moved_to}: move them from there")
@@ -146,7 +152,7 @@ def _identity(connection: Connection) -> Row[tuple[object, ...]]:
 
 
 def _refuse_to_create(target: Database) -> None:
-    raise MetadataMissingError(f"{target.where}: there are no metadata to move: correct rlmm.config.url")
+    raise no_metadata(target.where)
 
 
 def _is_there(where: str) -> ConfigurationError:

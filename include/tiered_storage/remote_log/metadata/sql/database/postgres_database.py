@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
@@ -270,6 +270,25 @@ def postgres_url(url: str) -> URL:
             f"{shown(parsed)}: does not name a database: write postgresql://user@host:5432/database"
         )
     return parsed.set(drivername="postgresql+psycopg")
+
+
+def with_login(url: str, given: Mapping[str, str | int | None], source: str) -> str:
+    """Return `url` with what it leaves out of user, password, host, port and database, from `given`, by these names.
+
+    Raises ConfigurationError if `source`, where that is from, names another server, database or user than the URL: its
+    password must reach nobody else.
+    """
+    parsed = make_url(url)
+    for name, value in given.items():
+        own = getattr(parsed, name)
+        if value and not own:
+            parsed = parsed.set(**{name: value})  # type: ignore[arg-type]
+        elif value and name != "password" and str(own) != str(value):
+            raise ConfigurationError(
+                f"{source} has {name} {value}, and rlmm.config.url {own}: name the same server, database and user in "
+                "both, or leave them out of one"
+            )
+    return parsed.render_as_string(hide_password=False)
 
 
 def shown(url: URL) -> str:
