@@ -61,12 +61,24 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
         refuse_credentials_in_endpoint(given.endpoint or "")
     except ValueError as error:
         raise ConfigurationError(f"AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: {error}") from None
+    # What the environment or a connection says of Azure's endpoint is among the properties.
+    is_azure = settings.rsm_config_url.startswith("az:")
+    external_id = settings.rsm_config_role_external_id
     return replace(
         given,
-        endpoint=settings.rsm_config_endpoint or given.endpoint,
+        endpoint=settings.rsm_config_endpoint or (None if is_azure else given.endpoint),
         region=settings.rsm_config_region or given.region,
         allow_http=settings.rsm_config_allow_http,
         key_ring=key_ring(settings),
+        roles=settings.rsm_config_role_arn or given.roles,
+        role_arguments={"ExternalId": external_id} if external_id else given.role_arguments,
+        sts_endpoint=settings.rsm_config_sts_endpoint or given.sts_endpoint,
+        ca_bundle=str(settings.rsm_config_ca_bundle) if settings.rsm_config_ca_bundle else given.ca_bundle,
+        path_style=settings.rsm_config_path_style_access and given.path_style,
+        requester_pays=settings.rsm_config_requester_pays,
+        server_side_encryption=settings.rsm_config_server_side_encryption,
+        kms_key_id=settings.rsm_config_kms_key_id,
+        conditional_writes=settings.rsm_config_conditional_writes,
     )
 
 
@@ -287,12 +299,8 @@ class RemoteLogContext:
 
     def access(self, job: JobFolder) -> JobAccess:
         """Return what a worker needs to do a group of `job`, secrets and all."""
-        options = self.options
-        keys = options.key_ring.to_text() if options.key_ring.keys else None
-        secrets = JobSecrets(
-            job.work.key.hex(), options.access_key_id, options.secret_access_key, options.session_token, keys
-        )
-        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, options), secrets)
+        secrets = JobSecrets.of(job.work.key, self.options)
+        return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), secrets)
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Return the partition's local log; None if the source does not have it. Raises what the source raises."""

@@ -56,7 +56,8 @@ A later source wins over an earlier one:
 
 - **Relative paths** begin in the file's folder, or in the folder above it (the project's root) if that folder is called
   `include`. `~` is the home folder.
-- **Credentials are not settings.** Give them as `AWS_*` in the environment or in an Airflow connection.
+- **Credentials are not settings.** Give them as `AWS_*` or `AZURE_*` in the environment or in an Airflow connection
+  ([stores.md](stores.md)).
 - **Numbers** are whole, in the unit of the table, without naming it. `-1` means no limit.
 
 ## Example

@@ -14,6 +14,7 @@ from tiered_storage.settings.properties.types import (
     OptionalEndpoint,
     OptionalFile,
     OptionalText,
+    Roles,
     StorageUrl,
     Whole,
 )
@@ -95,7 +96,7 @@ class StorageSettings(PropertyModel):
         allowed="an https URL, or an http one with rsm.config.allow.http",
         default_text="the provider's own",
     )
-    """The address of an S3 API other than Amazon's."""
+    """The address of an S3 API other than Amazon's, or of an Azure account's blobs."""
 
     rsm_config_region: OptionalText = setting(
         "rsm.config.region",
@@ -139,6 +140,78 @@ class StorageSettings(PropertyModel):
     )
     """The key of the key ring that wraps the data keys of new segments."""
 
+    rsm_config_role_arn: Roles = setting(
+        "rsm.config.role.arn",
+        (),
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="ARNs of roles, separated by commas",
+        default_text="none",
+    )
+    """The AWS role to assume for the store. Several are assumed one with the other; the store sees the last one."""
+
+    rsm_config_role_external_id: OptionalText = setting(
+        "rsm.config.role.external.id",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="text",
+        default_text="none",
+    )
+    """What the last role asks of those who assume it."""
+
+    rsm_config_sts_endpoint: OptionalEndpoint = setting(
+        "rsm.config.sts.endpoint",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="an https URL, or an http one with rsm.config.allow.http",
+        default_text="the provider's own",
+    )
+    """The address of the Security Token Service that hands out roles."""
+
+    rsm_config_ca_bundle: OptionalFile = setting(
+        "rsm.config.ca.bundle",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="a file in PEM format",
+        default_text="AWS_CA_BUNDLE of the environment",
+    )
+    """Certificates of authorities to trust beside the system's. Spark's workers need the file at the same path."""
+
+    rsm_config_path_style_access: bool = setting("rsm.config.path.style.access", True, REMOTE_STORAGE, Source.OURS)
+    """Whether the bucket is in the path of a request to S3; false: in its host name."""
+
+    rsm_config_requester_pays: bool = setting("rsm.config.requester.pays", False, REMOTE_STORAGE, Source.OURS)
+    """Whether you agree to pay for requests to somebody else's S3 bucket."""
+
+    rsm_config_server_side_encryption: OptionalText = setting(
+        "rsm.config.server.side.encryption",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="AES256, aws:kms or aws:kms:dsse",
+        pattern=r"^(AES256|aws:kms|aws:kms:dsse)$",
+        default_text="what the bucket does",
+    )
+    """How S3 is asked to encrypt each object."""
+
+    rsm_config_kms_key_id: OptionalText = setting(
+        "rsm.config.kms.key.id",
+        None,
+        REMOTE_STORAGE,
+        Source.OURS,
+        allowed="the id or ARN of a key",
+        pattern=r"^[A-Za-z0-9:/_-]+$",
+        default_text="AWS's own key",
+    )
+    """The key of AWS KMS for rsm.config.server.side.encryption."""
+
+    rsm_config_conditional_writes: bool = setting("rsm.config.conditional.writes", True, REMOTE_STORAGE, Source.OURS)
+    """Whether the store can create an object only if there is none (If-None-Match). Without it nothing notices that two
+    installations write to one store at the same moment: see stores.md."""
+
     rlmm_config_url: MetadataUrl = setting(
         "rlmm.config.url",
         lambda given: f"sqlite:///{given['state_directory'] / 'remote_log_metadata.db'}",
@@ -162,10 +235,19 @@ class StorageSettings(PropertyModel):
     """How long a call waits for a locked metadata store, or for a server that is away, before it fails with an error
     that may be retried."""
 
-    @field_validator("rsm_config_endpoint")
+    @field_validator("rsm_config_endpoint", "rsm_config_sts_endpoint")
     @classmethod
     def _encrypted_or_allowed(cls, endpoint: str | None, info: ValidationInfo) -> str | None:
         if endpoint and endpoint.startswith("http://") and info.data.get("rsm_config_allow_http") is False:
-            why = f"rsm.config.endpoint is {endpoint}: http needs rsm.config.allow.http: true"
-            raise contradiction(Contradiction(why))
+            name = cls.model_fields[str(info.field_name)].alias
+            raise contradiction(Contradiction(f"{name} is {endpoint}: http needs rsm.config.allow.http: true"))
         return endpoint
+
+    @field_validator("rsm_config_kms_key_id")
+    @classmethod
+    def _key_of_kms(cls, key: str | None, info: ValidationInfo) -> str | None:
+        encryption = info.data.get("rsm_config_server_side_encryption") or ""
+        if key and not encryption.startswith("aws:kms"):
+            why = "rsm.config.kms.key.id needs rsm.config.server.side.encryption: aws:kms, or aws:kms:dsse"
+            raise contradiction(Contradiction(why))
+        return key

@@ -34,9 +34,7 @@ class StoreAccess:
 
     storage_class: str
     storage_url: str
-    endpoint: str | None
-    region: str | None
-    allow_http: bool
+    reached: ObjectStoreOptions
     key_ring_file: str | None = None
 
     @classmethod
@@ -46,9 +44,7 @@ class StoreAccess:
         return cls(
             settings.remote_log_storage_manager_class_name,
             settings.rsm_config_url,
-            options.endpoint,
-            options.region,
-            options.allow_http,
+            options.without_secrets(),
             None if key_ring is None else str(key_ring),
         )
 
@@ -63,10 +59,9 @@ class StoreAccess:
 
     def options(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
         """Return how to reach the store with the keys of `secrets`."""
-        keys = secrets.key_ring
-        if not keys.keys and self.key_ring_file is not None:
-            keys = KeyRing.load(Path(self.key_ring_file), None)
-        return replace(secrets, endpoint=self.endpoint, region=self.region, allow_http=self.allow_http, key_ring=keys)
+        if not secrets.key_ring.keys and self.key_ring_file is not None:
+            secrets = replace(secrets, key_ring=KeyRing.load(Path(self.key_ring_file), None))
+        return self.reached.with_secrets_of(secrets)
 
     def open(self, secrets: ObjectStoreOptions) -> RemoteStorageManager:
         """Open the store with the keys of `secrets`; the caller closes it."""
@@ -77,24 +72,23 @@ class StoreAccess:
 class JobSecrets:
     """The key that signs a job's messages (hexadecimal), the credentials of its store, and its key ring as text.
 
-    None stands for the usual sources of the worker's machine; see ObjectStoreOptions.
+    Missing ones stand for the usual sources of the worker's machine; see ObjectStoreOptions.
     """
 
     signing_key: str = field(repr=False)
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
+    store: ObjectStoreOptions
     key_ring: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, signing_key: bytes, options: ObjectStoreOptions) -> Self:
+        """Return the key and the secrets in `options`, and nothing else of them."""
+        secrets = ObjectStoreOptions().with_secrets_of(replace(options, key_ring=KeyRing()))
+        return cls(signing_key.hex(), secrets, options.key_ring.to_text() if options.key_ring.keys else None)
 
     @property
     def options(self) -> ObjectStoreOptions:
         """The credentials of the store and its keys, and nothing else."""
-        return ObjectStoreOptions(
-            access_key_id=self.access_key_id,
-            secret_access_key=self.secret_access_key,
-            session_token=self.session_token,
-            key_ring=KeyRing() if self.key_ring is None else KeyRing.parse(self.key_ring),
-        )
+        return replace(self.store, key_ring=KeyRing() if self.key_ring is None else KeyRing.parse(self.key_ring))
 
 
 @dataclass(frozen=True, slots=True)

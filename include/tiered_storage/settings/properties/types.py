@@ -23,6 +23,7 @@ _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
 _CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,250}")
+_ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,1024}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -108,6 +109,16 @@ def _connections(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _roles(value: object) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
+    found = tuple(str(name).strip() for name in names if str(name).strip())
+    if not all(_ROLE.fullmatch(name) for name in found):
+        raise ValueError("the ARN of a role looks like arn:aws:iam::123456789012:role/name")
+    return found
+
+
 def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
@@ -190,6 +201,7 @@ Folder = Annotated[Path, BeforeValidator(_folder)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
 OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
 Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]
+Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]

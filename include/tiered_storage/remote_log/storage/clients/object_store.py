@@ -14,17 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import from_url
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
 
 from tiered_storage.errors import (
-    ConfigurationError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     RemoteStorageError,
@@ -38,10 +33,8 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     WrittenObject,
     check_object_name,
 )
+from tiered_storage.remote_log.storage.clients.obstore_opening import RAISED_BY_OBSTORE, checked_url, open_obstore
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
 
 PART_BYTES = 8 << 20
 MAX_CONCURRENT_PARTS = 4
@@ -50,9 +43,6 @@ MAX_CONCURRENT_PARTS = 4
 CONCURRENT_DELETIONS = 16
 """Not every server supports bulk deletion, so objects are deleted one by one, this many at a time."""
 
-SCHEMES = frozenset({"s3", "gs", "az"})
-
-_RAISED_BY_OBSTORE = (BaseError, OSError, ValueError)
 _MAX_REASON = 600
 
 
@@ -64,11 +54,10 @@ class ObjectStore:
 
         Raises ConfigurationError if URL and options make no store.
         """
-        self._root = _checked_url(url)
-        if options.endpoint and options.endpoint.startswith("http://") and not options.allow_http:
-            raise ConfigurationError(f"{options.endpoint} is not encrypted: allow http, or give an https:// endpoint")
+        self._root = checked_url(url)
         self._endpoint = options.endpoint
-        self._store = _open(self._root, options)
+        self._conditional = options.conditional_writes
+        self._store = open_obstore(self._root, options)
 
     @property
     def root(self) -> str:
@@ -94,7 +83,7 @@ class ObjectStore:
         checked = CheckedChunks(name, size, chunks, at_most=at_most)
         try:
             self._upload(name, _parts(checked, size))
-        except _RAISED_BY_OBSTORE as error:
+        except RAISED_BY_OBSTORE as error:
             if checked.failure is not None:
                 raise checked.failure  # noqa: B904 -- where the two differ, the store's stays as its context
             raise self._translated(error, "write", name) from error
@@ -104,14 +93,29 @@ class ObjectStore:
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a small object unless it exists; see ObjectClient. S3 servers must support `If-None-Match: *`."""
+        """Write a small object unless it exists; see ObjectClient. S3 servers must support `If-None-Match: *`.
+
+        Without conditional writes, a creator that looked before another one wrote overwrites that one's object; both
+        then look who was last, and only if they do so at the same moment do both take themselves for the only one.
+        """
         check_object_name(name)
+        if not self._conditional:
+            return self._create_unconditionally(name, content)
         with self._store_errors("create", name):
             try:
                 obstore.put(self._store, name, content, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return False
         return True
+
+    def _create_unconditionally(self, name: str, content: bytes) -> bool:
+        try:
+            self.size(name)
+        except RemoteObjectNotFoundError:
+            with self._store_errors("create", name):
+                obstore.put(self._store, name, content, use_multipart=False)
+                return obstore.get(self._store, name).bytes().to_bytes() == content
+        return False
 
     def move(self, name: str, target: str) -> None:
         """Copy an object within the store, then delete the original; see ObjectClient. S3 copies up to 5 GB at once."""
@@ -144,7 +148,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             if _lacks_bucket(error):
                 raise self._translated(error, "remove", name) from error
-        except _RAISED_BY_OBSTORE as error:
+        except RAISED_BY_OBSTORE as error:
             raise self._translated(error, "remove", name) from error
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
@@ -197,7 +201,7 @@ class ObjectStore:
     def _store_errors(self, doing: str, name: str) -> Iterator[None]:
         try:
             yield
-        except _RAISED_BY_OBSTORE as error:
+        except RAISED_BY_OBSTORE as error:
             raise self._translated(error, doing, name) from error
 
     def _translated(self, error: Exception, doing: str, name: str) -> RemoteStorageError:
@@ -236,6 +240,8 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
         RemoteStorageRefusedError,
         "no credentials are set, and this machine has none of its own",
     ),
+    # What gives obstore the credentials raised it: aws_credentials.py.
+    (_mentions("credential provider: RemoteStorageError:"), RemoteStorageError, "no credentials for now"),
     (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),
     (_lacks_bucket, RemoteObjectNotFoundError, "its bucket does not exist, make it or correct the URL"),
     (_is_missing, RemoteObjectNotFoundError, "there is no such object"),
@@ -269,69 +275,3 @@ def _parts(chunks: Iterator[memoryview], size: int) -> Iterator[bytearray]:
     if filled:
         del part[filled:]
         yield part
-
-
-def _checked_url(url: str) -> str:
-    """Return `url` without slashes at its end.
-
-    Raises ConfigurationError, without showing possible secrets.
-    """
-    parsed = urlsplit(url)
-    if parsed.scheme not in SCHEMES or not parsed.netloc:
-        raise ConfigurationError(f"{parsed.scheme}://{parsed.hostname or ''} names no bucket: use s3://bucket/prefix")
-    if parsed.scheme == "s3" and parsed.hostname and parsed.hostname.endswith("--x-s3"):
-        raise ConfigurationError(
-            f"s3://{parsed.hostname}: is a directory bucket (S3 Express One Zone), which does not list in order of "
-            "names: use a general purpose bucket"
-        )
-    if parsed.username or parsed.password or parsed.query or parsed.fragment:
-        raise ConfigurationError(
-            f"{parsed.scheme}://{parsed.hostname or ''}: a store's URL must not contain credentials or options: "
-            "give them in the connection or the environment"
-        )
-    return url.rstrip("/")
-
-
-def _open(url: str, options: ObjectStoreOptions) -> Any:
-    config: Any = dict(options.properties)
-    given: dict[str, Any] = {}
-    if url.startswith("s3:"):
-        config = _s3_config(options) | config
-        given = _s3_credentials(options)
-    elif url.startswith("az:") and options.endpoint is not None:
-        config = {"azure_storage_endpoint": options.endpoint} | config
-    client_options: ClientConfig = {
-        "allow_http": options.allow_http,
-        "connect_timeout": timedelta(milliseconds=options.connect_timeout_ms),
-        "timeout": timedelta(milliseconds=options.request_timeout_ms),
-    }
-    retry_config: RetryConfig = {
-        "max_retries": options.max_retries,
-        "retry_timeout": timedelta(milliseconds=options.retry_timeout_ms),
-        "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
-    }
-    try:
-        return from_url(url, config=config, client_options=client_options, retry_config=retry_config, **given)
-    except _RAISED_BY_OBSTORE as error:
-        raise ConfigurationError(f"{url}: these settings make no store ({str(error).splitlines()[0]})") from error
-
-
-def _s3_config(options: ObjectStoreOptions) -> dict[str, Any]:
-    given = {
-        "endpoint": options.endpoint,
-        "region": options.region,
-        "access_key_id": options.access_key_id,
-        "secret_access_key": options.secret_access_key,
-        "session_token": options.session_token,
-    }
-    # Not every server supports bulk deletion, and we delete objects one by one.
-    fixed = {"checksum_algorithm": "SHA256", "disable_bulk_delete": True}
-    return {name: value for name, value in given.items() if value is not None} | fixed
-
-
-def _s3_credentials(options: ObjectStoreOptions) -> dict[str, Any]:
-    """Return what makes obstore use a key alone: by itself it adds the AWS_SESSION_TOKEN of another identity."""
-    key, secret = options.access_key_id, options.secret_access_key
-    if key is None or secret is None or options.session_token is not None:
-        return {}
-    return {"credential_provider": lambda: {"access_key_id": key, "secret_access_key": secret, "expires_at": None}}
