@@ -24,14 +24,21 @@ def provider_info() -> dict[str, Any]:
                 "hook-name": "Remote storage (Remote Log)",
                 "ui-field-behaviour": {
                     "hidden-fields": ["host", "port", "schema", "extra"],
-                    "relabeling": {"login": "Access key ID", "password": "Secret access key"},
+                    "relabeling": {
+                        "login": "Access key ID, or Azure account",
+                        "password": "Secret access key, or key of the account",
+                    },
                     "placeholders": {"login": "empty: the standard chain of AWS (environment, profile, instance)"},
                 },
                 "conn-fields": {
                     "endpoint_url": _text(
-                        "Endpoint", "The address of an S3 API that is not Amazon's, such as https://minio.example:9000"
+                        "Endpoint",
+                        "The address of an S3 API that is not Amazon's, or of Azure blobs, such as https://minio.example:9000",
                     ),
                     "region_name": _text("Region", "The bucket's region, such as eu-central-1"),
+                    "role_arn": _text(
+                        "Role", "The ARN of an AWS role to assume; several, with commas, are assumed one with the other"
+                    ),
                     "aws_session_token": {
                         "label": "Session token",
                         "description": "Only for temporary keys",

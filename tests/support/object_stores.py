@@ -1,4 +1,4 @@
-"""Object stores for tests: S3 servers, a proxy that refuses writes, and an empty store of every kind.
+"""Object stores for tests: S3 servers, and an empty store of every kind.
 
 `localbucket_server` is quick and keeps its objects as files; `moto_server` knows more of S3, as checksums and its
 errors. Whatever must hold on S3 has to hold on both.
@@ -10,12 +10,10 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
@@ -76,58 +74,6 @@ def _with_bucket(url: str) -> S3Endpoint:
     endpoint = S3Endpoint(url)
     with urlopen(Request(f"{url}/{endpoint.bucket}", method="PUT")):  # noqa: S310 -- http it is, and our own
         return endpoint
-
-
-_REFUSAL = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-_BETWEEN_TWO_HOPS = {"connection", "keep-alive", "transfer-encoding", "content-length"}
-
-
-@contextmanager
-def refusing_proxy(endpoint: S3Endpoint, refused: str) -> Iterator[S3Endpoint]:
-    """Pass all requests on to `endpoint`, but answer 403 to those that write where the path contains `refused`."""
-    target = urlsplit(endpoint.url).netloc
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        # Answers go out in several writes: Nagle's algorithm would hold the later ones back for 40 ms.
-        disable_nagle_algorithm = True
-
-        def handle_request(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            if self.command in {"PUT", "POST"} and refused in unquote(self.path):
-                self._answer(403, {"Content-Type": "application/xml"}, _REFUSAL)
-                return
-            with closing(HTTPConnection(target)) as connection:
-                connection.request(self.command, self.path, body, dict(self.headers.items()))
-                answer = connection.getresponse()
-                content = answer.read()
-                headers = {name: value for name, value in answer.getheaders() if name.lower() not in _BETWEEN_TWO_HOPS}
-                # A HEAD is answered with the length of what a GET would bring.
-                length = answer.getheader("Content-Length") if self.command == "HEAD" else None
-                self._answer(answer.status, headers, content, length)
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request  # noqa: N815 -- http.server looks for these
-
-        def _answer(self, status: int, headers: dict[str, str], content: bytes, length: str | None = None) -> None:
-            self.send_response_only(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", length or str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing of requests."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield replace(endpoint, url=f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 LOCAL_DIRECTORY = "local directory"

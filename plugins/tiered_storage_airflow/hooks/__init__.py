@@ -1,7 +1,7 @@
 """Hooks: where Airflow's connections meet the library.
 
-`remote_storage` turns a connection into the store's options, and `remote_log` opens a remote log with them. A hook
-opens nothing while a DAG file is parsed, only in a task's execute.
+`remote_storage` turns a connection into the store's options (`connections`), and `remote_log` opens a remote log with
+them. A hook opens nothing while a DAG file is parsed, only in a task's execute.
 """
 
 __all__ = ["remote_log", "remote_storage"]

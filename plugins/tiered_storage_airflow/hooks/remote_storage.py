@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tiered_storage_airflow.hooks.connections import connection_options
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class RemoteStorageHook(BaseHook):
     """Opens the object store that the settings name, with the connection's endpoint and secrets.
 
-    :param remote_storage_conn_id: a connection of type remote_storage or aws; if it does not exist, the hook uses the
-        environment's AWS_* variables, as every tool of that store does. A local directory needs none.
+    :param remote_storage_conn_id: a connection of type remote_storage, or of the store's usual type: aws, wasb,
+        google_cloud_platform. If it does not exist, the hook uses the environment's variables (AWS_*, AZURE_*), as
+        every tool of that store does. A local directory needs none.
     """
 
     conn_name_attr = "remote_storage_conn_id"
@@ -34,7 +35,7 @@ class RemoteStorageHook(BaseHook):
         self.remote_storage_conn_id = remote_storage_conn_id
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
-        """Return how to reach the store, from the settings, else the connection, else the environment (AWS_*)."""
+        """Return how to reach the store, from the settings, else the connection, else the environment."""
         from tiered_storage.remote_log.context import configured_options, store_options
         from tiered_storage.remote_log.storage.clients.options import options_of
 
@@ -42,19 +43,8 @@ class RemoteStorageHook(BaseHook):
             connection = self.get_connection(self.remote_storage_conn_id)
         except AirflowNotFoundException:
             return store_options(settings)
-        extra = connection.extra_dejson
-        named = {
-            "access_key_id": connection.login,
-            "secret_access_key": connection.password,
-            "session_token": extra.get("aws_session_token"),
-            "endpoint": extra.get("endpoint_url") or connection.host,
-            "region": extra.get("region_name"),
-        }
-        given: dict[str, Any] = {name: str(value) for name, value in named.items() if value}
-        if "access_key_id" in given:
-            # Never mix two identities: the environment's session token would break the connection's key.
-            given = {"secret_access_key": None, "session_token": None, **given}
-        return configured_options(settings, replace(options_of(os.environ), **given))
+        given = connection_options(connection, settings.rsm_config_url, options_of(os.environ))
+        return configured_options(settings, given)
 
     def get_conn(self) -> RemoteStorageManager:
         """Open the RemoteStorageManager; the caller closes it."""

@@ -240,6 +240,11 @@ _CASES: tuple[tuple[Callable[[Exception], bool], type[RemoteStorageError], str],
         RemoteStorageRefusedError,
         "no credentials are set, and this machine has none of its own",
     ),
+    (
+        _mentions("InvalidCertificate("),
+        RemoteStorageRefusedError,
+        "its TLS certificate is not valid here, check rsm.config.ca.bundle and the endpoint's host name",
+    ),
     # What gives obstore the credentials raised it: aws_credentials.py.
     (_mentions("credential provider: RemoteStorageError:"), RemoteStorageError, "no credentials for now"),
     (_is_refusal, RemoteStorageRefusedError, "refused, check credentials and rights"),

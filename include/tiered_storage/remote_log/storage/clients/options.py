@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
@@ -28,7 +28,7 @@ class ObjectStoreOptions:
     session_token: str | None = field(default=None, repr=False)
     allow_http: bool = False
     roles: tuple[str, ...] = ()
-    role_arguments: Mapping[str, str | int] = field(default_factory=dict, repr=False)
+    role_arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     web_identity_token_file: str | None = None
     profile: str | None = None
     sts_endpoint: str | None = None

@@ -11,7 +11,15 @@ from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
-OPTIONS = ObjectStoreOptions("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token", allow_http=True)
+OPTIONS = ObjectStoreOptions(
+    *("http://127.0.0.1:9000", "us-east-1", "an id", "a secret", "a token"),
+    allow_http=True,
+    roles=("arn:aws:iam::123456789012:role/one", "arn:aws:iam::123456789012:role/two"),
+    role_arguments={"ExternalId": "an external id", "DurationSeconds": 900},
+    ca_bundle="/etc/ours.pem",
+    conditional_writes=False,
+    properties={"azure_storage_account_key": "an account key"},
+)
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ def test_a_worker_reaches_the_store_as_the_submitter_does(access: JobAccess) -> 
 
 def test_no_secret_shows_in_arguments_or_in_the_repr(access: JobAccess) -> None:
     shown = " ".join(access.arguments) + repr(access)
-    for secret in ("an id", "a secret", "a token", access.secrets.signing_key):
+    for secret in ("an id", "a secret", "a token", "an external id", "an account key", access.secrets.signing_key):
         assert secret not in shown
         assert secret in access.environment[JOB_SECRETS]
 

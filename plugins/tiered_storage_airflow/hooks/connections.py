@@ -1,0 +1,151 @@
+"""From an Airflow connection to the options of a store, by the connection's type or else by the store's URL.
+
+A connection of the store's usual type is read as that provider's own hook reads it. Credentials come from one place:
+what a connection gives replaces the environment's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tiered_storage.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+
+_WEB_IDENTITY = "assume_role_with_web_identity"
+
+
+def connection_options(connection: Connection, store_url: str, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+    """Return how to reach the store at `store_url` by `connection`, with `environment` for what that leaves out.
+
+    Raises ConfigurationError for a connection of another store's type, and for one that asks for what we cannot do.
+    """
+    scheme, usual = urlsplit(store_url).scheme, _USUAL_TYPES.get(connection.conn_type or "")
+    if usual is not None and scheme in _READERS and usual != scheme:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id} is of type {connection.conn_type}, and the store is "
+            f"{scheme}://…: use one of the store's usual type, or of type remote_storage"
+        )
+    return _READERS.get(usual or scheme, _aws)(connection, environment)
+
+
+def _aws(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+    from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
+
+    extra = connection.extra_dejson
+    found = AwsConnectionWrapper.from_connection_metadata(
+        connection.conn_id, connection.login, connection.password, extra
+    )
+    named = {
+        "endpoint": found.get_service_endpoint_url("s3") or connection.host,
+        "sts_endpoint": found.get_service_endpoint_url("sts", sts_connection_assume=True),
+        "region": found.region_name,
+        "ca_bundle": _ca_bundle(connection, found.verify),
+        "roles": tuple(role.strip() for role in (found.role_arn or "").split(",") if role.strip()),
+        "role_arguments": found.assume_role_kwargs,
+        "web_identity_token_file": _token_file(connection, found.assume_role_method),
+        "profile": found.profile_name,
+    }
+    given: dict[str, Any] = {name: value for name, value in named.items() if value}
+    if {"addressing_style": "virtual"}.items() <= (getattr(found.botocore_config, "s3", None) or {}).items():
+        given["path_style"] = False
+    keys = {
+        # Where the wrapper finds no pair, one half of it must not be completed from the environment.
+        "access_key_id": found.aws_access_key_id or connection.login or None,
+        "secret_access_key": found.aws_secret_access_key,
+        "session_token": found.aws_session_token,
+    }
+    if any(keys.values()) or "profile" in given or "web_identity_token_file" in given:
+        given |= keys
+    return replace(environment, **given)
+
+
+def _ca_bundle(connection: Connection, verify: bool | str | None) -> str | None:
+    if verify is False:
+        raise ConfigurationError(
+            f"the connection {connection.conn_id} says that certificates are not verified, which Remote Log always "
+            "does: let verify in its extra name a file with the authority's certificate"
+        )
+    return verify if isinstance(verify, str) else None
+
+
+def _token_file(connection: Connection, method: str | None) -> str | None:
+    if method in {None, "assume_role"}:
+        return None
+    extra = connection.extra_dejson
+    token_file = extra.get(f"{_WEB_IDENTITY}_token_file")
+    if method == _WEB_IDENTITY and extra.get(f"{_WEB_IDENTITY}_federation") == "file" and token_file:
+        return str(token_file)
+    raise ConfigurationError(
+        f"the connection {connection.conn_id} asks for {method}: Remote Log assumes roles with keys, with the "
+        f"machine's own identity, or with a token from {_WEB_IDENTITY}_token_file ({_WEB_IDENTITY}_federation: file)"
+    )
+
+
+def _azure(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+    extra = {name.removeprefix("extra__wasb__"): value for name, value in connection.extra_dejson.items() if value}
+    text = dict(part.partition("=")[::2] for part in str(extra.get("connection_string", "")).split(";"))
+    host = extra.get("endpoint_url") or connection.host or ""
+    tenant = extra.get("tenant_id")
+    # With a tenant, login and password are those of an application, and the host names the account.
+    account = (urlsplit(host).hostname or host).partition(".")[0] if tenant else connection.login
+    named = {
+        "account_name": text.get("AccountName") or account,
+        "account_key": text.get("AccountKey") or extra.get("shared_access_key") or (not tenant and connection.password),
+        "sas_key": text.get("SharedAccessSignature") or str(extra.get("sas_token", "")).rpartition("?")[2],
+        "endpoint": text.get("BlobEndpoint", "").rstrip("/") or ("://" in host and host.rstrip("/")),
+        "tenant_id": tenant or extra.get("workload_identity_tenant_id"),
+        "client_id": (tenant and connection.login) or extra.get("managed_identity_client_id"),
+        "client_secret": tenant and connection.password,
+    }
+    others = {name: value for name, value in environment.properties.items() if not name.startswith("azure_")}
+    azure = {f"azure_storage_{name}": str(value) for name, value in named.items() if value}
+    # Otherwise obstore would put a key of the environment before the connection's token.
+    for name, kind in _AZURE_CREDENTIALS.items():
+        if named[name]:
+            azure["azure_credential_type"] = kind
+    return replace(environment, properties=others | (azure or dict(environment.properties)))
+
+
+_AZURE_CREDENTIALS = {
+    "client_id": "managed_identity",
+    "client_secret": "client_secret",
+    "sas_key": "sas_token",
+    "account_key": "access_key",
+}
+"""What obstore calls an identity, by the field that gives it; a later one goes before an earlier one."""
+
+
+def _google(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+    import json
+
+    extra = {
+        name.removeprefix("extra__google_cloud_platform__"): value
+        for name, value in connection.extra_dejson.items()
+        if value
+    }
+    key = extra.get("keyfile_dict")
+    named = {
+        "google_service_account_key": json.dumps(key) if isinstance(key, dict) else key,
+        "google_service_account": extra.get("key_path"),
+    }
+    return replace(
+        environment, properties={**environment.properties, **{name: value for name, value in named.items() if value}}
+    )
+
+
+_READERS: dict[str, Callable[[Connection, ObjectStoreOptions], ObjectStoreOptions]] = {
+    "s3": _aws,
+    "az": _azure,
+    "gs": _google,
+}
+"""What reads a connection, by the scheme of the store's URL."""
+
+_USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs"}
+"""The scheme of the stores that a connection's type is for; other types are for any store."""
