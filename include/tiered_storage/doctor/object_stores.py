@@ -81,9 +81,34 @@ def check_objects(
         folder = _folder_of(url)
         if folder is not None:
             yield from check_folder(name, folder)
+        else:
+            yield from _check_bucket(name, url, options)
         if folder is None or folder.is_dir():
             # A list, not a generator: a caller that stops reading must not leave an object behind.
             yield from list(_probe(name, client, f"doctor-{random_hex()}", folder, clock))
+
+
+def _check_bucket(name: str, url: str, options: ObjectStoreOptions) -> Iterator[Check]:
+    """Yield who asks, if AWS can say so, and what the store is not known or not said to do."""
+    scheme = urlsplit(url).scheme
+    if scheme == "gs":
+        yield note(name, f"{url}: gs:// is untested", "s3:// reaches the same buckets, with HMAC keys: see stores.md")
+    if scheme != "s3":
+        return
+    if not options.conditional_writes:
+        yield note(
+            name,
+            f"{url}: is used without conditional writes (rsm.config.conditional.writes)",
+            "let only one installation use this store",
+        )
+    # Another store's endpoint seldom has AWS's service that knows identities.
+    if options.endpoint is None or options.sts_endpoint is not None:
+        from tiered_storage.remote_log.storage.clients.aws_credentials import AwsIdentity  # noqa: PLC0415 -- imports AWS's library
+
+        try:
+            yield ok(name, f"{url}: requests are signed by {AwsIdentity(options).described()}")
+        except TieredStorageError as error:
+            yield note(name, f"{url}: AWS does not say who signs requests: {error}")
 
 
 def _folder_of(url: str) -> Path | None:
@@ -121,7 +146,8 @@ def _check_kept(name: str, client: ObjectClient, probe: str) -> Iterator[Check]:
         yield wrong(
             name,
             f"{client.root}: overwrites an object despite a conditional write (If-None-Match: *)",
-            "use a store that supports conditional writes, or a newer version of this one",
+            "use a store that supports conditional writes, or a newer version of this one, or set "
+            "rsm.config.conditional.writes: false and let only one installation use this store",
         )
     elif client.get_range(probe, 0, client.size(probe)) != _CONTENT:
         yield wrong(name, f"{client.root}: returns other bytes than were sent", "do not use this store")

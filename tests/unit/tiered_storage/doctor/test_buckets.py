@@ -1,0 +1,51 @@
+"""What doctor says of a bucket: who signs requests to it, and what it is not known to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.aws_roles import Account, Role, role_arn, running_account
+from support.object_stores import S3Endpoint, options_for
+from tiered_storage.clock import wall_clock
+from tiered_storage.doctor.check import Check, Verdict
+from tiered_storage.doctor.object_stores import check_objects
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+
+
+def messages(checks: list[Check], verdict: Verdict) -> str:
+    return "\n".join(f"{check.message} {check.advice}" for check in checks if check.verdict is verdict)
+
+
+def test_who_signs_requests_is_told_where_aws_can_say_so(s3_endpoint: S3Endpoint) -> None:
+    roles = {"writer": Role(s3_endpoint.access_key)}
+    with running_account(s3_endpoint, Account(roles, admitted="writer")) as account:
+        given = replace(options_for(account.s3), sts_endpoint=account.sts_url, roles=(role_arn("writer"),))
+        found = list(check_objects("store", f"s3://{account.s3.bucket}/root", given, wall_clock))
+    assert "assumed-role/writer" in messages(found, Verdict.OK)
+    assert messages(found, Verdict.WRONG) == ""
+
+
+def test_an_identity_that_nobody_says_is_no_fault_of_the_store(s3_endpoint: S3Endpoint) -> None:
+    given = replace(options_for(s3_endpoint), sts_endpoint="http://127.0.0.1:9", connect_timeout_ms=500)
+    found = list(check_objects("store", f"s3://{s3_endpoint.bucket}/root", given, wall_clock))
+    assert "who signs" in messages(found, Verdict.NOTE)
+    assert messages(found, Verdict.WRONG) == ""
+
+
+def test_a_store_without_conditional_writes_is_for_one_installation(s3_endpoint: S3Endpoint) -> None:
+    given = replace(options_for(s3_endpoint), conditional_writes=False)
+    found = list(check_objects("store", f"s3://{s3_endpoint.bucket}/root", given, wall_clock))
+    assert "only one installation" in messages(found, Verdict.NOTE)
+    assert messages(found, Verdict.WRONG) == ""
+
+
+def test_gs_is_untested_and_says_so() -> None:
+    given = ObjectStoreOptions(properties={"google_skip_signature": "true"})
+    first = next(check_objects("store", "gs://bucket/root", given, wall_clock))
+    assert (first.verdict, "untested" in first.message) == (Verdict.NOTE, True)
+
+
+def test_a_store_at_an_endpoint_of_its_own_is_not_asked_for_aws_identities(s3_endpoint: S3Endpoint) -> None:
+    found = list(check_objects("store", f"s3://{s3_endpoint.bucket}/root", options_for(s3_endpoint), wall_clock))
+    assert {check.verdict for check in found} == {Verdict.OK}
+    assert "signed" not in messages(found, Verdict.OK)
