@@ -24,9 +24,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
 
 
 def commands() -> list[list[str]]:
-    """Return the arguments of each command in the page's section on HDFS."""
-    section = PAGE.read_text("utf-8").partition("\n## HDFS\n")[2].partition("\n## ")[0]
-    lines = "".join(re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)).splitlines()
+    """Return the arguments of each command of the page; they are the same for every store."""
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)).splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     assert all(each[0] == ".venv/bin/tiered-storage" for each in words)
     return [each[1:] for each in words]
