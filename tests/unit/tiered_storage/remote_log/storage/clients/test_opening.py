@@ -41,7 +41,6 @@ def test_other_urls_open_buckets(url: str) -> None:
         "file:relative",
         "file:///x?y",
         "http://x/y",
-        "hdfs://x/y",
         "s3:",
     ],
 )
