@@ -28,7 +28,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.audit import audit_remote_log
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
-from tiered_storage.remote_log.copy.job import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
@@ -125,7 +125,7 @@ def deep(directory: Path, rounds: int) -> tuple[Sequence[float], Sequence[float]
             if not isinstance(storage, ObjectRemoteStorageManager):
                 raise SystemExit("nothing was measured: the sample has another store")
             for group in range(job.groups):
-                run_copy_group(remote_log.access(job.files), group)
+                run_copy_groups(remote_log.access(job.files), [group])
             segments = [
                 outcome.task.metadata.updated(outcome.finished) for outcome in job.outcomes() if outcome.finished
             ]

@@ -23,7 +23,7 @@ from measuring import STATE, Goal, Timings, judge, print_comparison, print_machi
 from run_cost import measure_own_cost
 from sample_site import SampleLog, SampleSite
 
-from tiered_storage.remote_log.copy.job import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.manager import RemoteLogManager
 
 GOAL = 1.0
@@ -77,7 +77,7 @@ class Contest:
         os.sync()
         with ThreadPoolExecutor(workers) as pool:
             begun = time.perf_counter()
-            copied = sum(pool.map(lambda group: run_copy_group(access, group), range(job.groups)))
+            copied = sum(pool.map(lambda group: run_copy_groups(access, [group]), range(job.groups)))
             seconds = time.perf_counter() - begun
         for outcome in job.outcomes():
             if outcome.failure or outcome.damages:

@@ -30,7 +30,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.tables.export_job import run_export_group
+from tiered_storage.remote_log.tables.export_job import run_export_groups
 from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -142,7 +142,7 @@ class OurWays:
             job = begun.write_job(folder)
             access = remote_log.access(job.files)
             groups = self._spark.sparkContext.parallelize(range(job.groups), job.groups)
-            groups.map(lambda number: run_export_group(access, number)).sum()
+            groups.map(lambda number: run_export_groups(access, [number])).sum()
             begun.commit(list(job.outcomes()))
 
     def scan(self) -> None:

@@ -33,7 +33,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.job import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import (
@@ -111,7 +111,7 @@ def copy_all(site: SampleSite) -> None:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "bench")
         job = remote_log.write_copy_job("runs/bench", begun)
         for group in range(job.groups):
-            run_copy_group(remote_log.access(job.files), group)
+            run_copy_groups(remote_log.access(job.files), [group])
         if not remote_log.commit_copy(job.outcomes()).is_whole:
             raise SystemExit("nothing was measured: the copy failed")
 

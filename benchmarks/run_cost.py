@@ -12,7 +12,7 @@ from measuring import Goal
 from sample_site import SampleLog, SampleSite
 
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.copy.job import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_groups
 
 GOAL = 1.5
 PARTITIONS = 100
@@ -49,7 +49,7 @@ def _own_cost(site: SampleSite) -> tuple[float, float]:
         own = time.perf_counter() - begun
         begun = time.perf_counter()
         for group in range(job.groups):
-            run_copy_group(remote_log.access(job.files), group)
+            run_copy_groups(remote_log.access(job.files), [group])
         copying = time.perf_counter() - begun
         outcomes = list(job.outcomes())
     begun = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from job_stub import run_groups
@@ -10,10 +11,10 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.worker import JobAccess
 
 
-def export(access: JobAccess, group: int) -> int:
-    from tiered_storage.remote_log.tables.export_job import run_export_group
+def export(access: JobAccess, groups: Sequence[int]) -> int:
+    from tiered_storage.remote_log.tables.export_job import run_export_groups
 
-    return run_export_group(access, group)
+    return run_export_groups(access, groups)
 
 
 if __name__ == "__main__":

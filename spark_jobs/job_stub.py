@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,11 +75,11 @@ def _mend(folder: Path, archive: Path) -> None:
                 packed.extract(entry, folder)
 
 
-def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[int, int]:
+def run_groups(about: str, run_some: Callable[[JobAccess, Sequence[int]], int]) -> tuple[int, int]:
     """Run every group of the job that this process's arguments name; return the number of pieces done and of groups.
 
-    `about` is the text of --help. `run_group` takes the access to the job and a group's number, and returns how many
-    pieces it did. It must not import the library before it is called.
+    `about` is the text of --help. `run_some` takes the access to the job and the numbers of the groups of one worker,
+    and returns how many pieces it did. It must not import the library before it is called.
     """
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--work-url", required=True)
@@ -88,17 +88,19 @@ def run_groups(about: str, run_group: Callable[[JobAccess, int], int]) -> tuple[
     arguments = parser.parse_args()
     work_url, job, store = arguments.work_url, arguments.job, arguments.store
     use_library(sys.path)
-    from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
+    from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, described_job
 
     secrets = os.environ.get(JOB_SECRETS, "")
 
-    def run(group: int) -> int:
+    def run(groups: Iterable[int]) -> Iterable[int]:
         use_library(sys.path)
         # Not unpickled: that would import the library before it is unpacked.
         from tiered_storage.remote_log.jobs.worker import JobAccess
 
-        return run_group(JobAccess.parse(work_url, job, store, secrets), group)
+        yield run_some(JobAccess.parse(work_url, job, store, secrets), list(groups))
 
-    groups = group_count(JobAccess.parse(work_url, job, store, secrets))
+    described = described_job(JobAccess.parse(work_url, job, store, secrets))
     with SparkSession.builder.getOrCreate() as spark:
-        return spark.sparkContext.parallelize(range(groups), groups).map(run).sum(), groups
+        context = spark.sparkContext
+        workers = described.workers(context.defaultParallelism)
+        return context.parallelize(range(described.groups), workers).mapPartitions(run).sum(), described.groups

@@ -46,13 +46,13 @@ number = len(list(calls.iterdir()))
 (calls / str(number)).write_text(json.dumps({{"arguments": sys.argv, "environment": dict(os.environ)}}))
 if number < int(os.environ.get("TEST_SPARK_SUBMIT_FAILURES", "0")):
     sys.exit(3)
-from tiered_storage.remote_log.copy.job import run_copy_group
-from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
+from tiered_storage.remote_log.copy.job import run_copy_groups
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, described_job
 
 work_url, _, folder, _, store = sys.argv[-5:]
 access = JobAccess.parse(work_url, folder, store, os.environ[JOB_SECRETS])
-for group in range(group_count(access)):
-    run_copy_group(access, group)
+for group in range(described_job(access).groups):
+    run_copy_groups(access, [group])
 """
 
 

@@ -18,9 +18,13 @@ import pytest
 from hdfs_native import Client
 
 from support.hdfs import RealHdfs, write_hadoop_settings
-from support.tiered_site import TIERED, TieredSite
+from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.jobs import groups as job_groups
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -168,6 +172,35 @@ def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leav
     libraries = {Path(outcome.library) for outcome in outcomes}
     assert libraries
     assert [path for path in libraries if theirs in path.parents or path.exists()] == []
+
+
+def test_the_workers_of_a_run_keep_one_limit_together(
+    spark_submit: SparkSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four groups of 256 KiB, two workers, and 128 KiB per second for both: that leaves each copy a least time.
+
+    More time says nothing. The bytes of one window (a second) may pass at once.
+    """
+    monkeypatch.setattr(job_groups, "GROUP_TASKS", 1)
+    limit, segment = 128 << 10, 256 << 10
+    site = TieredSite(tmp_path / "site")
+    with LogDirectoryWriter.create(site.logs, CLUSTER_ID) as writer:
+        for number in range(4):
+            log = writer.create_log("orders", number, topic_id("orders"), LogConfig(segment_bytes=segment + 1000))
+            for offset in range(5):
+                log.append([Record(offset, 1_700_000_000_000, None, bytes(segment // 4))])
+    site.configure(
+        {"orders": TIERED},
+        remote_log_manager_copy_max_bytes_per_second=limit,
+        remote_log_manager_copy_quota_window_num=1,
+    )
+
+    outcomes, _ = spark_submit(site, "runs/first/1")
+
+    assert [site.finished(f"orders-{number}") for number in range(4)] == [[0]] * 4
+    share = limit // 2
+    for second in outcomes[1::2]:  # of a worker; the first one also compiles
+        assert second.seconds >= (second.task.metadata.size - share) / share
 
 
 def test_workers_reach_hdfs_by_their_environment(

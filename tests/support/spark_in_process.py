@@ -13,13 +13,13 @@ from unittest.mock import patch
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from tiered_storage.remote_log.audit.job import run_audit_group
+from tiered_storage.remote_log.audit.job import run_audit_groups
 from tiered_storage.remote_log.copy import job as copy_job
 from tiered_storage.remote_log.copy.copier import copy_segment
-from tiered_storage.remote_log.copy.job import run_copy_group
+from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, group_count
-from tiered_storage.remote_log.tables.export_job import run_export_group
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess, described_job
+from tiered_storage.remote_log.tables.export_job import run_export_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class SparkInProcess:
             left = None if left is None else left - 1
             return copy_segment(*of_segment)  # type: ignore[arg-type]  # as it was called
 
-        run_group = _WORKERS[Path(job.application).stem]
+        run_groups = _WORKERS[Path(job.application).stem]
         with patch.object(copy_job, "copy_segment", copy):
             access = access_of(job.arguments, job.environment)
-            for group in range(group_count(access)):
-                run_group(access, group)
+            for group in range(described_job(access).groups):
+                run_groups(access, [group])
 
 
 def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess:
@@ -91,10 +91,10 @@ def access_of(arguments: Sequence[str], environ: Mapping[str, str]) -> JobAccess
     return JobAccess.parse(work_url, folder, store, environ.get(JOB_SECRETS, ""))
 
 
-_WORKERS: dict[str, Callable[[JobAccess, int], int]] = {
-    "audit_segments": run_audit_group,
-    "copy_segments": run_copy_group,
-    "export_parquet": run_export_group,
+_WORKERS: dict[str, Callable[[JobAccess, Sequence[int]], int]] = {
+    "audit_segments": run_audit_groups,
+    "copy_segments": run_copy_groups,
+    "export_parquet": run_export_groups,
 }
 
 

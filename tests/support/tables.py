@@ -7,7 +7,7 @@ from pathlib import Path
 
 from support.remote_logs import NOW, RemoteLogFiles, unsynced
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.tables.export_job import run_export_group
+from tiered_storage.remote_log.tables.export_job import run_export_groups
 from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -31,7 +31,7 @@ def carry_out(remote_log: RemoteLogManager, request: ExportRequest, folder: str 
     with remote_log.tables.export(request, folder) as begun:
         job = begun.write_job(folder)
         for group in range(job.groups):
-            run_export_group(remote_log.access(job.files), group)
+            run_export_groups(remote_log.access(job.files), [group])
         return begun.commit(list(job.outcomes()))
 
 

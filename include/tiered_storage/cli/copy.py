@@ -321,6 +321,7 @@ def copy_here(
     """
     from tiered_storage.remote_log.copy.job import CopyJob
     from tiered_storage.remote_log.jobs.threads import JobThreads
+    from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 
     given_up = Event()
     with remote_log.held(begun, lambda: not given_up.is_set()):
@@ -328,9 +329,11 @@ def copy_here(
         job = remote_log.write_copy_job(f"runs/command-line/{random_uuid()}", begun)
         _, description = CopyJob.read(remote_log.work, job.files.folder)
 
+        limit = QuotaLimit(description.quota)
+
         def run_group(number: int) -> None:
             sizes = description.sizes
-            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS)
+            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS, limit)
 
         threads = JobThreads(job.groups, workers, run_group)
 

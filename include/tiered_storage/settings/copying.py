@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import Whole
+from pydantic import ValidationInfo, field_validator
+
+from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
+from tiered_storage.settings.properties.types import UNLIMITED, Whole
 
 COPYING = "Copying"
 _MIB = 1 << 20
@@ -30,11 +32,61 @@ class CopyingSettings(PropertyModel):
     )
     """How many segments one run copies; the next runs copy the rest."""
 
+    remote_log_manager_copy_max_bytes_per_second: Whole = setting(
+        "remote.log.manager.copy.max.bytes.per.second",
+        UNLIMITED,
+        COPYING,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=64 << 10,
+        special={UNLIMITED: "unlimited"},
+    )
+    """How much one run copies per second, all its workers together (Kafka's default: 9223372036854775807, which is no
+    limit either). Two runs at once copy as much each."""
+
+    remote_log_manager_copy_quota_window_num: Whole = setting(
+        "remote.log.manager.copy.quota.window.num",
+        11,
+        COPYING,
+        Source.KAFKA,
+        unit="samples",
+        at_least=1,
+        at_most=3600,
+    )
+    """How many samples the limit of copies is averaged over: that many times
+    remote.log.manager.copy.quota.window.size.seconds."""
+
+    remote_log_manager_copy_quota_window_size_seconds: Whole = setting(
+        "remote.log.manager.copy.quota.window.size.seconds",
+        1,
+        COPYING,
+        Source.KAFKA,
+        unit="seconds",
+        at_least=1,
+        at_most=3600,
+    )
+    """How long a sample of the limit of copies is."""
+
     copy_stuck_after_ms: Whole = setting(
         "copy.stuck.after.ms", 600_000, COPYING, Source.OURS, unit="ms", at_least=10_000, at_most=86_400_000
     )
     """How long a copy may make no progress, including its wait for Spark, before the run ends it. Finished segments are
     committed; the next run copies the rest."""
+
+    @field_validator("copy_stuck_after_ms")
+    @classmethod
+    def _longer_than_the_window(cls, stuck_after_ms: int, info: ValidationInfo) -> int:
+        limit = info.data.get("remote_log_manager_copy_max_bytes_per_second", UNLIMITED)
+        number = info.data.get("remote_log_manager_copy_quota_window_num", 0)
+        seconds = number * info.data.get("remote_log_manager_copy_quota_window_size_seconds", 0)
+        if limit != UNLIMITED and seconds * 1000 >= stuck_after_ms:
+            why = (
+                f"copy.stuck.after.ms is {stuck_after_ms}, not more than the {seconds} s of the copy quota's window "
+                "(remote.log.manager.copy.quota.window.num and .size.seconds): a copy that waits for its quota would "
+                "be ended as stuck; shorten the window, or raise copy.stuck.after.ms"
+            )
+            raise contradiction(Contradiction(why))
+        return stuck_after_ms
 
     commit_batch_partitions: Whole = setting(
         "commit.batch.partitions", 50, COPYING, Source.OURS, unit="partitions", at_least=1

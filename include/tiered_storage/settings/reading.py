@@ -43,8 +43,26 @@ class ReadingSettings(PropertyModel):
         at_least=_MIB,
         special={UNLIMITED: "unlimited"},
     )
-    """How much one process reads from the remote tier per second (Kafka's default: 9223372036854775807, which is no
-    limit either)."""
+    """How much one process reads from the remote tier per second for the read service, the command line and Python, and
+    how much one export reads, all its workers together (Kafka's default: 9223372036854775807, which is no limit
+    either). The Spark data source, audits, repairs and restores have no share in it."""
+
+    remote_log_manager_fetch_quota_window_num: Whole = setting(
+        "remote.log.manager.fetch.quota.window.num", 11, READING, Source.KAFKA, unit="samples", at_least=1, at_most=3600
+    )
+    """How many samples the limit of reads is averaged over: that many times
+    remote.log.manager.fetch.quota.window.size.seconds."""
+
+    remote_log_manager_fetch_quota_window_size_seconds: Whole = setting(
+        "remote.log.manager.fetch.quota.window.size.seconds",
+        1,
+        READING,
+        Source.KAFKA,
+        unit="seconds",
+        at_least=1,
+        at_most=3600,
+    )
+    """How long a sample of the limit of reads is."""
 
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000

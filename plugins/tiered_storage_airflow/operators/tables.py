@@ -254,15 +254,17 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
     def _run_here(self, remote_log: RemoteLogManager, job: ExportJob, pieces: int, size: int) -> None:
         from contextlib import closing
 
+        from tiered_storage.remote_log.jobs.throttle import QuotaLimit
         from tiered_storage.remote_log.progress import Amount, TaskProgress
         from tiered_storage.remote_log.storage.clients.opening import open_object_client
         from tiered_storage.remote_log.tables.export_job import ExportJobDescription
 
         progress = TaskProgress("exported", Amount(pieces, size), self.log.info)
         description = job.files.description(ExportJobDescription)
+        limit = QuotaLimit(description.quota)
         with closing(open_object_client(description.export_url, remote_log.options)) as target:
             for number in range(job.groups):
-                job.run_group(number, remote_log.storage, target, description, progress)
+                job.run_group(number, remote_log.storage, target, description, progress, limit)
         progress.conclude()
 
     def _tell(

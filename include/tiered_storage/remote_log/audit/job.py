@@ -7,7 +7,7 @@ findings with the metadata again, since segments may have been deleted meanwhile
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar
@@ -145,8 +145,9 @@ def _audited(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit:
     return AuditOutcome(segment, anomalies, seconds=time.monotonic() - begun)
 
 
-def run_audit_group(access: JobAccess, number: int) -> int:
-    """Audit the segments of group `number` of a job; return how many were read."""
+def run_audit_groups(access: JobAccess, numbers: Sequence[int]) -> int:
+    """Audit the segments of the groups `numbers` of a job, as one of its workers; return how many were read."""
     with opened_job(access, AuditJobDescription) as opened:
         job = AuditJob(opened.folder, opened.description.groups)
-        return job.run_group(number, opened.storage, RateLimit(opened.description.bytes_per_second))
+        limit = RateLimit(opened.description.bytes_per_second)
+        return sum(job.run_group(number, opened.storage, limit) for number in numbers)

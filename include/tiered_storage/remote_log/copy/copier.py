@@ -36,11 +36,14 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.storage.listable_storage import ensure_encodes
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
+LEAST_WINDOW = 64 << 10
+NO_LIMIT = RateLimit()
 _LIBRARY = str(Path(tiered_storage.__file__).parent)
 
 
@@ -53,6 +56,12 @@ class CopySizes:
     remote_index_chunk: int
     custom_metadata: int = 128
 
+    def within(self, bytes_per_second: float) -> CopySizes:
+        """Return the sizes for a limited copy: it waits for a window's bytes, so they are some second's at most."""
+        if bytes_per_second <= 0:
+            return self
+        return dataclasses.replace(self, window=max(LEAST_WINDOW, min(self.window, int(bytes_per_second))))
+
 
 def copy_segment(
     task: CopyTask,
@@ -61,16 +70,18 @@ def copy_segment(
     clock: Clock,
     history: ProducerHistory | None = None,
     moved: Callable[[int], None] = lambda _: None,
+    limit: RateLimit = NO_LIMIT,
 ) -> CopyOutcome:
     """Copy the segment of `task` and return how it ended; never raises for an error of this segment alone.
 
     Copies of one partition's segments may share their `history`. `moved` is called with the bytes that the store took.
+    What is sent, indexes too, waits for `limit`.
     """
     begun = time.monotonic()
     try:
         ensure_encodes(storage, task.encoding)
         _ensure_continues(task, storage)
-        source = _SegmentStream(task, sizes, history or ProducerHistory(), moved)
+        source = _SegmentStream(task, sizes, history or ProducerHistory(), moved, limit)
         data = LogSegmentData(
             task.metadata.size, source.chunks(), source.indexes, task.encoding, source.remote.chunk_ends
         )
@@ -123,9 +134,15 @@ class _SegmentStream:
     """The bytes of one local segment, and what the copy learns from them."""
 
     def __init__(
-        self, task: CopyTask, sizes: CopySizes, history: ProducerHistory, moved: Callable[[int], None]
+        self,
+        task: CopyTask,
+        sizes: CopySizes,
+        history: ProducerHistory,
+        moved: Callable[[int], None],
+        limit: RateLimit,
     ) -> None:
         self._moved = moved
+        self._limit = limit
         self._task = task
         self._sizes = sizes
         self._segment = open_segment(task.location, history)
@@ -160,6 +177,7 @@ class _SegmentStream:
             size = len(window)
             passed += size
             last_offset = int(table.last_offset[-1])
+            self._limit.spend(size)
             yield window
             # The caller asks for the next window, so the store has taken this one.
             self._moved(size)
@@ -170,13 +188,15 @@ class _SegmentStream:
 
     def indexes(self) -> dict[IndexKind, bytes]:
         """Return all files to send beside the segment; call it after the last chunk."""
-        return {
+        indexes = {
             **self.remote.indexes(),
             IndexKind.OFFSET: self._indexes.offset_index().to_bytes(),
             IndexKind.TIMESTAMP: self._indexes.time_index().to_bytes(),
             IndexKind.LEADER_EPOCH: encode_leader_epochs(self._task.lineage),
             **self._of_producers,
         }
+        self._limit.spend(sum(map(len, indexes.values())))
+        return indexes
 
     def _finish_producers(self, producers: ProducerFiles) -> None:
         self._of_producers = producers.contents()

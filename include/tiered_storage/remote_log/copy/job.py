@@ -28,6 +28,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import PROGRESS_SECONDS, JobSize, ProgressLog
+from tiered_storage.remote_log.jobs.throttle import QuotaLimit, copy_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -36,6 +37,7 @@ from tiered_storage.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+NO_LIMIT = QuotaLimit()
 COPIES_AT_ONCE = 2
 """Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
 
@@ -73,7 +75,8 @@ class CopyJob:
             settings.remote_log_index_chunk_bytes,
             settings.remote_log_metadata_custom_metadata_max_bytes,
         )
-        files.describe(CopyJobDescription(len(groups), sizes))
+        group_bytes = tuple(sum(task.metadata.size for task in group) for group in groups)
+        files.describe(CopyJobDescription(len(groups), sizes, quota=copy_quota(settings), group_bytes=group_bytes))
         return cls(files, len(groups))
 
     @classmethod
@@ -90,8 +93,9 @@ class CopyJob:
         sizes: CopySizes,
         clock: Clock,
         progress_seconds: float = PROGRESS_SECONDS,
+        limit: QuotaLimit = NO_LIMIT,
     ) -> int:
-        """Copy the segments of one group, in order; return how many succeeded.
+        """Copy the segments of one group, in order and within `limit`; return how many succeeded.
 
         After a failure it skips the rest of that partition: readers must never find a gap. It reports its progress
         every `progress_seconds`. It copies nothing of a group that another worker began: Spark may have lost that
@@ -107,11 +111,12 @@ class CopyJob:
             )
             return 0
         results = GroupResults(self.files, number, CopyOutcome)
+        sizes = sizes.within(limit.bytes_per_second)
         history = ProducerHistory()
         copied = 0
         with ProgressLog(self.files, number, progress_seconds) as progress:
             for outcome in _copied(
-                tasks, lambda task: copy_segment(task, storage, sizes, clock, history, progress.moved)
+                tasks, lambda task: copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
             ):
                 results.add(outcome)
                 progress.ended()
@@ -254,8 +259,10 @@ def _batch_name(partitions: Sequence[Sequence[CopyOutcome]]) -> str:
     return first if len(partitions) == 1 else f"{first} to {last} ({len(partitions)} partitions)"
 
 
-def run_copy_group(access: JobAccess, number: int, clock: Clock = wall_clock) -> int:
-    """Copy the segments of group `number` of a job; return how many succeeded."""
+def run_copy_groups(access: JobAccess, numbers: Sequence[int], clock: Clock = wall_clock) -> int:
+    """Copy the segments of the groups `numbers` of a job, as one of its workers; return how many succeeded."""
     with opened_job(access, CopyJobDescription) as opened:
         job = CopyJob(opened.folder, opened.description.groups)
-        return job.run_group(number, opened.storage, opened.description.sizes, clock)
+        limit = QuotaLimit(opened.description.share(numbers))
+        sizes = opened.description.sizes
+        return sum(job.run_group(each, opened.storage, sizes, clock, limit=limit) for each in numbers)

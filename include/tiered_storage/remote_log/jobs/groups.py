@@ -17,23 +17,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Generic, Self, TypeVar
 
+from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 DESCRIPTION = "job.json"
 GROUP_BYTES = 64 << 20
 GROUP_TASKS = 1000
+LEAST_SHARE = 64 << 10
+"""The least bytes per second that a worker gets on average; a smaller quota has fewer workers."""
 RESULT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobDescription:
-    """What a worker needs besides its tasks: the number of groups. A kind of job adds its own fields."""
+    """What a worker needs besides its tasks: the number of groups. A kind of job adds its own fields.
+
+    All workers together keep within `quota`. They share it by the bytes of their groups, `group_bytes`, without a word
+    between them: a server that hands out what each may use would be one more port that every worker has to reach.
+    So the number of workers must be fixed before the first begins, whatever Spark adds later (see `workers`), and all
+    of the quota is used until the end, since all shares then take equally long. A worker that is slower than its share
+    for other reasons leaves the rest unused.
+    """
 
     groups: int
+    quota: Quota = field(default=NO_QUOTA, kw_only=True)
+    group_bytes: tuple[int, ...] = field(default=(), kw_only=True)
+
+    def workers(self, slots: int) -> int:
+        """Return by how many workers the groups are done, where `slots` can run at once.
+
+        Without a quota each group has one of its own, so that the last ones are balanced.
+        """
+        if self.quota.is_unlimited:
+            return self.groups
+        return max(1, min(self.groups, slots, int(self.quota.bytes_per_second) // LEAST_SHARE))
+
+    def share(self, groups: Iterable[int]) -> Quota:
+        """Return the quota of the worker that does all of `groups`."""
+        if self.quota.is_unlimited:
+            return self.quota
+        return self.quota.share(sum(self.group_bytes[number] for number in groups), sum(self.group_bytes))
 
 
 Message = TypeVar("Message")

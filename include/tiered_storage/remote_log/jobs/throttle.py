@@ -1,11 +1,116 @@
-"""Limit a byte rate, so that a check in the background leaves bandwidth for others."""
+"""Limit a byte rate, so that copies, reads and checks leave bandwidth for others."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiered_storage.settings.settings import Settings
 
 UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """At most `bytes_per_second` (-1: no limit) on average over any `window_seconds`.
+
+    Kafka (KIP-956) averages over its last samples, quota.window.num of quota.window.size.seconds each. Here the window
+    is as long, and slides by the byte instead of by the sample.
+    """
+
+    bytes_per_second: float = UNLIMITED
+    window_seconds: int = 1
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether there is no limit."""
+        return self.bytes_per_second <= 0
+
+    def share(self, part: int, whole: int) -> Quota:
+        """Return the quota of those who have `part` of the `whole` work of all who share this one."""
+        if self.is_unlimited or part >= whole:
+            return self
+        return Quota(self.bytes_per_second * max(part, 1) / whole, self.window_seconds)
+
+
+NO_QUOTA = Quota()
+
+
+def copy_quota(settings: Settings) -> Quota:
+    """Return the quota of one copy run."""
+    return Quota(
+        settings.remote_log_manager_copy_max_bytes_per_second,
+        settings.remote_log_manager_copy_quota_window_num * settings.remote_log_manager_copy_quota_window_size_seconds,
+    )
+
+
+def fetch_quota(settings: Settings) -> Quota:
+    """Return the quota of the remote reads of one process, or of one export."""
+    return Quota(
+        settings.remote_log_manager_fetch_max_bytes_per_second,
+        settings.remote_log_manager_fetch_quota_window_num
+        * settings.remote_log_manager_fetch_quota_window_size_seconds,
+    )
+
+
+class ByteQuota:
+    """Counts the bytes that pass within a quota. Thread-safe.
+
+    What no window has room for is counted at the first moment that has, so a large read is paid for in full.
+    """
+
+    def __init__(self, quota: Quota = NO_QUOTA, now: Callable[[], float] = time.monotonic) -> None:
+        """Measure by `now` (seconds)."""
+        self.quota = quota
+        self._most = quota.bytes_per_second * quota.window_seconds
+        self._now = now
+        self._lock = threading.Lock()
+        self._counted: deque[tuple[float, float]] = deque()
+        """Moments and bytes within the window that ends at `_at`."""
+        self._in_window = 0.0
+        self._at = now()
+        """The earliest moment with room."""
+
+    def spend(self, size: int) -> float:
+        """Count `size` bytes; return the seconds until all of them are within the quota."""
+        if self.quota.is_unlimited:
+            return 0.0
+        with self._lock:
+            left = float(size)
+            self._find_room()
+            while left > 0:
+                self._find_room()
+                taken = min(left, self._most - self._in_window)
+                self._counted.append((self._at, taken))
+                self._in_window += taken
+                left -= taken
+            return max(0.0, self._at - self._now())
+
+    def seconds_left(self) -> float:
+        """Return the seconds until more may pass; 0: now."""
+        if self.quota.is_unlimited:
+            return 0.0
+        with self._lock:
+            self._find_room()
+            return max(0.0, self._at - self._now())
+
+    def _find_room(self) -> None:
+        """Move `_at` to the first moment from now on whose window has room."""
+        self._at = max(self._at, self._now())
+        self._forget()
+        while self._in_window >= self._most:
+            self._at = self._counted[0][0] + self.quota.window_seconds
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is no longer in the window that ends at `_at`."""
+        while self._counted and self._counted[0][0] + self.quota.window_seconds <= self._at:
+            self._in_window -= self._counted.popleft()[1]
+        if not self._counted:
+            self._in_window = 0.0  # without the rounding of many additions
 
 
 class RateLimit:
@@ -34,6 +139,30 @@ class RateLimit:
         self._free_at = max(self._free_at, now) + size * self._seconds_a_byte
         if self._free_at > now:
             self._sleep(self._free_at - now)
+
+
+class QuotaLimit(RateLimit):
+    """A rate limit by a ByteQuota. For several threads."""
+
+    def __init__(
+        self,
+        quota: Quota = NO_QUOTA,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Measure by `now` (seconds) and wait by `sleep` (seconds)."""
+        super().__init__(now=now, sleep=sleep)
+        self._counted = ByteQuota(quota, now)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """The limit; -1: none."""
+        return self._counted.quota.bytes_per_second
+
+    def spend(self, size: int) -> None:
+        seconds = self._counted.spend(size)
+        if seconds:
+            self._sleep(seconds)
 
 
 class ToldLimit(RateLimit):

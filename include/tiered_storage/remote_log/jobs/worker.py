@@ -157,7 +157,7 @@ def opened_job(access: JobAccess, kind: type[Description]) -> Iterator[OpenedJob
             yield OpenedJob(job, description, storage)
 
 
-def group_count(access: JobAccess) -> int:
-    """Return how many groups the job has, of whatever kind it is."""
+def described_job(access: JobAccess) -> JobDescription:
+    """Return what all kinds of jobs describe."""
     with access.files() as job:
-        return job.description(JobDescription).groups
+        return job.description(JobDescription)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tiered_storage.errors import LeaderEpochError, RecordsDeletedError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.columnar.record_columns import select_columns
+from tiered_storage.remote_log.jobs.throttle import ByteQuota, fetch_quota
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
@@ -25,7 +26,7 @@ from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
 from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
-from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, segment_range
 from tiered_storage.remote_log.read.log_stream import LogStream
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
@@ -119,7 +120,7 @@ class RemoteLogReader:
         self._remote_pool = ReaderPool(
             "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
         )
-        quota = ByteQuota(settings.remote_log_manager_fetch_max_bytes_per_second, self._timing.now)
+        quota = ByteQuota(fetch_quota(settings), self._timing.now)
         self._cache: ChunkCache[CheckedChunk] = ChunkCache(
             self._remote_pool,
             settings.remote_log_reader_cache_memory_bytes,

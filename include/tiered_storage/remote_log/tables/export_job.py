@@ -25,6 +25,7 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, 
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
+from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota, QuotaLimit, RateLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.progress import OnMoved, untold
@@ -41,6 +42,7 @@ from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
 BLOCK_OFFSETS = 1_000_000
 """How many offsets of a partition one task reads; with another number the files differ."""
 
+NO_LIMIT = RateLimit()
 MOST_BROKEN = 10_000
 """How many batches of a block may be dead letters; a block with more is not exported."""
 
@@ -113,14 +115,17 @@ class ExportJob:
         export_folder: str,
         rows: RowFilter,
         codec: str,
+        quota: Quota = NO_QUOTA,
     ) -> ExportJob:
         """Write the job into the work area, holding only one group in memory."""
         description = ExportJobDescription(0, export_url, export_folder, rows, codec)
         files, count = JobFolder.of(work, folder), 0
+        group_bytes: list[int] = []
         for group in grouped(tasks, lambda each: (each.partition, each.block), lambda each: each.size):
             files.write_tasks(count, (replace(each, attempt=description.attempt) for each in group), ExportTask)
+            group_bytes.append(sum(each.size for each in group))
             count += 1
-        files.describe(replace(description, groups=count))
+        files.describe(replace(description, groups=count, quota=quota, group_bytes=tuple(group_bytes)))
         return cls(files, count, description.attempt)
 
     def run_group(
@@ -130,8 +135,11 @@ class ExportJob:
         target: ObjectClient,
         description: ExportJobDescription,
         on_moved: OnMoved = untold,
+        limit: RateLimit = NO_LIMIT,
     ) -> int:
-        """Export the blocks of one group; return how many succeeded. `on_moved` gets bytes and blocks as they are done.
+        """Export the blocks of one group within `limit`; return how many succeeded.
+
+        `on_moved` gets bytes and blocks as they are done.
 
         Raises ConfigurationError if `description` or the group belongs to another attempt.
         """
@@ -143,6 +151,7 @@ class ExportJob:
 
             def moved(size: int, segments: int = 0, /) -> None:
                 progress.moved(size)
+                limit.spend(size)
                 on_moved(size, segments)
 
             for task in tasks:
@@ -258,10 +267,11 @@ def _pieces(path: Path) -> Iterator[memoryview]:
             yield buffer[:length]
 
 
-def run_export_group(access: JobAccess, number: int) -> int:
-    """Export the blocks of group `number` of a job; return how many were written."""
+def run_export_groups(access: JobAccess, numbers: Sequence[int]) -> int:
+    """Export the blocks of the groups `numbers` of a job, as one of its workers; return how many were written."""
     with opened_job(access, ExportJobDescription) as opened:
         description = opened.description
         with closing(open_object_client(description.export_url, access.options)) as target:
             job = ExportJob(opened.folder, description.groups, description.attempt)
-            return job.run_group(number, opened.storage, target, description)
+            limit = QuotaLimit(description.share(numbers))
+            return sum(job.run_group(each, opened.storage, target, description, limit=limit) for each in numbers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from tiered_storage.errors import ConfigurationError, LeaseHeldError, RemoteObjectCorruptError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
+from tiered_storage.remote_log.jobs.throttle import fetch_quota
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -125,6 +126,7 @@ class BegunExport:
             export_folder=self.commitment.attempt_folder,
             rows=self.request.table_query.rows,
             codec=self.request.codec,
+            quota=fetch_quota(self.context.settings),
         )
 
     def commit(self, outcomes: Sequence[ExportOutcome]) -> ExportReport:

@@ -394,3 +394,9 @@ def test_whatever_a_parameter_holds_there_are_settings_or_a_refusal(name: str, v
 )
 def test_a_lag_of_more_than_local_retention_is_refused(refusal: Refusal, text: str) -> None:
     assert _reads_as(refusal(text), "*remote.copy.lag.* is *, more than *local.retention.*")
+
+
+def test_a_quota_that_waits_as_long_as_what_is_stuck_is_refused(refusal: Refusal) -> None:
+    text = "remote.log.manager.copy.quota.window.num: 600"
+    assert load_settings(None, environ={}, overrides={"remote.log.manager.copy.quota.window.num": 600})
+    assert "copy.stuck.after.ms" in refusal(f"{text}\nremote.log.manager.copy.max.bytes.per.second: 1000000")

@@ -15,12 +15,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.errors import UntrustedMessageError
-from tiered_storage.remote_log.copy.job import CopyJob, run_copy_group
+from tiered_storage.remote_log.copy.job import CopyJob, run_copy_groups
 from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import to_lines
-from tiered_storage.remote_log.jobs.worker import group_count
+from tiered_storage.remote_log.jobs.worker import described_job
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.retention.expiry import ExpiryRun
 from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
@@ -163,12 +163,12 @@ def test_the_class_of_a_forged_job_is_not_even_imported(
         for raw in (json.dumps(forged) + "\n", f"{json.dumps(forged)}\n{signature}\n"):
             file.write_text(raw)
             with pytest.raises(UntrustedMessageError, match=r"runs/trial/1/job\.json"):
-                group_count(access)
+                described_job(access)
             with pytest.raises(UntrustedMessageError, match=r"runs/trial/1/job\.json"):
-                run_copy_group(access, 0)
+                run_copy_groups(access, [0])
         # Even signed, it says nothing of the store.
         job.files.work.write("runs/trial/1/job.json", [forged], dict)
-        assert run_copy_group(access, 0) == 1
+        assert run_copy_groups(access, [0]) == 1
     assert "forged_storage_manager" not in sys.modules
 
 
@@ -176,7 +176,7 @@ def test_tasks_and_results_of_another_run_are_refused(site: TieredSite) -> None:
     work = site.state / "work" / "runs"
     with site.open() as remote_log:
         _, first = begun_copy(remote_log, "runs/first/1")
-        assert run_copy_group(remote_log.access(first.files), 0) == 1
+        assert run_copy_groups(remote_log.access(first.files), [0]) == 1
         _, second = begun_copy(remote_log, "runs/second/1")
         shutil.copy(work / "first/1/result-00000.jsonl", work / "second/1/result-00000.jsonl")
         with pytest.raises(UntrustedMessageError, match=r"runs/second/1/result-00000\.jsonl"):
@@ -184,14 +184,14 @@ def test_tasks_and_results_of_another_run_are_refused(site: TieredSite) -> None:
         (work / "second/1/result-00000.jsonl").unlink()
         shutil.copy(work / "first/1/tasks-00000.jsonl", work / "second/1/tasks-00000.jsonl")
         with pytest.raises(UntrustedMessageError, match=r"runs/second/1/tasks-00000\.jsonl"):
-            run_copy_group(remote_log.access(second.files), 0)
+            run_copy_groups(remote_log.access(second.files), [0])
     assert site.finished("orders-0") == [0, 10]
 
 
 def test_a_result_of_no_task_of_the_job_is_left_out(site: TieredSite) -> None:
     with site.open() as remote_log:
         _, first = begun_copy(remote_log, "runs/first/1")
-        assert run_copy_group(remote_log.access(first.files), 0) == 1
+        assert run_copy_groups(remote_log.access(first.files), [0]) == 1
         results = first.files.results(0, CopyOutcome)
         begun, second = begun_copy(remote_log, "runs/second/1")
         # The try before may have left them in this very folder, signed.
@@ -202,7 +202,7 @@ def test_a_result_of_no_task_of_the_job_is_left_out(site: TieredSite) -> None:
 def test_workers_can_sign_no_batch_to_commit_and_no_plan(site: TieredSite) -> None:
     with site.open() as remote_log:
         _, job = begun_copy(remote_log, "runs/trial/1")
-        assert run_copy_group(remote_log.access(job.files), 0) == 1
+        assert run_copy_groups(remote_log.access(job.files), [0]) == 1
         results = list(job.outcomes())
         job.files.work.write("runs/trial/1/commit-00000.jsonl", results, CopyOutcome)
         job.files.work.write("runs/trial/plan.jsonl", [remote_log.plan_copy()], CopyPlan)

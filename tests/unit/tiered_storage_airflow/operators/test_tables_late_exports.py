@@ -24,7 +24,7 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.export_job import run_export_group
+from tiered_storage.remote_log.tables.export_job import run_export_groups
 from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest, RemoteLogTables
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -322,7 +322,7 @@ def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypat
         jobs.append(access.folder)
         # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
         assert (hook._conf["spark.log.level"], hook._conf["spark.ui.enabled"]) == ("WARN", "true")
-        run_export_group(access, 0)
+        run_export_groups(access, [0])
 
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", lambda _: {"master": "local", "spark_binary": "x"})

@@ -1,4 +1,4 @@
-"""Threads for blocking reads, and a limit on their bytes per second.
+"""Threads for blocking reads.
 
 Local and remote reads have separate pools (KIP-405): a slow or failed store never delays a local read.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,7 +14,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
-from tiered_storage.remote_log.jobs.throttle import UNLIMITED
 
 Result = TypeVar("Result")
 
@@ -125,39 +123,6 @@ def _carry_out(future: Future[Any], work: Callable[[], Any]) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-class ByteQuota:
-    """Allows `bytes_per_second` on average (-1: no limit), in bursts of up to one second's worth. Thread-safe."""
-
-    def __init__(self, bytes_per_second: int = UNLIMITED, now: Callable[[], float] = time.monotonic) -> None:
-        """Measure by `now` (seconds)."""
-        self._rate = bytes_per_second
-        self._now = now
-        self._lock = threading.Lock()
-        self._balance = float(max(bytes_per_second, 0))
-        self._counted_at = now()
-
-    def spend(self, size: int) -> None:
-        """Count `size` bytes that were read; later callers wait for them."""
-        if self._rate <= 0:
-            return
-        with self._lock:
-            self._count()
-            self._balance -= size
-
-    def seconds_left(self) -> float:
-        """Return the seconds until more may be read; 0: now."""
-        if self._rate <= 0:
-            return 0.0
-        with self._lock:
-            self._count()
-            return max(0.0, -self._balance / self._rate)
-
-    def _count(self) -> None:
-        now = self._now()
-        self._balance = min(float(self._rate), self._balance + (now - self._counted_at) * self._rate)
-        self._counted_at = now
 
 
 async def outcome_of(future: Future[Result], seconds: float | None = None) -> Result:

@@ -23,11 +23,12 @@ from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
 from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
+from tiered_storage.remote_log.jobs.throttle import ByteQuota
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, read_chunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache, SharedFetch
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
-from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 _OBJECT_BYTES = 500

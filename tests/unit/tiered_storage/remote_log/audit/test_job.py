@@ -19,7 +19,7 @@ from support.remote_logs import (
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit import job as audit_job
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
-from tiered_storage.remote_log.audit.job import AuditJob, run_audit_group
+from tiered_storage.remote_log.audit.job import AuditJob, run_audit_groups
 from tiered_storage.remote_log.audit.report import AnomalyKind, AuditReport
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
@@ -41,7 +41,7 @@ def by_workers(
     job = remote_log.checks.write_audit_job("runs/audit/1", selection)
     if work is None:
         for number in range(job.groups):
-            run_audit_group(remote_log.access(job.files), number)
+            run_audit_groups(remote_log.access(job.files), [number])
     else:
         work(job)
     return remote_log.checks.conclude_deep_audit(quick, job, selection)
@@ -124,7 +124,7 @@ def test_what_was_deleted_meanwhile_is_no_anomaly(files: RemoteLogFiles) -> None
         )
         remote_log.storage.delete_log_segment_data(first)
         for number in range(job.groups):
-            run_audit_group(remote_log.access(job.files), number)
+            run_audit_groups(remote_log.access(job.files), [number])
 
     with files.open() as remote_log:
         assert by_workers(remote_log, delete_and_work).anomalies == ()

@@ -7,8 +7,9 @@ import pytest
 
 from support.remote_logs import a_remote_log
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
-from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
-from tiered_storage.remote_log.jobs.worker import group_count, opened_job
+from tiered_storage.remote_log.jobs.groups import LEAST_SHARE, GroupResults, JobDescription, JobFolder, grouped
+from tiered_storage.remote_log.jobs.throttle import Quota
+from tiered_storage.remote_log.jobs.worker import described_job, opened_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ def test_a_kind_of_job_adds_to_the_description_and_any_worker_counts_its_groups(
         job.describe(Rated(1, bytes_per_second=7))
 
         access = remote_log.access(job)
-        assert group_count(access) == 1
+        assert described_job(access).groups == 1
         with opened_job(access, Rated) as opened:
             assert opened.description.bytes_per_second == 7
             assert opened.folder.tasks(0, Piece) == [Piece(0, 10), Piece(0, 20)]
@@ -43,7 +44,7 @@ def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_
         job = JobFolder.of(remote_log.work, "runs/test/1")
         job.write_tasks(0, [Piece(0, 10)], Piece)
         with pytest.raises(RemoteObjectNotFoundError):
-            group_count(remote_log.access(job))
+            described_job(remote_log.access(job))
         job.describe(JobDescription(1))
         with pytest.raises(ConfigurationError, match=r"job\.json: line 1 is not a Rated"):
             job.description(Rated)
@@ -62,3 +63,14 @@ def test_groups_hold_whole_partitions_in_the_order_in_which_they_come() -> None:
     pieces = [Piece(1, 40 << 20), Piece(1, 40 << 20), Piece(0, 1), Piece(2, 1)]
     groups = list(grouped(pieces, lambda piece: piece.partition, lambda piece: piece.size))
     assert groups == [pieces[:2], pieces[2:]]
+
+
+def test_workers_share_a_quota_by_the_bytes_of_their_groups_and_are_no_more_than_it_serves() -> None:
+    job = JobDescription(4, quota=Quota(1 << 20, 11), group_bytes=(10, 20, 30, 40))
+
+    assert [job.workers(slots) for slots in (1, 2, 99)] == [1, 2, 4]
+    assert JobDescription(4, quota=Quota(LEAST_SHARE, 11)).workers(99) == 1
+    assert JobDescription(4).workers(2) == 4
+    shares = [job.share(groups).bytes_per_second for groups in ([0, 1], [2, 3])]
+    assert shares == pytest.approx([0.3 * (1 << 20), 0.7 * (1 << 20)])
+    assert JobDescription(4).share([0]).is_unlimited

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.jobs.throttle import ByteQuota, Quota, QuotaLimit, RateLimit
 
 
 class FakeTime:
@@ -46,3 +46,75 @@ def test_without_a_limit_nobody_waits() -> None:
         RateLimit(-1, time, time.sleep).spend(1 << 40)
 
     assert time.seconds == 100.0
+
+
+@given(
+    st.integers(100, 1 << 20),
+    st.integers(1, 20),
+    st.lists(st.tuples(st.integers(1, 1 << 18), st.floats(0, 30)), max_size=30),
+)
+def test_in_no_window_more_passes_than_the_quota_and_nobody_waits_while_there_is_room(
+    rate: int, window: int, pieces: list[tuple[int, float]]
+) -> None:
+    time, most = FakeTime(), rate * window
+    quota = ByteQuota(Quota(rate, window), time)
+    passed: list[tuple[float, int]] = []
+    for size, pause in pieces:
+        time.seconds += pause
+        waited = quota.spend(min(size, most))
+        time.seconds += waited
+        passed.append((time.seconds, min(size, most)))
+        within = sum(each for at, each in passed if at > time.seconds - window + 1e-6)
+        assert within <= most + 2 * max(each for _, each in passed)
+        before = sum(each for at, each in passed if at > time.seconds - waited - window - 1e-6)
+        assert not waited or before > most * (1 - 1e-9)
+
+
+@given(st.integers(1000, 1 << 20), st.integers(1, 20), st.integers(1, 200))
+def test_what_waits_for_a_quota_all_the_time_gets_all_of_it(rate: int, window: int, count: int) -> None:
+    time = FakeTime()
+    limit = QuotaLimit(Quota(rate, window), time, time.sleep)
+    for _ in range(count):
+        limit.spend(rate // 2)
+
+    expected = max(0.0, count * (rate // 2) / rate - window)
+    assert expected - window <= time.seconds - 100 <= expected + window
+
+
+def test_a_quota_lets_the_bytes_of_its_window_pass_at_once_and_again_when_they_have_left_it() -> None:
+    time = FakeTime()
+    quota = ByteQuota(Quota(1000, 10), time)
+
+    assert quota.spend(9_999) == 0
+    assert quota.seconds_left() == 0
+    assert quota.spend(1) == 0
+    assert quota.seconds_left() == 10
+    time.seconds += 4
+    assert quota.seconds_left() == 6
+    assert quota.spend(20_000) == 16
+    time.seconds += 3600
+    assert quota.spend(10_000) == 0
+
+
+def test_without_a_quota_everything_passes() -> None:
+    assert ByteQuota().spend(1 << 60) == 0
+    assert ByteQuota().seconds_left() == 0
+
+
+def test_those_who_share_a_quota_use_all_of_it_and_no_more() -> None:
+    quota = Quota(1000, 11)
+
+    shares = [quota.share(part, 10) for part in (1, 2, 7)]
+
+    assert [each.bytes_per_second for each in shares] == [100, 200, 700]
+    assert quota.share(10, 10) == quota
+    assert Quota().share(1, 10).is_unlimited
+
+
+def test_threads_share_one_limit() -> None:
+    time = FakeTime()
+    limit = QuotaLimit(Quota(1000, 1), time, time.sleep)
+    for _ in range(10):
+        limit.spend(1000)
+
+    assert time.seconds == 109.0

@@ -47,7 +47,7 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportJobDescription,
     ExportOutcome,
     ExportTask,
-    run_export_group,
+    run_export_groups,
 )
 from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
@@ -76,7 +76,7 @@ def work(export: BegunExport, folder: str = "runs/export/1") -> ExportReport:
     """Do all of a begun export in this thread."""
     job = export.write_job(folder)
     for number in range(job.groups):
-        run_export_group(export.context.access(job.files), number)
+        run_export_groups(export.context.access(job.files), [number])
     return export.commit(list(job.outcomes()))
 
 
@@ -366,10 +366,10 @@ def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) ->
     with unsynced(), files.open() as zombie, files.open() as successor:
         with zombie.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
-            run_export_group(zombie.access(job.files), 0)
+            run_export_groups(zombie.access(job.files), [0])
             with successor.tables.export(request(files), "run") as second:
                 for number in range(job.groups):
-                    run_export_group(zombie.access(job.files), number)
+                    run_export_groups(zombie.access(job.files), [number])
                 with pytest.raises(LeaseLostError):
                     first.commit(list(job.outcomes()))
                 assert not list(interval_folder(files).glob("*.parquet"))
@@ -514,7 +514,7 @@ def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -
         other, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/2")
         other.files.write_tasks(0, job.files.tasks(0, ExportTask), ExportTask)
         with pytest.raises(ConfigurationError, match="runs/export/2 has the export to"):
-            run_export_group(remote_log.access(other.files), 0)
+            run_export_groups(remote_log.access(other.files), [0])
         assert not job.files.results(0, ExportOutcome)
     assert not list(target(files).rglob("*.part"))
 
@@ -523,7 +523,7 @@ def test_results_of_an_earlier_attempt_are_none(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         with remote_log.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
-            run_export_group(remote_log.access(job.files), 0)
+            run_export_groups(remote_log.access(job.files), [0])
         with remote_log.tables.export(request(files), "run") as second:
             outcomes = list(second.write_job("runs/export/1").outcomes())
             assert second.commit(outcomes).failures

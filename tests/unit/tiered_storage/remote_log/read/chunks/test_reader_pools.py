@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
-from tiered_storage.remote_log.read.chunks.reader_pools import ByteQuota, ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
 
 
 class Gate:
@@ -101,31 +101,3 @@ def test_who_waits_may_leave_or_run_out_of_time_and_the_work_continues() -> None
 
     asyncio.run(wait())
     pool.close()
-
-
-class Seconds:
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_quota_lets_a_second_of_bytes_pass_and_then_as_many_a_second() -> None:
-    seconds = Seconds()
-    quota = ByteQuota(1000, seconds)
-    quota.spend(1000)
-    assert quota.seconds_left() == 0
-    quota.spend(500)
-    assert quota.seconds_left() == 0.5
-    seconds.now += 0.25
-    assert quota.seconds_left() == 0.25
-    seconds.now += 3600
-    quota.spend(1500)
-    assert quota.seconds_left() == 0.5
-
-
-def test_without_a_limit_everything_passes() -> None:
-    quota = ByteQuota()
-    quota.spend(1 << 60)
-    assert quota.seconds_left() == 0
