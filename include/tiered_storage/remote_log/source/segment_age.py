@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.remote_log.source.segment_source import OpenSegment
 
@@ -37,7 +35,7 @@ def largest_timestamp(segment: OpenSegment, below: int | None = None) -> int:
     """
     largest = -1
     for _, table in segment.windows():
-        count = len(table) if below is None else int(np.searchsorted(table.base_offset, below))
+        count = len(table) if below is None else int(table.base_offset.searchsorted(below))
         largest = max(largest, int(table.max_timestamp[:count].max(initial=-1)))
         if count < len(table):
             break
@@ -51,5 +49,5 @@ def _last_indexed(segment: OpenSegment, below: int | None = None) -> int | None:
         return None
     if index is None:
         return None
-    count = index.timestamps.size if below is None else int(np.searchsorted(index.offsets, below))
+    count = index.timestamps.size if below is None else int(index.offsets.searchsorted(below))
     return int(index.timestamps[count - 1]) if count else None
