@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ from tiered_storage.errors import (
     EncryptionKeyError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
+    RemoteStorageError,
 )
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import SegmentObjectNames, segment_object_names
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
@@ -135,13 +137,64 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager, clie
     assert {found.name: read(client, found.name) for found in client.list()} == before
 
 
-def test_a_source_that_fails_midway_leaves_nothing(storage: ObjectRemoteStorageManager, store: StoreUnderTest) -> None:
+@each_encoding
+@pytest.mark.parametrize("share", [0, 0.5, 1], ids=["before its data", "amid its data", "before its indexes"])
+def test_of_two_attempts_at_once_one_is_whole_and_the_other_harms_nothing(
+    storage: ObjectRemoteStorageManager, client: ObjectClient, encoding: Encoding, share: float
+) -> None:
+    """A worker that was given up goes on writing under the id of the one in its place, each with its own data key."""
+    content = half_random(9 * MIB)
+    metadata = segment_metadata(len(content))
+    finished: list[bytes] = []
+
+    def attempt(data: LogSegmentData) -> None:
+        another = opened(client, storage._encoded._keys)
+        with suppress(RemoteStorageError):
+            finished.append(another.copy_log_segment_data(metadata, replace(data, encoding=encoding)))
+
+    def interrupted() -> Iterator[memoryview]:
+        done = int(len(content) * share) // MIB * MIB
+        yield from segment_data(content[:done]).chunks
+        attempt(segment_data(content))
+        yield from segment_data(content[done:]).chunks
+
+    attempt(replace(segment_data(content), chunks=interrupted()))
+    assert finished
+    assert len(set(finished)) == 1
+    reader = opened(client, storage._encoded._keys)
+    whole = copied(metadata, finished[0])
+    reader.verify(whole)
+    assert b"".join(reader.fetch_log_segment(whole)) == content
+    assert {kind: reader.fetch_index(whole, kind) for kind in INDEXES} == INDEXES
+
+
+@pytest.mark.parametrize("left", [["key"], ["key", "log"], ["key", "log", "indexes"]], ids="+".join)
+def test_what_another_attempt_wrote_under_its_data_key_is_never_overwritten(
+    storage: ObjectRemoteStorageManager, client: ObjectClient, left: list[str]
+) -> None:
+    content = half_random(MIB)
+    metadata = copy(storage, content)
+    client.delete_many([each.name for each in client.list() if each.name.rpartition(".")[2] not in left])
+    before = {found.name: read(client, found.name) for found in client.list()}
+    late = replace(metadata, custom_metadata=None, state=SegmentState.COPY_SEGMENT_STARTED)
+    with pytest.raises(RemoteStorageError, match=r"\.key: another attempt") as raised:
+        opened(client, storage._encoded._keys).copy_log_segment_data(
+            late, replace(segment_data(content), encoding=ENCRYPTED)
+        )
+    assert raised.value.retriable
+    assert {found.name: read(client, found.name) for found in client.list()} == before
+    storage.delete_log_segment_data(late)
+    assert list(client.list()) == []
+
+
+def test_a_source_that_fails_midway_leaves_no_data(storage: ObjectRemoteStorageManager, store: StoreUnderTest) -> None:
     failure = CorruptRecordError("00000000000000004200.log", 17, "its checksum is wrong")
     data = replace(failing_data(segment_bytes(30 * MIB), failure, after=20 * MIB), encoding=BOTH)
     with pytest.raises(CorruptRecordError) as raised:
         storage.copy_log_segment_data(segment_metadata(30 * MIB), data)
     assert raised.value is failure
-    assert list(storage.list_objects()) == []
+    # The key stays: it keeps other attempts from this segment's names.
+    assert [found.name.rpartition(".")[2] for found in storage.list_objects()] == ["key"]
     assert store.unfinished() == []
 
 

@@ -44,6 +44,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.object_names import segment_object_names
 
 
@@ -189,7 +190,7 @@ def _assert_done_or_held(ended: CommandResult) -> None:
 
 
 def assert_settled(files: RemoteLogFiles) -> None:
-    """Assert that nothing is left but finished segments with their three objects each, and that an audit is clean."""
+    """Assert that nothing is left but finished segments with their objects, and that an audit is clean."""
     with files.open() as remote_log:
         segments = all_segments(remote_log)
         unfinished = [segment for segment in segments if segment.state is not SegmentState.COPY_SEGMENT_FINISHED]
@@ -219,9 +220,10 @@ def _partitions(remote_log: RemoteLogManager) -> set[TopicIdPartition]:
     return {*local, *remote_log.segments.list_partitions()}
 
 
-def _object_names(segment: RemoteLogSegmentMetadata) -> tuple[str, str, str]:
+def _object_names(segment: RemoteLogSegmentMetadata) -> list[str]:
     names = segment_object_names(segment.segment_id, segment.start_offset)
-    return names.data, names.indexes, names.commit_marker
+    marker = CommitMarker.from_custom_metadata(segment, segment.custom_metadata or b"")
+    return [names.data, names.indexes, names.commit_marker, *([names.key] if marker.is_encrypted else [])]
 
 
 LOG_START = 25

@@ -17,6 +17,7 @@ from crashes.recovery import (
     run,
 )
 from support.command_line import run_on
+from support.key_rings import ring_of_three
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
 
 PARTITIONS = {("orders", 0): 3, ("orders", 1): 2}
@@ -84,6 +85,27 @@ def test_a_copy_that_wakes_up_after_its_lease_was_taken_over_commits_nothing(
     assert_refused(zombie, continued(files, zombie), may_find_nothing=point is CrashPoint.AFTER_ACQUIRE)
     assert zombie.rows == []
 
+    site.clock.move_by(GRACE_MS + 1)
+    run(files, "expire")
+    assert_settled(files)
+
+
+@pytest.mark.parametrize("point", [CrashPoint.IN_DATA, CrashPoint.AFTER_DATA])
+def test_a_copy_of_encrypted_segments_wakes_up_and_their_later_copies_stay_readable(
+    site: CrashSite, point: CrashPoint
+) -> None:
+    files = site.new(
+        PARTITIONS,
+        rsm_config_encryption_enabled=True,
+        rsm_config_compression_enabled=True,
+        rsm_config_encryption_key_ring_file=str(ring_of_three(site.root / "keys")),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    zombie = site.programs.stop("copy", "--json", "--config", files.config, at=point)
+    site.clock.move_by(LEASE_MS + 1)
+    run(files, "copy")
+    assert_refused(zombie, continued(files, zombie), may_find_nothing=False)
+    run(files, "audit", "--deep")
     site.clock.move_by(GRACE_MS + 1)
     run(files, "expire")
     assert_settled(files)

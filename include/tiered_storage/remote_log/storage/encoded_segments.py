@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
+from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.manifest import Manifest
@@ -68,25 +68,37 @@ class EncodedSegments:
         self._lock = threading.Lock()
 
     def put(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames, data: LogSegmentData) -> SentSegment:
-        """Write the data object, and after it the key. Raises EncryptionKeyError before anything is written."""
-        cipher, key = None, b""
-        if data.encoding.encryption:
-            data_key = new_data_key()
-            segment_id = metadata.segment_id
-            key = encode_segment_key(segment_id.id, self._keys.wrap(data_key, str(segment_id)))
-            cipher = SegmentCipher.of(segment_id, data_key)
+        """Write the data object, and before it the key of an encrypted one.
+
+        The key is created exclusively, since each attempt has its own data key: an attempt that finds another's writes
+        nothing, so neither can make the other's objects unreadable. It stays if this attempt fails. Raises
+        RemoteStorageError for that, and EncryptionKeyError before anything is written.
+        """
+        cipher = self._claimed(metadata, names) if data.encoding.encryption else None
         codec = ChunkCodec(data.encoding, data.size, cipher)
         encoded = EncodedChunks(names.data, codec, data.chunks, data.ends)
         most = most_stored_bytes(data.size)
         self._client.put(names.data, most, iter(encoded), more_follows=True, at_most=True)
-        if key:
-            self._client.put(names.key, len(key), iter((memoryview(key),)), more_follows=True)
         return SentSegment(encoded.size, encoded.crc32c, data.encoding, encoded.table.chunks, cipher)
+
+    def _claimed(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> SegmentCipher:
+        """Create the segment's `.key` with a new data key; return the cipher of that key."""
+        segment_id, data_key = metadata.segment_id, new_data_key()
+        key = encode_segment_key(segment_id.id, self._keys.wrap(data_key, str(segment_id)))
+        # A store may have created it although its answer was lost and the request repeated.
+        if not self._client.create(names.key, key) and self._stored_key(names) != key:
+            raise RemoteStorageError(
+                f"{self._source(names.key)}: another attempt has begun to copy this segment under its own data key. "
+                "Nothing of this attempt is stored; the next run copies the offsets under a new id"
+            )
+        return SegmentCipher.of(segment_id, data_key)
+
+    def _stored_key(self, names: SegmentObjectNames) -> bytes:
+        return self._client.get_range(names.key, 0, min(self._client.size(names.key), OBJECT_BYTES + 1))
 
     def wrapped_key(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> WrappedKey:
         """Return the segment's data key as it is stored."""
-        raw = self._client.get_range(names.key, 0, min(self._client.size(names.key), OBJECT_BYTES + 1))
-        return parse_segment_key(raw, metadata.segment_id.id, self._source(names.key))
+        return parse_segment_key(self._stored_key(names), metadata.segment_id.id, self._source(names.key))
 
     def rewrap(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> None:
         """Wrap the segment's data key by the active key of the key ring, replacing its `.key` in one step.

@@ -1,6 +1,6 @@
 """The RemoteStorageManager over an ObjectClient: three or four objects per segment, named as in object_names.py.
 
-A copy writes the data, the wrapped key of an encrypted segment, the bundle of indexes, and then the commit marker; a
+A copy writes the wrapped key of an encrypted segment, the data, the bundle of indexes, and then the commit marker; a
 deletion deletes the marker first. So a segment with a marker is complete, and objects without one belong to no finished
 copy. All positions are those of the log; encoded_segments.py knows where its chunks lie in an encoded data object.
 """
@@ -124,9 +124,13 @@ class ObjectRemoteStorageManager(ListableStorage):
         The commit marker is created exclusively. If another attempt's marker exists before the first write, nothing is
         written: `data` is only compared. Raises RemoteObjectCorruptError if it differs.
 
-        A window remains: an attempt that began before the other's marker existed may overwrite what the other finished.
-        If the content differs, this attempt raises; local retention, which reads remote bytes back before it deletes
-        local ones (`remote.log.verify.before.trim`), and a deep audit find the damage.
+        Of an encrypted segment, the key is created exclusively before the first write: only one attempt ever writes.
+        Another one raises RemoteStorageError; so does a repeated call after a copy that was not finished.
+
+        Else a window remains: an attempt that began before the other's marker existed may overwrite what the other
+        finished, with the same bytes unless its source changed. If the content differs, this attempt raises; local
+        retention, which reads remote bytes back before it deletes local ones (`remote.log.verify.before.trim`), and a
+        deep audit find the damage.
         """
         names = self._names(metadata)
         if data.size != metadata.size:
