@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OffsetOutOfRangeError, TieredStorageError
@@ -10,7 +10,7 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
@@ -137,8 +137,13 @@ class ExpiryPlanner:
         if objection is not None:
             raise DeletionRefusedError(objection)
         settings = decide_partition(partition, local, self.context.topics, self.context.settings).settings
-        if settings.remote_log_delete_on_disable and not settings.remote_storage_enable:
-            return _plan_disabled(partition, self.context.segments, local, now, max_segments)
+        if not settings.remote_storage_enable:
+            remote = finished(self.context.segments.list_remote_log_segments(partition))
+            if not remote:
+                return _follow_local_log(partition, self.context.segments, local, now)
+            if settings.remote_log_delete_on_disable:
+                oldest = sorted(remote, key=lambda each: each.end_offset)[:max_segments]
+                return _plan_disabled(partition, self.context.segments, local, now, oldest)
         grace = self.context.settings.remote_log_orphan_grace_ms
         return plan_expiry(
             partition, self.context.segments, settings, now, local, grace_ms=grace, max_segments=max_segments
@@ -150,18 +155,29 @@ def _plan_disabled(
     metadata: RemoteLogMetadataManager,
     local: PartitionLog | None,
     now: int,
-    max_segments: int | None,
+    going: Sequence[RemoteLogSegmentMetadata],
 ) -> ExpiryPlan | None:
-    """Return the end of all that is remote; what is local stays, and our log start moves no further than to that.
+    """Return the plan to delete the remote segments `going`; our log start moves at most to the local log's.
 
     As in Kafka (KIP-950) the log then begins where the local log does: nobody holds the offsets before. The decision to
     delete moves our log start; the broker's only limits it. With no local log in sight our log start stays: what is in
     none of the remote segments may be there and only there.
     """
-    ordered = sorted(finished(metadata.list_remote_log_segments(partition)), key=lambda each: each.end_offset)
-    going = tuple(ordered[:max_segments])
     if not going:
         return None
     end = max(segment.end_offset for segment in going) + 1
     new_log_start = min(end, local.log_start_offset) if local else metadata.log_start_offset(partition) or 0
-    return ExpiryPlan(partition, new_log_start, now, going, Reason.DISABLED)
+    return ExpiryPlan(partition, new_log_start, now, tuple(going), Reason.DISABLED)
+
+
+def _follow_local_log(
+    partition: TopicIdPartition, metadata: RemoteLogMetadataManager, local: PartitionLog | None, now: int
+) -> ExpiryPlan | None:
+    """Return the plan that moves our log start to that of the local log, the only one left; None if it is there.
+
+    What the broker deletes of a topic that is not tiered is deleted, not lost. Nothing remote is deleted by it.
+    """
+    log_start = metadata.log_start_offset(partition)
+    if local is None or log_start is None or local.log_start_offset <= log_start:
+        return None
+    return ExpiryPlan(partition, local.log_start_offset, now, (), Reason.DISABLED)

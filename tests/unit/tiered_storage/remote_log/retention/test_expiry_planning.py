@@ -12,10 +12,14 @@ from support.remote_logs import (
     SEGMENT_BYTES,
     RemoteLogFiles,
     a_copied_remote_log,
+    assert_clean,
     segments_of,
     states_of,
 )
+from tiered_storage.errors import OffsetOutOfRangeError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.retention.expiry import Reason
 from tiered_storage.remote_log.selection import EVERYTHING
 
@@ -25,6 +29,12 @@ DELETABLE = {**ENABLED, "retention.bytes": SEGMENT_BYTES + 1}
 def a_log(root: Path, **changed: object) -> RemoteLogFiles:
     settings = {name.replace("_", "."): value for name, value in changed.items()}
     return a_copied_remote_log(root, topics={"orders": {**DELETABLE, **settings}})
+
+
+def read(remote_log: RemoteLogManager, offset: int) -> list[int]:
+    """Return the offsets of the records from `offset` to the end."""
+    with BlockingLogReader(remote_log.open_log_reader()) as reader:
+        return [found.offset for found in reader.records(ORDERS_0, offset)]
 
 
 def compact(files: RemoteLogFiles) -> None:
@@ -89,3 +99,41 @@ def test_a_brokers_log_start_moves_ours_only_over_what_a_disabled_topic_loses(
 
         remote_log.deletions.undelete("orders", "ada")
         assert (remote_log.segments.log_start_offset(ORDERS_0), len(segments_of(remote_log))) == (0, 3)
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["remote data deleted on request", "remote data expired"])
+def test_log_start_follows_the_broker_after_a_disabled_topic_has_nothing_remote(tmp_path: Path, is_asked: bool) -> None:
+    disabled = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": is_asked}
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**disabled, "retention.bytes": 1}})
+    checkpoint = files.log_directory / LOG_START_OFFSET_CHECKPOINT
+    write_offset_checkpoint(checkpoint, {("orders", 0): 15})
+    with files.open() as remote_log:
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())[0], "expire")
+        assert remote_log.deletions.delete_marked("expire").deleted
+        assert segments_of(remote_log) == []
+
+    write_offset_checkpoint(checkpoint, {("orders", 0): 33})
+    with files.open() as remote_log:
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())
+        assert remote_log.deletions.mark_expired(plans, "expire") == ((ORDERS_0,), ())
+        assert left == []
+        assert remote_log.segments.log_start_offset(ORDERS_0) == 33
+        with pytest.raises(OffsetOutOfRangeError):
+            read(remote_log, 31)
+        assert read(remote_log, 33) == [33, 34]
+        assert_clean(remote_log)
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+
+
+def test_log_start_of_an_enabled_topic_never_follows_the_broker(tmp_path: Path) -> None:
+    files = a_log(tmp_path, retention_bytes=1)
+    with files.open() as remote_log:
+        remote_log.deletions.mark_expired(remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock())[0], "expire")
+        remote_log.deletions.delete_marked("expire")
+        assert segments_of(remote_log) == []
+    write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 33})
+
+    with files.open() as remote_log:
+        assert remote_log.deletions.plan_expiry(EVERYTHING, remote_log.clock()) == ([], [])
+        with pytest.raises(RemoteObjectNotFoundError):
+            read(remote_log, 31)
