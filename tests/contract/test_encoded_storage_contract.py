@@ -23,6 +23,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import SegmentObjectNames, segment_object_names
@@ -196,6 +197,14 @@ def test_a_source_that_fails_midway_leaves_no_data(storage: ObjectRemoteStorageM
     # The key stays: it keeps other attempts from this segment's names.
     assert [found.name.rpartition(".")[2] for found in storage.list_objects()] == ["key"]
     assert store.unfinished() == []
+
+
+def test_verification_misses_the_key(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
+    metadata = copy(storage, half_random(MIB))
+    delete_object(client, names(metadata).key)
+
+    with pytest.raises(RemoteStorageError, match=names(metadata).key):
+        storage.verify(metadata)
 
 
 def test_a_deletion_takes_the_key_too(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:

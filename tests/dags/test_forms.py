@@ -95,7 +95,7 @@ def test_a_field_that_no_form_has_is_refused_before_anything_is_done(
     run = airflow.run("copy_segments", {"dry_runn": True})
     assert run.state == "failed"
     [error] = run.errors["plan"]
-    assert mentions(str(error), "no dry_runn;", "dry_run;")
+    assert mentions(str(error), "no field dry_runn;", "did you mean dry_run?")
     assert site.finished("orders-0") == []
 
 

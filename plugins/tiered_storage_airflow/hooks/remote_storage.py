@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tiered_storage_airflow.hooks.connections import connection_options
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ class RemoteStorageHook(BaseHook):
         """Return how to reach the store, from the settings, else the connection, else the environment."""
         from tiered_storage.remote_log.context import configured_options, store_options
         from tiered_storage.remote_log.storage.clients.options import options_of
+        from tiered_storage_airflow.hooks.connections import connection_options
 
         try:
             connection = self.get_connection(self.remote_storage_conn_id)
