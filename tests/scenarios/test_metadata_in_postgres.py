@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from support.command_line import run_on
+from support.examinations import examined
 from support.postgres import PASSWORD, postgres_url, the_server
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from tiered_storage.clock import wall_clock
@@ -17,7 +18,6 @@ from tiered_storage.errors import MetadataMissingError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql.database import moving
 from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
-from unit.tiered_storage.doctor.examined import examined
 
 URL = "rlmm.config.url"
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
@@ -327,5 +327,5 @@ def test_a_doctor_finds_what_is_wrong_with_a_database(
 def test_a_doctor_finds_time_outs_that_are_off_and_a_wrong_clock(moved: RemoteLogFiles, url: str) -> None:
     off = with_metadata_at(moved, f"{url}?options=-cstatement_timeout%3D0")
     assert any("statement_timeout" in told for told in examined(off).wrong("metadata"))
-    with mock.patch("unit.tiered_storage.doctor.examined.wall_clock", lambda: wall_clock() + 3_600_000):
+    with mock.patch("support.examinations.wall_clock", lambda: wall_clock() + 3_600_000):
         assert any("clock.max.skew.ms" in told for told in examined(moved).wrong("metadata"))

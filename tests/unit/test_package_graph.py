@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -229,3 +230,17 @@ def test_a_room_has_about_a_dozen_modules() -> None:
     bigger = {room: count for room, count in counts.items() if count > MOST_MODULES and room not in OPEN_TOPS}
 
     assert bigger == BIGGER_ROOMS
+
+
+def test_only_unit_tests_import_from_unit_tests() -> None:
+    """Neither by an import nor by a patch: other kinds of tests share what is in `support`."""
+    tests = PROJECT / "tests"
+    others = [path for path in tests.rglob("*.py") if path.relative_to(tests).parts[0] != "unit"]
+    users = [
+        str(path.relative_to(tests))
+        for path in others
+        for line in path.read_text("utf-8").splitlines()
+        if re.match(r"\s*(from|import) unit[. ]|.*[\"']unit\.tiered_storage", line)
+    ]
+
+    assert users == []

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run, run_on
+from support.examinations import examined
 from support.key_rings import ring_of_three
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
-from unit.tiered_storage.doctor.examined import examined
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run_on
+from support.examinations import examined
 from support.metadata_processes import as_nobody
 from support.remote_logs import a_remote_log, flip_bit, topic_id
 from tiered_storage.doctor import log_directories
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from unit.tiered_storage.doctor.examined import examined
 
 TWO = {("orders", 0): 1, ("payments", 0): 1}
 

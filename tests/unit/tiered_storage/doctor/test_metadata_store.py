@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.earlier_versions import copy_generation
+from support.examinations import everything_in, examined
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -22,7 +23,6 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.offset_checkpoint import write_offset_checkpoint
 from tiered_storage.remote_log.metadata.safety import AuditVerdict
 from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE
-from unit.tiered_storage.doctor.examined import everything_in, examined
 
 
 def database_of(files: RemoteLogFiles) -> Path:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.examinations import JAVA_IS_ELSEWHERE, everything_in, examined
 from support.metadata_stores import ManualClock
 from support.remote_logs import a_copied_remote_log, a_remote_log
 from tiered_storage.clock import wall_clock
@@ -16,7 +17,6 @@ from tiered_storage.errors import RemoteStorageError, RemoteStorageFullError, Re
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import StoredObject
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from unit.tiered_storage.doctor.examined import JAVA_IS_ELSEWHERE, everything_in, examined
 
 
 @dataclass

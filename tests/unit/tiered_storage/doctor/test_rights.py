@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support.examinations import Examination, everything_in, examined
 from support.metadata_processes import NOBODY, as_nobody
 from support.remote_logs import RemoteLogFiles, a_copied_remote_log
 from support.small_disks import fill, make_room, small_disk
-from unit.tiered_storage.doctor.examined import Examination, everything_in, examined
 
 MIB = 1 << 20
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.examinations import examined
 from support.remote_logs import a_remote_log
-from unit.tiered_storage.doctor.examined import examined
 
 
 def test_without_a_file_of_rights_it_is_said_that_nobody_reads(tmp_path: Path) -> None:

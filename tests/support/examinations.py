@@ -24,7 +24,7 @@ class Examination:
 
     checks: list[Check]
 
-    def told(self, verdict: Verdict, name: str | None = None) -> list[str]:
+    def found(self, verdict: Verdict, name: str | None = None) -> list[str]:
         """Return message and advice of the checks with this verdict, of one name or of all."""
         return [
             f"{check.message} | {check.advice}"
@@ -33,13 +33,13 @@ class Examination:
         ]
 
     def wrong(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.WRONG, name)
+        return self.found(Verdict.WRONG, name)
 
     def notes(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.NOTE, name)
+        return self.found(Verdict.NOTE, name)
 
     def ok(self, name: str | None = None) -> list[str]:
-        return self.told(Verdict.OK, name)
+        return self.found(Verdict.OK, name)
 
 
 def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:
