@@ -202,8 +202,8 @@ def ensure_all(name: str, files: Path | None, expected: int) -> None:
 
 def in_rounds(arguments: argparse.Namespace, directory: Path) -> int:
     """Prepare, measure and report; return the exit code."""
-    from support.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made above
-    from support.real_kafka import RealKafka  # noqa: PLC0415 - as above
+    from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made above
+    from servers.real_kafka import RealKafka  # noqa: PLC0415 - as above
 
     site = Site(directory)
     kafka = RealKafka(KafkaPrograms.fetched(PROJECT_ROOT / ".state"), directory / "broker", log_dir=site.logs)

@@ -88,7 +88,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=256, help="MiB of the object (%(default)s)")
     parser.add_argument("--rounds", type=int, default=9, help="how often each way goes (%(default)s)")
     arguments = parser.parse_args()
-    from support.hdfs import HadoopPrograms, RealHdfs  # noqa: PLC0415 -- the path to it is made above
+    from servers.hdfs import HadoopPrograms, RealHdfs  # noqa: PLC0415 -- the path to it is made above
 
     STATE.mkdir(parents=True, exist_ok=True)
     print_machine(STATE)

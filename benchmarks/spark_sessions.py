@@ -66,7 +66,7 @@ def spark_of_the_connector() -> Path:
 
 def session_environment(directory: Path, python: Path, arguments: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of a process with a session: its Java, and Spark's arguments."""
-    from support.maven_jars import trust_options  # noqa: PLC0415 - the path to it is bench_export.py's
+    from servers.maven_jars import trust_options  # noqa: PLC0415 - the path to it is bench_export.py's
 
     trusted = " ".join(f'"{option}"' for option in trust_options(directory / "trusted.p12"))
     told = ["--master", "local[2]", "--conf", "spark.driver.memory=2g", *arguments, "pyspark-shell"]

@@ -13,7 +13,7 @@ from hypothesis import settings
 from tiered_storage import disk_space
 
 if TYPE_CHECKING:
-    from support.hdfs import HadoopPrograms, RealHdfs
+    from servers.hdfs import HadoopPrograms, RealHdfs
     from support.object_stores import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
@@ -56,7 +56,7 @@ def s3_endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="session")
 def hadoop_programs(state_directory: Path) -> HadoopPrograms:
     """Hadoop's own programs; the first time on a machine they are downloaded."""
-    from support.hdfs import HadoopPrograms
+    from servers.hdfs import HadoopPrograms
 
     return HadoopPrograms.fetched(state_directory)
 
@@ -64,7 +64,7 @@ def hadoop_programs(state_directory: Path) -> HadoopPrograms:
 @pytest.fixture(scope="session")
 def real_hdfs(hadoop_programs: HadoopPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHdfs]:
     """An HDFS for the session: use a folder of your own, and leave its servers running."""
-    from support.hdfs import RealHdfs
+    from servers.hdfs import RealHdfs
 
     with RealHdfs(hadoop_programs, tmp_path_factory.mktemp("real-hdfs")) as hdfs:
         yield hdfs

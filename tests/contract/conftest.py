@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hdfs import RealHdfs, hdfs_store
+from servers.hdfs import RealHdfs, hdfs_store
 from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client

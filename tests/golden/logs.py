@@ -24,9 +24,9 @@ from golden.topics import (
     UNREAD_BY_LIBRDKAFKA,
     write_golden_topics,
 )
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.kafka_clients import RealKafkaClient
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
 from tiered_storage.kafka_log.dump.file_kind import FileKind, KafkaFile, recognize
 from tiered_storage.kafka_log.records.record import Record
 

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from golden.logs import make_golden_logs
-from support.kafka_programs import KafkaPrograms
+from servers.kafka_programs import KafkaPrograms
 
 HERE = Path(__file__).parent
 STATE = HERE.parent.parent / ".state"

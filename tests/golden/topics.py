@@ -22,8 +22,8 @@ import numpy as np
 
 from golden.aiokafka_clients import produce_batch
 from golden.framings import FRAMINGS, Framing, batch_in
+from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS, Codec, RealKafkaClient, send
-from support.real_kafka import RealKafka
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, DELETE_HORIZON_BIT

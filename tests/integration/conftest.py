@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from servers.real_kafka import RealKafka
 from support.kafka_clients import Isolation
-from support.real_kafka import RealKafka
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.record import Headers, Record
 

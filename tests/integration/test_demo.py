@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from servers.real_kafka import RealKafka
 from support.kafka_clients import send
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from tiered_storage_airflow.embedded.services import running_airflow
 

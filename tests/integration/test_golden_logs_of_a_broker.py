@@ -19,10 +19,10 @@ from golden.framings import REFUSED_FRAMINGS, batch_in
 from golden.logs import KNOWN_TO_THE_TOOL, GoldenLogs, make_golden_logs, split_dump
 from golden.tool_rows import rows_of_ours, rows_of_the_tool
 from golden.topics import framed_records
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import send
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from tiered_storage.kafka_log.dump.dump_event import DumpRow
 from tiered_storage.kafka_log.dump.file_dump import dump_file, find_files

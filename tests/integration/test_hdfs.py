@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from support.hdfs import HadoopPrograms, RealHdfs, free_ports, write_hadoop_settings
+from servers.hdfs import HadoopPrograms, RealHdfs, free_ports, write_hadoop_settings
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteStorageError,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from support.hdfs import HadoopPrograms, RealHdfs
+from servers.hdfs import HadoopPrograms, RealHdfs
 
 SECONDS = 60
 TICKET_SECONDS = 4

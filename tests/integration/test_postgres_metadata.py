@@ -13,9 +13,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, event, text
 
+from servers.postgres import PASSWORD, SUPERUSER, SUPERUSER_PASSWORD, USER, postgres_url, the_server
 from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
 from support.metadata_stores import FINISHED, ORDERS_0, ORDERS_1, ManualClock, a_segment, a_step
-from support.postgres import PASSWORD, SUPERUSER, SUPERUSER_PASSWORD, USER, postgres_url, the_server
 from tiered_storage.errors import (
     ConfigurationError,
     LeaseHeldError,

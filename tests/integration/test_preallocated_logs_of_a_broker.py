@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from golden.checks import record_of
+from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.kafka_clients import Codec
-from support.real_kafka import RealKafka
 from support.records import rows_of, varied_records
 from support.transactions import split
 from tiered_storage.kafka_log.columnar.decoder import iterate_columns

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.command_line import run_on
-from support.kafka_programs import KafkaPrograms
 from support.local_logs import read_all
-from support.real_kafka import RealKafka
 from support.remote_logs import a_copied_remote_log, append_as_later_leader, records_after_later_leader
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties

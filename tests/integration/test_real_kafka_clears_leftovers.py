@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.files import files_in
 from support.kafka_clients import RealKafkaClient, send
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.kafka_programs import RealKafkaError
+from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS, RealKafkaClient, send
-from support.kafka_programs import RealKafkaError
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from support.transactions import committed_offsets, split
 from tiered_storage.errors import LogDirectoryLockedError

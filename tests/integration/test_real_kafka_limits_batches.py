@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from golden.aiokafka_clients import ProduceRefusedError, produce_batch
+from servers.real_kafka import RealKafka
 from support.local_logs import NOW, create
-from support.real_kafka import RealKafka
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.compression import Compression

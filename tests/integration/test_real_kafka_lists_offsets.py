@@ -10,7 +10,7 @@ import pytest
 import yaml
 from confluent_kafka import IsolationLevel, TopicPartition, admin
 
-from support.real_kafka import RealKafka
+from servers.real_kafka import RealKafka
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from integration.java_consumer import consume_with_java, java_lines
+from servers.kafka_programs import KafkaPrograms, RealKafkaError
+from servers.real_kafka import RealKafka
 from support.files import closed_files
 from support.kafka_clients import CODECS
-from support.kafka_programs import KafkaPrograms, RealKafkaError
-from support.real_kafka import RealKafka
 from support.records import FIRST_TIMESTAMP, varied_records
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.log.local_log import LocalLog

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from integration.java_consumer import consume_with_java, java_lines
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.files import closed_files
 from support.kafka_clients import Isolation, send
-from support.kafka_programs import KafkaPrograms
 from support.local_logs import read_all
-from support.real_kafka import RealKafka
 from support.records import FIRST_TIMESTAMP, varied_records
 from support.transactions import committed_offsets, split
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT

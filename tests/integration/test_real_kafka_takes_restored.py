@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.command_line import run_on
 from support.kafka_clients import CODECS, Isolation, RealKafkaClient, send
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
 from support.records import FIRST_TIMESTAMP, varied_records
 from support.remote_logs import (
     RemoteLogFiles,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
 from support.command_line import run_on
-from support.kafka_programs import KafkaPrograms
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from support.remote_logs import ENABLED, RemoteLogFiles
 from tiered_storage.kafka_log.files.log_segment import list_segments

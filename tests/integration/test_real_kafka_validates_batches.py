@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.framings import BROKEN_FRAMINGS, FRAMINGS, ODD_FRAMINGS, WRONGLY_SUMMED, batch_in
-from support.kafka_programs import KafkaPrograms
+from servers.kafka_programs import KafkaPrograms
 from support.local_logs import NOW, create
 from support.records import record_of, varied_records
 from support.transactions import data, marker

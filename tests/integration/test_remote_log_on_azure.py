@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from integration.test_remote_log_on_hdfs import commands
-from support.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
+from servers.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
 from support.command_line import run
 from support.remote_logs import a_remote_log
 

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
+from servers.hdfs import RealHdfs
 from support.command_line import CommandResult, run
-from support.hdfs import RealHdfs
 from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log
 from support.tables import export_orders
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs

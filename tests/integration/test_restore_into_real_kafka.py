@@ -9,9 +9,9 @@ import pytest
 
 from crashes.crash_points import Crash, CrashPoint
 from crashes.programs import Programs, ProgramServer
+from servers.real_kafka import RealKafka
 from support.clocks import SharedClock
 from support.command_line import CommandResult, run_on
-from support.real_kafka import RealKafka
 from support.records import varied_records
 from support.remote_logs import (
     NOW,

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from hdfs_native import Client
 
-from support.hdfs import RealHdfs, write_hadoop_settings
+from servers.hdfs import RealHdfs, write_hadoop_settings
 from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter

@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from servers.s3_proxy import refusing_proxy
 from support.object_stores import S3Endpoint
-from support.s3_proxy import refusing_proxy
 from tiered_storage.cli.main import main
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from servers.s3_proxy import refusing_proxy
 from support.object_stores import S3Endpoint, localbucket_server
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy, unsynced
-from support.s3_proxy import refusing_proxy
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.remote_log.context import store_options

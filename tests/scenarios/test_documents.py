@@ -20,8 +20,8 @@ from unittest import mock
 import pytest
 
 from golden.earlier_versions import copy_generation
+from servers.postgres import the_server
 from support.command_line import CommandResult, run
-from support.postgres import the_server
 from support.remote_logs import a_remote_log, unsynced
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_directory import read_log_directory

@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 
+from servers.postgres import PASSWORD, postgres_url, the_server
 from support.command_line import run_on
 from support.examinations import examined
-from support.postgres import PASSWORD, postgres_url, the_server
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError, TieredStorageError

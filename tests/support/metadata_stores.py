@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.postgres import postgres_store
+from servers.postgres import postgres_store
 from tiered_storage.clock import BootTime, Clock, machine_boot_time
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store

@@ -20,7 +20,7 @@ from uuid import uuid4
 from localbucket import S3Handler
 from moto.server import ThreadedMotoServer
 
-from support.azurite import CONTAINER, AzureEndpoint, azurite_server
+from servers.azurite import CONTAINER, AzureEndpoint, azurite_server
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 REGION = "us-east-1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from support.aws_roles import Account, Role, role_arn, running_account
+from servers.aws_roles import Account, Role, role_arn, running_account
 from support.object_stores import S3Endpoint, options_for
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Check, Verdict

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
+from servers.azurite import ACCOUNT, CONTAINER, KEY, azurite_server
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.object_store import ObjectStore
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

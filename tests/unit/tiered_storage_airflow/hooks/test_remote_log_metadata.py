@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.postgres import PASSWORD, USER, postgres_url, the_server
+from servers.postgres import PASSWORD, USER, postgres_url, the_server
 from support.remote_logs import a_remote_log, begin
 from tiered_storage.errors import ConfigurationError, RemoteMetadataError
 from tiered_storage.settings.settings import Settings

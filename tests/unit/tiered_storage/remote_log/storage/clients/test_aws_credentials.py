@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from support.aws_roles import Account, Role, role_arn, running_account
+from servers.aws_roles import Account, Role, role_arn, running_account
 from support.object_stores import S3Endpoint, options_for
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.remote_log.storage.clients.aws_credentials import AwsIdentity

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.azurite import ACCOUNT, CONTAINER, KEY, AzureEndpoint, azurite_server
+from servers.azurite import ACCOUNT, CONTAINER, KEY, AzureEndpoint, azurite_server
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteObjectNotFoundError,

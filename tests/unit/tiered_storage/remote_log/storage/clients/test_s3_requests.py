@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
+from servers.s3_proxy import Asked, Refusal, proxy
 from support.object_stores import S3Endpoint, options_for
-from support.s3_proxy import Asked, Refusal, proxy
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.storage.clients.object_store import PART_BYTES, ObjectStore
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

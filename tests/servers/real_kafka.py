@@ -18,8 +18,8 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from servers.kafka_programs import KafkaPrograms, RealKafkaError
 from support.kafka_clients import RealKafkaClient
-from support.kafka_programs import KafkaPrograms, RealKafkaError
 
 START_SECONDS = 60
 STOP_SECONDS = 60

@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs
 
+from servers.s3_proxy import Asked, Refusal, proxy, served
 from support.object_stores import S3Endpoint
-from support.s3_proxy import Asked, Refusal, proxy, served
 
 _KEY = re.compile(r"Credential=([^/]+)/")
 

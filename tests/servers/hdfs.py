@@ -17,7 +17,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from support.maven_jars import MavenJars, fetched_jars
+from servers.maven_jars import MavenJars, fetched_jars
 from support.object_stores import StoreUnderTest
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions

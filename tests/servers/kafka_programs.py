@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from support.maven_jars import MavenJars, fetched_jars
+from servers.maven_jars import MavenJars, fetched_jars
 from tiered_storage_airflow.embedded.java import java_home
 
 KAFKA = MavenJars("kafka", "4.3.1")
