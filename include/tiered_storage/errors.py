@@ -38,6 +38,7 @@
     │   ├── RemoteStorageFullError     no room at the target
     │   ├── RemoteObjectNotFoundError  a missing object
     │   ├── RemoteObjectCorruptError   an object whose bytes are not those that were sent
+    │   │   └── RemoteChunkCorruptError    one chunk of an encoded segment: others may be readable
     │   ├── LaterVersionError          an object in the format of a later release: valid, but unreadable here
     │   └── CopyStuckError             a copy made no progress and was ended
     ├── TargetClusterError             the cluster that a topic is restored into
@@ -285,6 +286,10 @@ class RemoteObjectCorruptError(RemoteStorageError):
     """An object whose bytes, size or checksum are not those that were sent."""
 
     retriable = False
+
+
+class RemoteChunkCorruptError(RemoteObjectCorruptError):
+    """A chunk of an encoded segment cannot be decoded; the other chunks may be readable."""
 
 
 class LaterVersionError(RemoteStorageError):

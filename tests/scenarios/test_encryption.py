@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from support.command_line import CommandResult, run_on
@@ -36,6 +37,7 @@ from support.remote_logs import (
     states_of,
     unsynced,
 )
+from support.tables import carry_out as carry_out_export
 from support.tables import export_orders
 from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.kafka_log.log.local_log import LocalLog
@@ -45,6 +47,9 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
 
 DAYS = 10**10
 BOTH = {"remote.encryption.enabled": True, "remote.compression.enabled": True}
@@ -263,6 +268,34 @@ def test_an_export_reads_them(files: RemoteLogFiles, tmp_path: Path) -> None:
     mine, theirs = (sorted(export_orders(each).rglob("*.parquet")) for each in (files, plain))
     assert len(mine) == 2
     assert [path.read_bytes() for path in mine] == [path.read_bytes() for path in theirs]
+
+
+def test_a_damaged_chunk_is_a_dead_letter_and_all_around_it_is_exported(files: RemoteLogFiles) -> None:
+    data = orders_of(files, ".log")[1]
+    flip_bit(data, 50)
+    exports = export_orders(files)
+    letters = [
+        json.loads(line)
+        for path in exports.rglob("_dead_letters.jsonl")
+        for line in path.read_text().split("\n")
+        if line
+    ]
+    assert {letter["object"] for letter in letters} == {str(data.relative_to(files.store))}
+    assert {offset for each in letters for offset in range(each["first_offset"], each["last_offset"] + 1)} == {
+        *range(10, 20)
+    }
+    assert all("CRC-32C" in letter["reason"] and "chunk 0" in letter["reason"] for letter in letters)
+    rows = pq.read_table([*exports.rglob("*.parquet")], columns=["offset"])
+    assert sorted(rows["offset"].to_pylist()) == [*range(10), *range(20, 30)]
+
+
+def test_without_its_key_a_block_is_no_dead_letter_and_not_exported(files: RemoteLogFiles) -> None:
+    lose_key(files)
+    with unsynced(), files.open() as remote_log:
+        request = ExportRequest(TableQuery("orders"), Interval(NOW, NOW + 60_000), remote_log.settings.export_url)
+        [failed] = carry_out_export(remote_log, request).failures
+    assert failed.failure is not None
+    assert failed.failure.error == "EncryptionKeyError"
 
 
 # ------------------------------------------------------------------------------------------- keys

@@ -3,7 +3,7 @@
 The checksum of every batch in the range is verified before its header is used. What the checksum does not cover is
 checked too: a batch's offsets against the remote log index, its leader epoch against the segment's metadata. A corrupt
 chunk is fetched once more. If it is corrupt in the store, reading ends with an error; if the caller handles corrupt
-batches, it gets the batch instead, and reading continues after it.
+batches, it gets the batch, or the whole chunk of an encoded segment, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tiered_storage.errors import CorruptIndexError, CorruptRecordError, RemoteObjectCorruptError
+from tiered_storage.errors import (
+    CorruptIndexError,
+    CorruptRecordError,
+    RemoteChunkCorruptError,
+    RemoteObjectCorruptError,
+    TieredStorageError,
+)
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.batch_layout import (
@@ -75,18 +81,28 @@ def _may_have(entry: RemoteLogIndexEntry, rows: RowFilter) -> bool:
 
 def fetched(
     entries: Iterator[RemoteLogIndexEntry], wanted: TableRange, storage: RemoteStorageManager
-) -> Iterator[tuple[RemoteLogIndexEntry, bytes]]:
-    """Yield each chunk with its bytes; prefetch CHUNKS_AHEAD more. Raises as `fetch_chunk`."""
-    waiting: deque[tuple[RemoteLogIndexEntry, Future[bytes]]] = deque()
+) -> Iterator[tuple[RemoteLogIndexEntry, bytes | RemoteChunkCorruptError]]:
+    """Yield each chunk with its bytes; prefetch CHUNKS_AHEAD more.
+
+    Raises as `fetch_chunk`, but yields a RemoteChunkCorruptError in place of the bytes.
+    """
+
+    def fetch(entry: RemoteLogIndexEntry) -> bytes | RemoteChunkCorruptError:
+        try:
+            return fetch_chunk(entry, wanted, storage)
+        except RemoteChunkCorruptError as error:
+            return error
+
+    waiting: deque[tuple[RemoteLogIndexEntry, Future[bytes | RemoteChunkCorruptError]]] = deque()
     pool = ThreadPoolExecutor(1, thread_name_prefix="table-chunks")
     try:
         for entry in islice(entries, CHUNKS_AHEAD):
-            waiting.append((entry, pool.submit(fetch_chunk, entry, wanted, storage)))
+            waiting.append((entry, pool.submit(fetch, entry)))
         while waiting:
             entry, coming = waiting.popleft()
             content = coming.result()
             for following in islice(entries, 1):
-                waiting.append((following, pool.submit(fetch_chunk, following, wanted, storage)))
+                waiting.append((following, pool.submit(fetch, following)))
             yield entry, content
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -95,7 +111,7 @@ def fetched(
 def fetch_chunk(entry: RemoteLogIndexEntry, wanted: TableRange, storage: RemoteStorageManager) -> bytes:
     """Return the bytes of one chunk.
 
-    Raises what the store raises, and RemoteObjectCorruptError if bytes are missing.
+    Raises what the store raises, RemoteChunkCorruptError among it, and RemoteObjectCorruptError if bytes are missing.
     """
     first, last = entry.position, entry.position + entry.length - 1
     try:
@@ -169,6 +185,9 @@ def read_range(
     of = wanted.segment.topic_id_partition
     reader = _RangeReader(wanted, rows, storage, columns, on_broken)
     for chunk, content in fetched(chunks_of(wanted, rows, storage), wanted, storage):
+        if isinstance(content, RemoteChunkCorruptError):
+            reader.leave_out(chunk, content)
+            continue
         for decoded in reader.decoded(chunk, content):
             yield columns.converted(decoded, of.topic, of.partition)
         on_moved(len(content))
@@ -209,6 +228,11 @@ class _RangeReader:
         except CorruptRecordError:
             yield from self._around(chunk, memoryview(fetch_chunk(chunk, self._wanted, self._storage)))
 
+    def leave_out(self, chunk: RemoteLogIndexEntry, error: RemoteChunkCorruptError) -> None:
+        """Report a whole chunk that cannot be decoded; raises `error` without `on_broken`."""
+        place = (chunk.position, chunk.length, chunk.first_offset, chunk.last_offset)
+        self._report(chunk, error, place, str(error))
+
     def _around(self, chunk: RemoteLogIndexEntry, data: memoryview) -> Iterator[pa.RecordBatch]:
         """Continue from the reached offset, batch by batch; corrupt ones go to `on_broken` if it is given."""
         table = self._sound(chunk, data)
@@ -219,7 +243,8 @@ class _RangeReader:
                 # All of a batch or nothing: it may be corrupt only at its end.
                 found = list(self._rows_inside(chunk, data, alone))
             except CorruptRecordError as broken:
-                self._report(chunk, broken, int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
+                sizes = (int(alone.size[0]), int(alone.base_offset[0]), int(alone.last_offset[0]))
+                self._report(chunk, broken, (broken.position, *sizes), broken.reason)
                 continue
             yield from found
         self._decoder = None
@@ -255,7 +280,8 @@ class _RangeReader:
             sound = max(0, error.position - chunk.position)
             table = self._scan(chunk, data[:sound]) if sound else BatchTable.allocate(0)
             next_offset = int(table.last_offset[-1]) + 1 if len(table) else chunk.first_offset
-            self._report(chunk, error, chunk.length - sound, next_offset, max(chunk.last_offset, next_offset))
+            place = (error.position, chunk.length - sound, next_offset, max(chunk.last_offset, next_offset))
+            self._report(chunk, error, place, error.reason)
         return table
 
     def _scan(self, chunk: RemoteLogIndexEntry, data: memoryview) -> BatchTable:
@@ -302,14 +328,13 @@ class _RangeReader:
         return np.flatnonzero(taken)
 
     def _report(
-        self, chunk: RemoteLogIndexEntry, error: CorruptRecordError, size: int, first_offset: int, last_offset: int
+        self, chunk: RemoteLogIndexEntry, error: TieredStorageError, place: tuple[int, int, int, int], reason: str
     ) -> None:
+        """Hand over the bytes at `place`: position, size, first and last offset."""
         if self._on_broken is None:
             raise error
         partition = self._wanted.segment.topic_id_partition.partition
-        self._on_broken(
-            BrokenBytes(partition, chunk.object_name, error.position, size, first_offset, last_offset, error.reason)
-        )
+        self._on_broken(BrokenBytes(partition, chunk.object_name, *place, reason))
 
 
 class _Aborted:

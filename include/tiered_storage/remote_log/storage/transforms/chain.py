@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tiered_storage.errors import RemoteObjectCorruptError
+from tiered_storage.errors import LaterVersionError, RemoteChunkCorruptError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.storage.transforms.aes_gcm import TAG_BYTES, ChunkIdentity, SegmentCipher
 from tiered_storage.remote_log.storage.transforms.chunk_frame import (
@@ -66,8 +66,15 @@ class ChunkCodec:
     def decode(self, frame: bytes | memoryview, placed: PlacedChunk, source: str) -> bytes:
         """Return the bytes of the chunk whose frame, in the object `source`, is `frame`.
 
-        Raises RemoteObjectCorruptError unless every byte is the one that was sent.
+        Raises RemoteChunkCorruptError unless every byte is the one that was sent.
         """
+        try:
+            return self._decoded(frame, placed, source)
+        except (RemoteObjectCorruptError, LaterVersionError) as error:
+            # The manifest is of a version that we know, so a head of a later one is damaged.
+            raise RemoteChunkCorruptError(str(error)) from error
+
+    def _decoded(self, frame: bytes | memoryview, placed: PlacedChunk, source: str) -> bytes:
         head = FrameHead.parse(frame, source, placed.place)
         where = f"{source}: at byte {placed.place}"
         if (head.number, head.chunk) != (placed.number, placed.chunk) or len(frame) != placed.chunk.stored:
