@@ -32,6 +32,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.progress import untold
 from tiered_storage.remote_log.rebuild import metadata_rebuild as remote_log_rebuild
+from tiered_storage.remote_log.rebuild.new_metadata import new_metadata_place
 from tiered_storage.remote_log.repair.key_rotation import KeyRotator
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
@@ -91,7 +92,7 @@ def rebuild_metadata(
     """Rebuild lost metadata from the store alone, into a new file. Then deletion is forbidden for every topic."""
     output = Output(as_json)
     settings = load_settings(config)
-    path = remote_log_rebuild.new_metadata_place(settings, into)
+    path = new_metadata_place(settings, into)
     if not (dry_run or yes):
         holder = remote_log_rebuild.store_holder(settings, store_options(settings))
         if holder is not None:
