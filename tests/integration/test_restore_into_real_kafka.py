@@ -30,7 +30,7 @@ from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.restore.offset_map import OffsetMap, OffsetMapWriter
-from tiered_storage.remote_log.restore.sending import Sender
+from tiered_storage.remote_log.restore.target_cluster import Sender
 
 VARIED, TRANSACTIONS = 0, 1
 CONFIG = LogConfig(segment_bytes=6000)

@@ -23,8 +23,7 @@ from tiered_storage.remote_log.progress import OnMoved, untold
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 from tiered_storage.remote_log.restore.request import RestorePlan
-from tiered_storage.remote_log.restore.sending import Sender
-from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic
+from tiered_storage.remote_log.restore.target_cluster import Sender, TargetCluster, TargetTopic
 from tiered_storage.remote_log.restore.validation import Validation, check_bytes, check_store
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
