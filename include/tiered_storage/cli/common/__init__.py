@@ -1,7 +1,8 @@
 """What all commands share.
 
 `session` has the common options and opens the remote log; `output` shows rows and messages on a terminal or as JSON;
-`progress` shows how far a long job is; `plans` saves the plan of a dry run and reads it back.
+`progress` shows how far a long job is; `plans` saves the plan of a dry run and reads it back; `topic_table` shows
+topics.
 """
 
-__all__ = ["output", "plans", "progress", "session"]
+__all__ = ["output", "plans", "progress", "session", "topic_table"]

@@ -19,6 +19,7 @@ from support.remote_logs import (
     topic_id,
 )
 from tiered_storage.cli import topics as cli_topics
+from tiered_storage.cli.common.topic_table import Tier
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
@@ -283,7 +284,7 @@ def test_a_right_that_is_forbidden_meanwhile_does_not_come_back(
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.deletion.allowed": False}})
     config = files.config
-    forbidding = Thread(target=cli_topics.forbid_deletion, args=("orders", cli_topics.Tier.REMOTE, config, True))
+    forbidding = Thread(target=cli_topics.forbid_deletion, args=("orders", Tier.REMOTE, config, True))
 
     def forbidden_meanwhile(topic: Topic, **changes: Any) -> Topic:
         if forbidding.ident is None:
@@ -292,7 +293,7 @@ def test_a_right_that_is_forbidden_meanwhile_does_not_come_back(
         return replace(topic, **changes)
 
     monkeypatch.setattr(cli_topics, "replace", forbidden_meanwhile)
-    cli_topics.allow_deletion("orders", cli_topics.Tier.LOCAL, config, True)
+    cli_topics.allow_deletion("orders", Tier.LOCAL, config, True)
     forbidding.join()
 
     assert rights(topics(files, "list")) == (True, False)

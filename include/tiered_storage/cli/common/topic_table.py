@@ -1,0 +1,150 @@
+"""The topics that the commands know, and the table that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tiered_storage.cli.common.output import Output, show_duration, show_size
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.tiering_policy import (
+    decided_topic,
+    effective,
+    refuse_compacted,
+    withholds_rights,
+)
+
+COPY_DISABLE = "remote.log.copy.disable"
+
+
+class Tier(StrEnum):
+    """A tier in which deletion may be allowed."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+_COLUMNS = (
+    "topic", "topic id", "partitions", "remote.storage.enable", "paused", "local deletion allowed",
+    "remote deletion allowed", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
+    "problem",
+)  # fmt: skip
+
+
+_SHORT_COLUMNS = (
+    "topic", "partitions", "copied", "deleted from", "kept locally", "kept in all", "topic id", "problem",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """Every local or remote partition, except Kafka's internal topics, and those whose topic ids are unknown."""
+
+    partitions: Sequence[TopicIdPartition]
+    problems: Mapping[TopicIdPartition, str]
+    """Why a copy leaves partitions out, as far as known without looking into their logs."""
+    damaged: Sequence[UnreadablePartition]
+
+    def incarnations(self, is_meant: Callable[[str], bool]) -> list[TopicIdPartition]:
+        """Return the first partition of each incarnation of the matching topics, by name."""
+        first = {_incarnation(one): one for one in reversed(self.partitions) if is_meant(one.topic)}
+        return sorted(first.values(), key=lambda one: (one.topic, one))
+
+    def of(self, incarnation: TopicIdPartition) -> list[TopicIdPartition]:
+        """Return the partitions of one incarnation of a topic."""
+        return [one for one in self.partitions if _incarnation(one) == _incarnation(incarnation)]
+
+    def problem_of(self, incarnation: TopicIdPartition) -> str | None:
+        """Return how many of its partitions are left out, and why the first one is."""
+        of_incarnation = self.of(incarnation)
+        left_out = [one for one in of_incarnation if one in self.problems]
+        if not left_out:
+            return None
+        return f"{len(left_out)} of {len(of_incarnation)} partitions are left out: {self.problems[left_out[0]]}"
+
+
+def known_topics(remote_log: RemoteLogManager) -> KnownTopics:
+    """Return what the log directories and the metadata have; reads names only, no log."""
+    names = list(remote_log.source.names())
+    local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
+    return KnownTopics(
+        sorted({*local, *remote_log.segments.list_partitions()}),
+        {partition: one.problem for partition, one in local.items() if one.problem is not None},
+        [one for one in names if isinstance(one, UnreadablePartition) and not one.is_internal],
+    )
+
+
+def _incarnation(partition: TopicIdPartition) -> tuple[str, str]:
+    return partition.cluster_id, partition.topic_id
+
+
+def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found: KnownTopics) -> tuple[object, ...]:
+    """Return the row of _COLUMNS that shows an incarnation of a topic; what is wrong with it is the last column."""
+    topic = decided(remote_log, incarnation)
+    paused = topic.properties.get(COPY_DISABLE) == "true"
+    rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
+    state = (
+        incarnation.topic,
+        incarnation.topic_id,
+        len(found.of(incarnation)),
+        topic.remote_storage_enable,
+        paused,
+        *rights,
+    )
+    try:
+        resolved = effective(topic, remote_log.settings)
+        if topic.remote_storage_enable:
+            refuse_compacted(topic.name, resolved)
+    except TieredStorageError as error:
+        return (*state, None, None, None, None, str(error))
+    limits = (
+        resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
+    )  # fmt: skip
+    return (*state, *limits, found.problem_of(incarnation))
+
+
+def decided(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> Topic:
+    """Return the recorded decision on an incarnation of a topic, or the seed in the settings file."""
+    return decided_topic(
+        incarnation.cluster_id, incarnation.topic_id, incarnation.topic, remote_log.topics, remote_log.settings
+    )
+
+
+def is_withheld(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> bool:
+    """Return whether the settings file allows deletion, but not for this incarnation; see withholds_rights."""
+    return withholds_rights(
+        incarnation.cluster_id, incarnation.topic_id, incarnation.topic, remote_log.topics, remote_log.settings
+    )
+
+
+def show_topics(title: str, rows: Sequence[tuple[object, ...]], output: Output, **extra: object) -> None:
+    """Show rows of _COLUMNS; for people, in fewer columns."""
+    if output.as_json:
+        output.rows(title, _COLUMNS, rows, **extra)
+        return
+    output.rows(title, _SHORT_COLUMNS, [_in_short(dict(zip(_COLUMNS, row, strict=True))) for row in rows])
+
+
+def _in_short(row: Mapping[str, Any]) -> tuple[object, ...]:
+    tiers = [tier.value for tier in Tier if row[f"{tier.value} deletion allowed"]]
+    copied = ("paused" if row["paused"] else "yes") if row["remote.storage.enable"] else "no"
+    kept = (
+        _limit(row["local.retention.ms"], row["local.retention.bytes"]),
+        _limit(row["retention.ms"], row["retention.bytes"]),
+    )
+    deleted = "both tiers" if len(tiers) == len(Tier) else "".join(tiers) or "no"
+    return row["topic"], row["partitions"], copied, deleted, *kept, row["topic id"], row["problem"]
+
+
+def _limit(ms: int | None, size: int | None) -> str | None:
+    """Format the limits of a retention for people; None if unknown."""
+    if ms is None or size is None:
+        return None
+    limits = [show_duration(ms)] if ms >= 0 else []
+    return " or ".join([*limits, *([show_size(size)] if size >= 0 else [])]) or "no limit"
