@@ -15,12 +15,10 @@ from tiered_storage.errors import (
     ConfigurationError,
     LaterVersionError,
     RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
     RemoteStorageError,
     RemoteStorageFullError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
@@ -32,16 +30,13 @@ from tiered_storage.remote_log.storage.clients.object_client import (
 )
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, marker_of, parse_copy
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, marker_of
 from tiered_storage.remote_log.storage.encoded_segments import (
-    DecryptedContents,
     EncodedSegments,
-    SegmentLayout,
     SentSegment,
     encrypted,
 )
-from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
+from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.object_names import (
@@ -55,7 +50,6 @@ from tiered_storage.remote_log.storage.object_names import (
 )
 from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
-from tiered_storage.remote_log.storage.segment_key import OBJECT_BYTES as KEY_OBJECT_BYTES
 from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.store_identity import (
     StoreIdentity,
@@ -64,13 +58,12 @@ from tiered_storage.remote_log.storage.store_identity import (
     read_store_identity,
     rebind_store,
 )
+from tiered_storage.remote_log.storage.stored_segments import StoredSegments, names_of
 from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
-FETCH_BYTES = 4 << 20
 _ANY_ID = "A" * 22
-MAX_BUNDLE_BYTES = 512 << 20
 
 
 class ObjectRemoteStorageManager(ListableStorage):
@@ -87,6 +80,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         """
         self._client = client
         self._encoded = EncodedSegments(client, key_ring or KeyRing())
+        self._stored = StoredSegments(client, self._encoded)
         self._reserve = reserve or StoreReserve()
         self._pair: tuple[str, str] | None = None
         self.generations = StoreGenerations(client)
@@ -132,12 +126,12 @@ class ObjectRemoteStorageManager(ListableStorage):
         retention, which reads remote bytes back before it deletes local ones (`remote.log.verify.before.trim`), and a
         deep audit find the damage.
         """
-        names = self._names(metadata)
+        names = names_of(metadata)
         if data.size != metadata.size:
             raise ConfigurationError(
                 f"{metadata.segment_id}: {data.size} bytes of data, {metadata.size} in its metadata"
             )
-        if (finished := self._find_marker(names)) is not None:
+        if (finished := self._stored.find_marker(names)) is not None:
             sent = _passed(names.data, data)
         elif data.encoding.is_plain:
             sent = _plain(self._client.put(names.data, data.size, data.chunks, more_follows=True))
@@ -154,7 +148,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         if finished is None:
             self._put_bytes(names.indexes, bundle, more_follows=True)
             if not self._client.create(names.commit_marker, marker.to_bytes()):
-                finished = self._read_marker(names)
+                finished = self._stored.read_marker(names)
         if finished not in {None, marker}:
             raise self._other_content(names, f"{finished}; this one has {marker}")
         return marker.custom_metadata()
@@ -171,66 +165,29 @@ class ObjectRemoteStorageManager(ListableStorage):
 
         Two encryptions of the same bytes differ, so what was encrypted is compared.
         """
-        contents, there = self._read_bundle(names, finished)
-        known = self._decrypted(metadata, names, finished, contents)
+        contents, there = self._stored.read_bundle(names, finished)
+        known = self._stored.decrypted(metadata, names, finished, contents)
         if replace(there, chunks=(), encoding=manifest.encoding) != manifest or any(
             known.get(kind) != content for kind, content in indexes.items() if kind is not IndexKind.MANIFEST
         ):
             raise self._other_content(names, str(finished))
 
-    def _other_content(self, names: SegmentObjectNames, told: str) -> RemoteObjectCorruptError:
+    def _other_content(self, names: SegmentObjectNames, contents: str) -> RemoteObjectCorruptError:
         return RemoteObjectCorruptError(
-            f"{self._source(names.commit_marker)}: another attempt finished this segment with other content: "
-            f"{told}. Nothing of this attempt is committed, and the next run copies the offsets under a new id; "
+            f"{self._stored.source(names.commit_marker)}: another attempt finished this segment with other content: "
+            f"{contents}. Nothing of this attempt is committed, and the next run copies the offsets under a new id; "
             "'tiered-storage audit --deep' checks the objects there"
         )
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
     ) -> Iterator[bytes]:
-        """Stream a range of the segment in pieces of at most 4 MiB, each read when it is requested.
-
-        If the range is the whole segment, the last piece comes only after the checksum of all was right.
-        """
-        end = metadata.size - 1 if end_position is None else end_position
-        whole = start_position == 0 and end == metadata.size - 1
-        if not whole and not 0 <= start_position <= end < metadata.size:
-            raise ValueError(
-                f"{metadata.segment_id}: bytes {start_position} to {end} are not in it: it has {metadata.size}"
-            )
-        name = self._names(metadata).data
-        pieces = self._pieces(metadata, name, start_position, end + 1)
-        return self._checked(metadata, name, pieces) if whole else pieces
+        """Stream a range of the segment; see StoredSegments.fetch_log_segment."""
+        return self._stored.fetch_log_segment(metadata, start_position, end_position)
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """Return one index: usually in one request, never in more than two if custom metadata are known.
-
-        An encrypted segment's key is one more request, until it is cached.
-        """
-        marker = self._marker(metadata)
-        content = self._section(metadata, kind, marker.indexes_size)
-        if kind is IndexKind.MANIFEST or not marker.is_encrypted:
-            return content
-        names = self._names(metadata)
-        return self._encoded.cipher(metadata, names).decrypt_index(content, kind, self._source(names.indexes))
-
-    def _head_manifest(self, metadata: RemoteLogSegmentMetadata) -> Manifest:
-        """Return the manifest in the bundle, whether or not there is a commit marker."""
-        name = self._names(metadata).indexes
-        return Manifest.parse(self._section(metadata, IndexKind.MANIFEST, self._client.size(name)), self._source(name))
-
-    def _section(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind, size: int) -> bytes:
-        """Return one section of a bundle of `size` bytes, checked."""
-        name = self._names(metadata).indexes
-        source = self._source(name)
-        start = self._client.get_range(name, 0, min(size, HEAD_READ_BYTES))
-        section = BundleHead.parse(start, source, size).sections.get(kind)
-        if section is None:
-            raise RemoteObjectNotFoundError(f"{source}: the segment has no index {kind.name}")
-        end = section.position + section.length
-        if end <= len(start):
-            return section.check(start[section.position : end], source)
-        return section.check(self._client.get_range(name, section.position, section.length), source)
+        """Return one index; see StoredSegments.fetch_index."""
+        return self._stored.fetch_index(metadata, kind)
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the segment's objects, the marker first."""
@@ -244,7 +201,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         return self._delete_all(segments)
 
     def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
-        names = {segment.segment_id.id: self._names(segment) for segment in segments}
+        names = {segment.segment_id.id: names_of(segment) for segment in segments}
         failed: dict[str, TieredStorageError] = {}
         for of_markers in (True, False):
             left = [segment for segment in segments if segment.segment_id.id not in failed]
@@ -267,15 +224,7 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     def fetch_bundle(self, metadata: RemoteLogSegmentMetadata) -> Mapping[IndexKind, bytes]:
         """See ListableStorage."""
-        names = self._names(metadata)
-        marker = self._read_marker(names)
-        if marker != self._marker(metadata) or marker.data_size != metadata.size:
-            raise RemoteObjectCorruptError(
-                f"{self._source(names.commit_marker)}: has {marker}; the metadata have {self._marker(metadata)}"
-            )
-        contents, manifest = self._read_bundle(names, marker)
-        manifest.check_against(metadata, self._source(names.indexes))
-        return self._decrypted(metadata, names, marker, contents)
+        return self._stored.fetch_bundle(metadata)
 
     def verify(self, metadata: RemoteLogSegmentMetadata, on_bytes: Callable[[int], object] = lambda _: None) -> None:
         """See ListableStorage."""
@@ -285,63 +234,20 @@ class ObjectRemoteStorageManager(ListableStorage):
     def verified(self, metadata: RemoteLogSegmentMetadata) -> Iterator[bytes]:
         """See ListableStorage."""
         self.fetch_bundle(metadata)
-        name = self._names(metadata).data
-        size, sent = self._client.size(name), self._marker(metadata).data_object_size
-        if size != sent:
-            raise RemoteObjectCorruptError(f"{self._source(name)}: has {size} bytes, {sent} were sent")
+        self._stored.ensure_sent_size(metadata)
         yield from self.fetch_log_segment(metadata)
 
     def read_metadata(self, name: SegmentObjectName) -> RemoteLogSegmentMetadata:
         """See ListableStorage."""
-        names = name.names
-        marker = self._read_marker(names)
-        metadata = self._read_bundle(names, marker)[1].metadata(marker.custom_metadata())
-        if metadata.segment_id != name.segment_id or metadata.start_offset != name.base_offset:
-            raise RemoteObjectCorruptError(f"{self._source(names.indexes)}: its manifest is of another segment")
-        return metadata
+        return self._stored.read_metadata(name)
 
     def find_copy(self, metadata: RemoteLogSegmentMetadata) -> StoredCopy | None:
         """See ListableStorage."""
-        names = self._names(metadata)
-        try:
-            size = self._client.size(names.indexes)
-            if size > MAX_BUNDLE_BYTES:
-                return None
-            raw = self._client.get_range(names.indexes, 0, size)
-            found = parse_copy(raw, self._source(names.indexes), metadata, self._find_marker(names))
-            if found is None or any(
-                self._client.size(name) != size
-                for name, size in self.expected_objects(found.finished).items()
-                if name != names.commit_marker
-            ):
-                return None
-        except (RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
-            return None
-        contents = self._decrypted(metadata, names, self._marker(found.finished), found.contents)
-        return replace(found, contents=contents)
+        return self._stored.find_copy(metadata)
 
     def later_version(self, metadata: RemoteLogSegmentMetadata) -> LaterVersionError | None:
         """See ListableStorage."""
-        names = self._names(metadata)
-        for look in (self._marker, lambda _: self._read_marker(names), self._head_manifest):
-            try:
-                look(metadata)
-            except LaterVersionError as error:
-                return None if self._is_bundle_damaged(metadata) else error
-            except (RemoteObjectCorruptError, RemoteObjectNotFoundError):
-                continue
-        return None
-
-    def _is_bundle_damaged(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Return whether the bundle's bytes differ from those sent: a bit of the version may have flipped."""
-        name = self._names(metadata).indexes
-        try:
-            marker = self._marker(metadata)
-            return crc32c(self._client.get_range(name, 0, marker.indexes_size)) != marker.indexes_crc32c
-        except (LaterVersionError, RemoteObjectNotFoundError):
-            return False
-        except RemoteObjectCorruptError:
-            return True
+        return self._stored.later_version(metadata)
 
     def list_objects(self, folder: str = "", after: str = "") -> Iterator[ListedObject]:
         """See ListableStorage."""
@@ -352,14 +258,7 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     def expected_objects(self, metadata: RemoteLogSegmentMetadata) -> dict[str, int]:
         """See ListableStorage."""
-        names = self._names(metadata)
-        marker = self._marker(metadata)
-        expected = {
-            names.data: marker.data_object_size,
-            names.indexes: marker.indexes_size,
-            names.commit_marker: len(marker.to_bytes()),
-        }
-        return expected | ({names.key: KEY_OBJECT_BYTES} if marker.is_encrypted else {})
+        return self._stored.expected_objects(metadata)
 
     def time_of_a_write(self) -> int | None:
         """See ListableStorage."""
@@ -368,14 +267,16 @@ class ObjectRemoteStorageManager(ListableStorage):
             self._put_bytes(name, b"asks for the time; safe to delete\n", more_follows=False)
         except RemoteStorageFullError:
             return None
-        told = next((found.last_modified for found in self._client.list(STORE_CLOCK) if found.name == name), None)
-        if told is None:
-            raise RemoteStorageError(f"{self._source(name)}: the store does not list what was just written there")
-        return told
+        written_at = next((found.last_modified for found in self._client.list(STORE_CLOCK) if found.name == name), None)
+        if written_at is None:
+            raise RemoteStorageError(
+                f"{self._stored.source(name)}: the store does not list what was just written there"
+            )
+        return written_at
 
     def place_of(self, name: str) -> str:
         """See ListableStorage."""
-        return self._source(name)
+        return self._stored.source(name)
 
     def object_size(self, name: str) -> int:
         """See ListableStorage."""
@@ -383,26 +284,21 @@ class ObjectRemoteStorageManager(ListableStorage):
 
     def read_damaged(self, metadata: RemoteLogSegmentMetadata, position: int, size: int) -> bytes:
         """See ListableStorage."""
-        layout = self._layout(metadata)
-        if layout is None:
-            return self._client.get_range(self._names(metadata).data, position, size)
-        return self._encoded.read_damaged(layout, position, position + size)
+        return self._stored.read_damaged(metadata, position, size)
 
     def readable_size(self, metadata: RemoteLogSegmentMetadata) -> int:
         """See ListableStorage."""
-        size = self._client.size(self._names(metadata).data)
-        layout = self._layout(metadata)
-        return size if layout is None else layout.table.size
+        return self._stored.readable_size(metadata)
 
     def key_id(self, metadata: RemoteLogSegmentMetadata) -> str | None:
         """See ListableStorage."""
-        if not self._marker(metadata).is_encrypted:
+        if not self._stored.marker(metadata).is_encrypted:
             return None
-        return self._encoded.wrapped_key(metadata, self._names(metadata)).key_id
+        return self._encoded.wrapped_key(metadata, names_of(metadata)).key_id
 
     def rewrap_key(self, metadata: RemoteLogSegmentMetadata) -> None:
         """See ListableStorage."""
-        self._encoded.rewrap(metadata, self._names(metadata))
+        self._encoded.rewrap(metadata, names_of(metadata))
 
     def ensure_identity(self, metadata_uuid: str, known_store_uuid: str | None) -> str:
         """See ListableStorage."""
@@ -436,96 +332,8 @@ class ObjectRemoteStorageManager(ListableStorage):
         """Close the client."""
         self._client.close()
 
-    def _names(self, metadata: RemoteLogSegmentMetadata) -> SegmentObjectNames:
-        return segment_object_names(metadata.segment_id, metadata.start_offset)
-
-    def _source(self, name: str) -> str:
-        return f"{self._client.root}/{name}"
-
     def _put_bytes(self, name: str, content: bytes, *, more_follows: bool) -> WrittenObject:
         return self._client.put(name, len(content), iter((memoryview(content),)), more_follows=more_follows)
-
-    def _pieces(self, metadata: RemoteLogSegmentMetadata, name: str, start: int, end: int) -> Iterator[bytes]:
-        layout = self._layout(metadata)
-        if layout is not None:
-            yield from self._encoded.read(layout, start, end)
-            return
-        for position in range(start, end, FETCH_BYTES):
-            yield self._client.get_range(name, position, min(FETCH_BYTES, end - position))
-
-    def _layout(self, metadata: RemoteLogSegmentMetadata) -> SegmentLayout | None:
-        """Return where an encoded segment's chunks are; None if its data object is the log."""
-        names = self._names(metadata)
-        if metadata.custom_metadata is not None:
-            is_encoded = self._marker(metadata).stored_size is not None
-        elif (marker := self._find_marker(names)) is not None:
-            is_encoded = marker.stored_size is not None
-        else:
-            is_encoded = self._encoded.is_encoded(names.data)
-        if not is_encoded:
-            return None
-        return self._encoded.layout(metadata, names, lambda: self._head_manifest(metadata))
-
-    def _decrypted(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        names: SegmentObjectNames,
-        marker: CommitMarker,
-        contents: Mapping[IndexKind, bytes],
-    ) -> Mapping[IndexKind, bytes]:
-        if not marker.is_encrypted:
-            return contents
-        return DecryptedContents(contents, lambda: self._encoded.cipher(metadata, names), self._source(names.indexes))
-
-    def _checked(self, metadata: RemoteLogSegmentMetadata, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Pass on a whole segment's pieces, holding each back until the next one exists or the checksum is right."""
-        expected = self._marker(metadata).data_crc32c
-        checksum, held = 0, b""
-        for piece in pieces:
-            if held:
-                yield held
-            checksum, held = crc32c(piece, checksum), piece
-        if checksum != expected:
-            raise RemoteObjectCorruptError(
-                f"{self._source(name)}: its bytes have CRC-32C {checksum:08x}; {expected:08x} was sent; "
-                "'tiered-storage repair --deep' copies it again if the local log still has it"
-            )
-        if held:
-            yield held
-
-    def _marker(self, metadata: RemoteLogSegmentMetadata) -> CommitMarker:
-        """Return sizes and checksums from the metadata, else from the store."""
-        if metadata.custom_metadata is not None:
-            return CommitMarker.from_custom_metadata(metadata, metadata.custom_metadata)
-        return self._read_marker(self._names(metadata))
-
-    def _find_marker(self, names: SegmentObjectNames) -> CommitMarker | None:
-        try:
-            return self._read_marker(names)
-        except RemoteObjectNotFoundError:
-            return None
-
-    def _read_marker(self, names: SegmentObjectNames) -> CommitMarker:
-        name = names.commit_marker
-        size = min(self._client.size(name), MAX_DOCUMENT_BYTES + 1)
-        return CommitMarker.parse(self._client.get_range(name, 0, size), self._source(name))
-
-    def _read_bundle(self, names: SegmentObjectNames, marker: CommitMarker) -> tuple[dict[IndexKind, bytes], Manifest]:
-        """Read and check the whole bundle; return its content, and its manifest separately."""
-        source = self._source(names.indexes)
-        size = self._client.size(names.indexes)
-        if size != marker.indexes_size or size > MAX_BUNDLE_BYTES:
-            raise RemoteObjectCorruptError(f"{source}: has {size} bytes, {marker.indexes_size} were sent")
-        raw = self._client.get_range(names.indexes, 0, size)
-        if crc32c(raw) != marker.indexes_crc32c:
-            raise RemoteObjectCorruptError(f"{source}: its bytes are not those that were sent")
-        contents = parse_bundle(raw, source)
-        if IndexKind.MANIFEST not in contents:
-            raise RemoteObjectCorruptError(f"{source}: has no manifest")
-        manifest = Manifest.parse(contents[IndexKind.MANIFEST], source)
-        if (manifest.size, manifest.data_crc32c) != (marker.data_size, marker.data_crc32c):
-            raise RemoteObjectCorruptError(f"{source}: manifest and commit marker are of different data")
-        return contents, manifest
 
 
 def _kinds_beside_marker(segment: RemoteLogSegmentMetadata) -> tuple[ObjectKind, ...]:
