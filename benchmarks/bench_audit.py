@@ -42,7 +42,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 QUICK_GOAL = 13.0

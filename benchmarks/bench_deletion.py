@@ -31,7 +31,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.settings.settings import load_settings
 
 GOAL = 60.0

@@ -24,9 +24,9 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import SegmentObjectNames, segment_object_names
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import SegmentObjectNames, segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding

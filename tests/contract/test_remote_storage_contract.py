@@ -27,8 +27,8 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.retention.gate.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_CLOCK,
     ObjectKind,
     partition_folder,

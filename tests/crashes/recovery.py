@@ -45,7 +45,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 
 
 def cells(crashes: Iterable[Crash], *, daily: int = 2) -> list[Any]:

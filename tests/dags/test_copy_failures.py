@@ -29,7 +29,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess

@@ -13,8 +13,8 @@ from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.index_bundle import BundleHead, build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 _PARTITION = TopicIdPartition("MkU3OEVBNTcwNTJENDM2Qg", "cxfmXdFdRF2-6WITmvYjdA", 0, "orders")

@@ -15,7 +15,7 @@ from support.records import varied_records
 from support.remote_logs import RemoteLogFiles
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.indexes.remote_log_index import iterate_entries
-from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 TOPIC = "secret"

@@ -21,7 +21,7 @@ from tiered_storage.cli.main import LazyCommand, app
 from tiered_storage.clock import as_date
 from tiered_storage.remote_log.metadata.sql.database import sqlite_database
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
-from tiered_storage.remote_log.storage.object_names import STORE_GENERATION, STORE_IDENTITY
+from tiered_storage.remote_log.storage.documents.object_names import STORE_GENERATION, STORE_IDENTITY
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 READING = [

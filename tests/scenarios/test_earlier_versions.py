@@ -37,7 +37,7 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.settings import load_settings
 

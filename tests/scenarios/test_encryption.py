@@ -45,7 +45,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval

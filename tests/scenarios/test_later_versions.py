@@ -29,8 +29,9 @@ from support.remote_logs import (
 from tiered_storage.errors import LaterVersionError
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage import commit_marker, index_bundle, manifest
-from tiered_storage.remote_log.storage import partition_manifest as partition_document
+from tiered_storage.remote_log.storage import commit_marker, index_bundle
+from tiered_storage.remote_log.storage.documents import manifest
+from tiered_storage.remote_log.storage.documents import partition_manifest as partition_document
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": DELETABLE}

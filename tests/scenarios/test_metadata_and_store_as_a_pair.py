@@ -20,8 +20,8 @@ from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 READ = ("read", "orders", 0, "--offset", 0)

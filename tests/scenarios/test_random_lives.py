@@ -54,7 +54,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionKind
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED

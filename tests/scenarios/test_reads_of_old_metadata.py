@@ -11,7 +11,7 @@ from support.command_line import CommandResult, run_on
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, be_the_original, copy
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.generation import SqlGeneration
-from tiered_storage.remote_log.storage.store_generation import StoreGenerations
+from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
 
 DELETABLE = {**ENABLED, "retention.bytes": -1, "local.retention.bytes": 0}
 READ = ("read", "orders", 0, "--offset", 0)

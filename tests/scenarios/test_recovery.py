@@ -28,7 +28,7 @@ from support.remote_logs import (
 from tiered_storage.errors import LeaseLostError, StoreMismatchError, TieredStorageError
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.storage.object_names import partition_folder
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 
 DAYS = 10**10
 

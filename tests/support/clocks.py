@@ -12,7 +12,7 @@ from tiered_storage.clock import Clock, machine_boot_time, wall_clock
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import WrittenObject
-from tiered_storage.remote_log.storage.object_names import STORE_CLOCK
+from tiered_storage.remote_log.storage.documents.object_names import STORE_CLOCK
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 

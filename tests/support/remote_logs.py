@@ -45,7 +45,7 @@ from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, Top
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import RESERVE
-from tiered_storage.remote_log.storage.object_names import STORE_CLOCK, STORE_GENERATION
+from tiered_storage.remote_log.storage.documents.object_names import STORE_CLOCK, STORE_GENERATION
 from tiered_storage.settings.settings import Settings, load_settings
 
 CLUSTER_ID = "test-cluster"

@@ -30,14 +30,14 @@ from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreem
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.object_names import segment_object_names
-from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
-from tiered_storage.remote_log.storage.store_generation import StoreGenerations
-from tiered_storage.remote_log.storage.store_identity import (
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
+from tiered_storage.remote_log.storage.documents.store_identity import (
     ensure_store_identity,
     find_store_identity,
     read_store_identity,
 )
+from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
 from tiered_storage.remote_log.tiering_policy import Decisions, effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 

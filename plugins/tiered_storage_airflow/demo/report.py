@@ -11,8 +11,8 @@ from rich.table import Table
 
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage_airflow.demo.comparison import Compared
 from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 

@@ -11,7 +11,7 @@ from itertools import islice
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage_airflow.links import report_url
 from tiered_storage_airflow.page.base import STATES, of_partition, page, trail_to
 from tiered_storage_airflow.read_service.problem import ProblemError

@@ -20,8 +20,13 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.documents.object_names import (
+    RESERVED,
+    ObjectKind,
+    partition_folder,
+    segment_object_names,
+)
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
-from tiered_storage.remote_log.storage.object_names import RESERVED, ObjectKind, partition_folder, segment_object_names
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 

@@ -26,8 +26,8 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_names import segment_object_names
 
 
 def audit_segment(segment: RemoteLogSegmentMetadata, storage: ListableStorage, limit: RateLimit) -> tuple[Anomaly, ...]:

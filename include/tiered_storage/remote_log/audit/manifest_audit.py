@@ -18,8 +18,8 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
-from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_manifests_folder
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
+from tiered_storage.remote_log.storage.documents.object_names import PartitionManifestName, partition_manifests_folder
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
 
 _REPAIR = "'tiered-storage repair' writes it again from the metadata"
 

@@ -37,8 +37,8 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 

@@ -14,8 +14,8 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.indexes.remote_index_lookup import OFFSET_ENTRY, TIME_ENTRY
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 CHUNK_BYTES = 1 << 20

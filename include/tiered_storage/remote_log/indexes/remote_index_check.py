@@ -13,7 +13,7 @@ from tiered_storage.remote_log.indexes.remote_index_builder import EncodedRemote
 from tiered_storage.remote_log.indexes.remote_index_lookup import OFFSET_ENTRY, TIME_ENTRY
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, read_entry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.object_names import segment_object_names
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 

@@ -25,9 +25,9 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFailure, Safety, Stop
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
 LOOKS = 5
 """How often store and metadata are compared again: another process may renew both between two reads."""

@@ -31,9 +31,13 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
+from tiered_storage.remote_log.storage.documents.object_names import PartitionManifestName, partition_folder
+from tiered_storage.remote_log.storage.documents.partition_manifest import (
+    MAX_MARKED,
+    PartitionManifest,
+    PartitionManifests,
+)
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.object_names import PartitionManifestName, partition_folder
-from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 REQUESTS_AT_ONCE = 8

@@ -40,15 +40,15 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.rebuild.new_metadata import built_aside, new_metadata_place
 from tiered_storage.remote_log.rebuild.stored_partitions import StoredPartition, stored_partitions
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     STORE_IDENTITY,
     PartitionManifestName,
     SegmentObjectName,
     parse_partition_folder,
 )
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_rights
 from tiered_storage.settings.settings import Settings
 

@@ -29,9 +29,9 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, held_twice, why_needed
+from tiered_storage.remote_log.storage.documents.object_names import ObjectKind, SegmentObjectName
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
-from tiered_storage.remote_log.storage.object_names import ObjectKind, SegmentObjectName
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
 
 READERS = 8
 """How many manifests are read at once: most of the time is spent waiting for the store."""

@@ -43,8 +43,8 @@ from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_names import partition_folder
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
 from tiered_storage.settings.settings import Settings

@@ -44,8 +44,8 @@ from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, Top
 from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, proven
 from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 
 _OF_THIS_SEGMENT = (RemoteObjectCorruptError, RemoteObjectNotFoundError, EncryptionKeyError)

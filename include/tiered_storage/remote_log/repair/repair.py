@@ -30,8 +30,8 @@ from tiered_storage.remote_log.repair.plan import Leftovers
 from tiered_storage.remote_log.repair.redundancy import WholeChecks, why_needed
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_versions
+from tiered_storage.remote_log.storage.documents.object_names import ObjectKind, partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.object_names import ObjectKind, partition_folder
 
 _MARKER = f".{ObjectKind.COMMIT_MARKER}"
 _NO_ROOM = (

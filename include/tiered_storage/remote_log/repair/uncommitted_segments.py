@@ -50,8 +50,8 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder, segment_object_names
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ensure_encodes
-from tiered_storage.remote_log.storage.object_names import partition_folder, segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 

@@ -34,8 +34,8 @@ from tiered_storage.remote_log.restore.request import RestoredPartition, Restore
 from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_uncovered
 from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.restore.request import RestoreRequest
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
-from tiered_storage.remote_log.storage.object_names import partition_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 

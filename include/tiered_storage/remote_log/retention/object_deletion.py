@@ -35,8 +35,8 @@ from tiered_storage.remote_log.retention.gate.stored_segments import ensure_know
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed_coverage
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.object_names import partition_folder
 
 GROUP_PARTITIONS = 50
 """How many partitions at most share a batch: their leases are held together."""

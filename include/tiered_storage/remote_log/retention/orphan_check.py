@@ -26,9 +26,9 @@ from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import segment_object_names
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 _HIGHEST_OFFSET = 2**63 - 1

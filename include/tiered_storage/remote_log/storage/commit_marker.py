@@ -23,9 +23,9 @@ from typing import Self
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
-from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 FORMAT_VERSION = 2

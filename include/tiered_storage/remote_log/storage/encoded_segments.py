@@ -11,10 +11,10 @@ from typing import TypeVar
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import SegmentObjectNames
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import SegmentObjectNames
+from tiered_storage.remote_log.storage.documents.segment_key import OBJECT_BYTES, encode_segment_key, parse_segment_key
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
-from tiered_storage.remote_log.storage.segment_key import OBJECT_BYTES, encode_segment_key, parse_segment_key
 from tiered_storage.remote_log.storage.transforms.aes_gcm import SegmentCipher, new_data_key
 from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec, EncodedChunks, most_stored_bytes
 from tiered_storage.remote_log.storage.transforms.chunk_frame import (

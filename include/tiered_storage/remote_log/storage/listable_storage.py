@@ -14,16 +14,16 @@ from itertools import groupby
 from tiered_storage.errors import ConfigurationError, LaterVersionError, RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.object_names import (
     PartitionManifestName,
     SegmentObjectName,
     parse_partition_folder,
     partition_folder,
 )
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifests
+from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
+from tiered_storage.remote_log.storage.documents.store_identity import StoreIdentity
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoreGenerations
-from tiered_storage.remote_log.storage.store_identity import StoreIdentity
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 

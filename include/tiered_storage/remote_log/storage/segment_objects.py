@@ -31,15 +31,8 @@ from tiered_storage.remote_log.storage.clients.object_client import (
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, marker_of
-from tiered_storage.remote_log.storage.encoded_segments import (
-    EncodedSegments,
-    SentSegment,
-    encrypted,
-)
-from tiered_storage.remote_log.storage.index_bundle import build_bundle
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_CLOCK,
     ObjectKind,
     SegmentObjectName,
@@ -48,16 +41,23 @@ from tiered_storage.remote_log.storage.object_names import (
     parse_partition_manifest_name,
     segment_object_names,
 )
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifests
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
-from tiered_storage.remote_log.storage.store_generation import StoreGenerations
-from tiered_storage.remote_log.storage.store_identity import (
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifests
+from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
+from tiered_storage.remote_log.storage.documents.store_identity import (
     StoreIdentity,
     ensure_store_identity,
     find_store_identity,
     read_store_identity,
     rebind_store,
 )
+from tiered_storage.remote_log.storage.encoded_segments import (
+    EncodedSegments,
+    SentSegment,
+    encrypted,
+)
+from tiered_storage.remote_log.storage.index_bundle import build_bundle
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.stored_segments import StoredSegments, names_of
 from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN

@@ -19,21 +19,21 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     ObjectClient,
 )
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker, StoredCopy, parse_copy
+from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import (
+    SegmentObjectName,
+    SegmentObjectNames,
+    segment_object_names,
+)
+from tiered_storage.remote_log.storage.documents.segment_key import OBJECT_BYTES as KEY_OBJECT_BYTES
 from tiered_storage.remote_log.storage.encoded_segments import (
     DecryptedContents,
     EncodedSegments,
     SegmentLayout,
 )
 from tiered_storage.remote_log.storage.index_bundle import HEAD_READ_BYTES, BundleHead, parse_bundle
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import (
-    SegmentObjectName,
-    SegmentObjectNames,
-    segment_object_names,
-)
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-from tiered_storage.remote_log.storage.segment_key import OBJECT_BYTES as KEY_OBJECT_BYTES
 
 FETCH_BYTES = 4 << 20
 MAX_BUNDLE_BYTES = 512 << 20

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
-from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.layout import MANIFEST, SUCCESS, ExportManifest, Interval, TableFolder
 from tiered_storage.remote_log.tables.overwrite_guard import why_kept

@@ -28,7 +28,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
-from tiered_storage.remote_log.storage.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 

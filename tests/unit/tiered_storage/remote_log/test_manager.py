@@ -32,8 +32,8 @@ from tiered_storage.remote_log.metadata.generation import GuardedTopics
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoreGenerations
 from tiered_storage.settings.settings import load_settings
 
 

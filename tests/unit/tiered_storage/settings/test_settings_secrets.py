@@ -20,7 +20,7 @@ from tiered_storage.remote_log.restore.client_properties import read_client_prop
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMap, OffsetMapWriter
 from tiered_storage.remote_log.restore.target_directory import UNFINISHED, TargetDirectory
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.json_document import JsonDocument
+from tiered_storage.remote_log.storage.documents.json_document import JsonDocument
 from tiered_storage.remote_log.tables.layout import ExportedTable, read_document
 from tiered_storage.settings.read_rights import load_read_rights
 from tiered_storage.settings.settings import load_settings

@@ -10,8 +10,8 @@ import pytest
 from support.read_service_site import ReadServiceSite, login
 from tiered_storage import errors
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from tiered_storage.remote_log.metadata.sql.database.engine import Database, ins
 from tiered_storage.remote_log.metadata.sql.database.schema import leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
-from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER
+from tiered_storage.remote_log.storage.documents.object_names import HIGHEST_NUMBER
 
 _GIVEN_BACK = 0
 

@@ -19,8 +19,8 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

@@ -35,7 +35,7 @@ from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.rebuild.metadata_rebuild import rebuild_metadata
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 DAYS = 10**10

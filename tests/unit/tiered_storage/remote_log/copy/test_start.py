@@ -53,7 +53,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
 )
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 
 STARTED, FINISHED, DELETING, _ = (state.name for state in SegmentState)
 FAILURE = CopyFailure("RemoteStorageError", "the store is away", retriable=True)

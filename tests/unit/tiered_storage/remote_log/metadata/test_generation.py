@@ -30,9 +30,9 @@ from tiered_storage.remote_log.retention.topic_deletion import TopicDeletionPlan
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import temporary_name
-from tiered_storage.remote_log.storage.object_names import STORE_DECISIONS, STORE_GENERATION
+from tiered_storage.remote_log.storage.documents.object_names import STORE_DECISIONS, STORE_GENERATION
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration, StoreGenerations
 
 
 @pytest.fixture

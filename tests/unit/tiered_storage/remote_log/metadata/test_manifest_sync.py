@@ -39,7 +39,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Grant
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
 
 ONE_LEADER = (EpochEntry(0, 0),)
 OTHERS = ("orders", 1), ("clicks", 0)

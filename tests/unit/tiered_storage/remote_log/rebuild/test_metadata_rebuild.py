@@ -54,7 +54,7 @@ from tiered_storage.remote_log.rebuild.metadata_rebuild import (
 )
 from tiered_storage.remote_log.repair.redundancy import held_twice
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 TWO = {("clicks", 0): 1, ("orders", 0): 3}

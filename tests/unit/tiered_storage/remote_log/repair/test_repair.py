@@ -42,9 +42,9 @@ from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration
 from tiered_storage.remote_log.storage.listable_storage import ListedObject
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration
 
 DAYS = 10**10
 

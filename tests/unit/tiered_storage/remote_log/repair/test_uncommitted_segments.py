@@ -49,8 +49,8 @@ from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

@@ -37,8 +37,8 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, restore_to_directory
 from tiered_storage.remote_log.restore.plan import plan_restore
 from tiered_storage.remote_log.restore.request import RestorePlan, RestoreRequest
-from tiered_storage.remote_log.storage.object_names import partition_folder
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.object_names import partition_folder
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 DAYS = 10**10

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention import expiry_marking
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest, PartitionManifests
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
 
 DELETING = "DELETE_SEGMENT_STARTED"
 FINISHED = "COPY_SEGMENT_FINISHED"

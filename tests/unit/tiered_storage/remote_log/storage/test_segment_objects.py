@@ -19,8 +19,8 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import WrittenObject, delete_object
-from tiered_storage.remote_log.storage.manifest import Manifest
-from tiered_storage.remote_log.storage.object_names import ObjectKind, parse_object_name
+from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.object_names import ObjectKind, parse_object_name
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

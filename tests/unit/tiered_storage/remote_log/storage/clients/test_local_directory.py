@@ -24,7 +24,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
-from tiered_storage.remote_log.storage.object_names import parse_object_name, segment_object_names
+from tiered_storage.remote_log.storage.documents.object_names import parse_object_name, segment_object_names
 
 NAME = "cluster/topic/0/object.log"
 CONTENT = segment_bytes(100_000)

@@ -13,7 +13,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.object_client import check_object_name, is_temporary_name, temporary_name
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     ObjectKind,
     PartitionManifestName,

@@ -12,8 +12,8 @@ import pytest
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, StoreMismatchError
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.clients.object_client import StoredObject, temporary_name
-from tiered_storage.remote_log.storage.object_names import store_generation_name
-from tiered_storage.remote_log.storage.store_identity import (
+from tiered_storage.remote_log.storage.documents.object_names import store_generation_name
+from tiered_storage.remote_log.storage.documents.store_identity import (
     StoreIdentity,
     ensure_store_identity,
     read_store_identity,

@@ -14,7 +14,7 @@ import binascii
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
 from tiered_storage.remote_log.storage.transforms.key_ring import WrapAlgorithm, WrappedKey
 
 FORMAT_VERSION = 1

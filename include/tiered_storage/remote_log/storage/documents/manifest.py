@@ -32,7 +32,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.storage.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
 from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
 

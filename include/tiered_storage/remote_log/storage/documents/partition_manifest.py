@@ -29,8 +29,8 @@ from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, delete_object
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     UUID,
     PartitionManifestName,

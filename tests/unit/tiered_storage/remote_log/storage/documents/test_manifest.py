@@ -14,7 +14,7 @@ from support.remote_segments import segment_metadata
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.storage.manifest import FORMAT_VERSION, Manifest
+from tiered_storage.remote_log.storage.documents.manifest import FORMAT_VERSION, Manifest
 from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 

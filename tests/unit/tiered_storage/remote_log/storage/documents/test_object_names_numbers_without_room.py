@@ -14,13 +14,13 @@ from support.command_line import run_on
 from support.remote_logs import ORDERS_0, RemoteLogFiles, a_copied_remote_log, copy, end_below, held_by
 from tiered_storage.errors import MetadataCorruptError, RemoteObjectCorruptError
 from tiered_storage.remote_log.model import PartitionState
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     PartitionManifestName,
     partition_manifests_folder,
 )
-from tiered_storage.remote_log.storage.partition_manifest import PartitionManifest
-from tiered_storage.remote_log.storage.store_generation import StoredGeneration
+from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
+from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration
 
 HIGHEST_INT64 = 2**63 - 1
 TOO_HIGH = [HIGHEST_NUMBER + 1, HIGHEST_INT64 - 2**32 + 1, HIGHEST_INT64]

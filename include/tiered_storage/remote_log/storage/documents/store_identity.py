@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_IDENTITY,
     parse_partition_folder,
     parse_store_generation_name,

@@ -25,8 +25,8 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     is_temporary_name,
     temporary_name,
 )
-from tiered_storage.remote_log.storage.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
-from tiered_storage.remote_log.storage.object_names import (
+from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     STORE_DECISIONS,
     STORE_GENERATION,

@@ -15,8 +15,12 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
-from tiered_storage.remote_log.storage.object_names import HIGHEST_NUMBER, partition_manifests_folder
-from tiered_storage.remote_log.storage.partition_manifest import MAX_MARKED, PartitionManifest, PartitionManifests
+from tiered_storage.remote_log.storage.documents.object_names import HIGHEST_NUMBER, partition_manifests_folder
+from tiered_storage.remote_log.storage.documents.partition_manifest import (
+    MAX_MARKED,
+    PartitionManifest,
+    PartitionManifests,
+)
 
 INT64 = st.integers(0, 2**63 - 1)
 IDS = st.lists(st.from_regex(r"[A-Za-z0-9_-]{22}", fullmatch=True), max_size=5).map(tuple)
