@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -33,6 +34,7 @@ from support.remote_logs import (
     offsets_read,
     partition_of,
     records,
+    rewrite_segment,
     segments_of,
     states_of,
     unsynced,
@@ -41,6 +43,7 @@ from support.tables import carry_out as carry_out_export
 from support.tables import export_orders
 from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -323,7 +326,77 @@ def test_a_lost_key_is_one_error_a_segment_and_stops_nothing_else(files: RemoteL
     lose_key(files, "first")
     assert run_on(files, "audit", "--deep").exit_code == 0
     with files.open() as remote_log:
-        assert {segment.segment_id.id for segment in segments_of(remote_log)} == ids
+        assert {segment.segment_id.id for segment in finished(segments_of(remote_log))} == ids
+
+
+def lose_the_first_key(files: RemoteLogFiles) -> None:
+    """Lose the key that wrapped all data keys of orders; new ones are wrapped by the key `third`."""
+    lose_key(files, "third")
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+
+
+def test_segments_of_a_lost_key_are_copied_again_while_the_local_log_has_them(files: RemoteLogFiles) -> None:
+    lose_the_first_key(files)
+    planned = run_on(files, "repair", "--deep", "--dry-run", "--json")
+    assert [row["action"] for row in planned.rows] == ["copy anew"] * 3 + ["end"] * 3
+    result = run_on(files, "repair", "--deep")
+    assert result.exit_code == 0, (result.out, result.err)
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+    assert keys_of(run_on(files, "rotate-keys", "--dry-run", "--json"))["third"] == 3
+    assert run_on(files, "audit", "--deep").exit_code == 0
+
+
+def test_segments_of_a_lost_key_stay_if_nothing_else_has_their_records(files: RemoteLogFiles) -> None:
+    log_dirs = files.properties.pop("log.dirs", str(files.log_directory))
+    files.properties["log.dirs"] = []
+    lose_the_first_key(files)
+    result = run_on(files, "repair", "--deep")
+    assert (result.exit_code, "Traceback" in result.err) == (1, False)
+    with files.open() as remote_log:
+        ids = [segment.segment_id.id for segment in segments_of(remote_log)]
+        assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (0, 10, 20)]
+    assert all(any(one in line and "key first" in line for line in result.err.splitlines()) for one in ids)
+    lose_key(files, "first", "third")
+    files.properties["log.dirs"] = log_dirs
+    assert run_on(files, "audit", "--deep").exit_code == 0
+
+
+def test_segments_of_a_lost_key_stay_where_a_fork_holds_their_offsets(files: RemoteLogFiles) -> None:
+    """The log has other records: checksums of what was sent prove that without the key."""
+    lose_the_first_key(files)
+    last = files.local_segments()[2].log_path
+    forked = [replace(each, value=b"a fork".ljust(60, b".")) for each in records(20, 30)]
+    rewrite_segment(last, [encode_batch(forked[:5]), encode_batch(forked[5:])])
+    result = run_on(files, "repair", "--deep")
+    assert (result.exit_code, "Traceback" in result.err) == (1, False)
+    with files.open() as remote_log:
+        assert (20, "COPY_SEGMENT_FINISHED") in states_of(remote_log)
+        assert last.name.removesuffix(".log") in orders_of(files, ".key")[2].name
+
+
+def test_a_lost_key_stops_no_copy_of_later_segments(files: RemoteLogFiles) -> None:
+    lose_the_first_key(files)
+    files.append(2)
+    result = run_on(files, "copy")
+    assert result.exit_code == 0, result.err
+    with files.open() as remote_log:
+        assert offsets_read(remote_log, 0) == list(range(45))
+
+
+def test_a_rotation_leaves_each_segment_of_a_lost_key_and_goes_on(files: RemoteLogFiles) -> None:
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    files.append(2)
+    assert run_on(files, "copy").exit_code == 0
+    lose_the_first_key(files)
+    files.properties["rsm.config.encryption.key.pair.id"] = "second"
+    told = {"second": {"private.key.file": "second.pem"}, "third": {"key.file": "third.key"}}
+    ring_file(files.root / "keys", told)
+    result = run_on(files, "rotate-keys", "--json")
+    assert (result.exit_code, result.document["rotated"], keys_of(result)) == (1, 1, {"first": 3, "second": 1})
+    failures = result.document["failures"]
+    assert len(failures) == 3
+    assert all("key first" in failure for failure in failures)
 
 
 def test_without_the_key_nothing_local_goes_of_its_topic(files: RemoteLogFiles) -> None:
@@ -344,7 +417,7 @@ def test_a_copy_without_a_key_fails_alone(files: RemoteLogFiles) -> None:
     assert result.exit_code == 1
     assert "no key first" in result.err
     with files.open() as remote_log:
-        assert states_of(remote_log) == [(start, "COPY_SEGMENT_FINISHED") for start in (0, 10, 20)]
+        assert [each.start_offset for each in finished(segments_of(remote_log))] == [0, 10, 20]
         clicks = [state for _, state in states_of(remote_log, partition_of("clicks"))]
         assert clicks == ["COPY_SEGMENT_FINISHED"] * 3
     assert not [path for path in orders_of(files, ".log") if "000030-" in path.name]

@@ -28,8 +28,10 @@ class AnomalyKind(StrEnum):
     OUTDATED_METADATA = "metadata older than the store"
 
 
-DAMAGES = frozenset({AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM})
-"""Kinds of anomaly in which an object lacks or changed what was sent."""
+DAMAGES = frozenset(
+    {AnomalyKind.MISSING_OBJECT, AnomalyKind.WRONG_SIZE, AnomalyKind.WRONG_CHECKSUM, AnomalyKind.MISSING_KEY}
+)
+"""Kinds of anomaly in which an object lacks or changed what was sent, or cannot be decrypted."""
 
 
 @dataclass(frozen=True, slots=True)

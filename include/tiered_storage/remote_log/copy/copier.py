@@ -20,6 +20,7 @@ from tiered_storage.errors import (
     CorruptIndexError,
     CorruptLogError,
     CorruptRecordError,
+    EncryptionKeyError,
     LaterVersionError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -125,7 +126,13 @@ def _ensure_continues(task: CopyTask, storage: RemoteStorageManager) -> None:
         return
     try:
         ensure_same_segment(open_segment(task.location), task.after, task.lineage, storage)
-    except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, LaterVersionError):
+    except (
+        CorruptLogError,
+        EncryptionKeyError,
+        RemoteObjectCorruptError,
+        RemoteObjectNotFoundError,
+        LaterVersionError,
+    ):
         # An audit reports the damage; the copy continues all the same.
         return
 

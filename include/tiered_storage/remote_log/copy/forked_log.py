@@ -23,6 +23,7 @@ from contextlib import suppress
 
 from tiered_storage.errors import (
     CorruptLogError,
+    EncryptionKeyError,
     ForkedLogError,
     LaterVersionError,
     RemoteObjectCorruptError,
@@ -191,7 +192,14 @@ def _ensure_joined(due: Sequence[PlannedSegment], coverage: Coverage, storage: R
         if not covered or not local:
             return
         _ensure_same_batch(local, min(end, covered[-1].end_offset), covered[-1], storage)
-    except (CorruptLogError, RemoteObjectNotFoundError, RemoteObjectCorruptError, LaterVersionError, OSError):
+    except (
+        CorruptLogError,
+        EncryptionKeyError,
+        RemoteObjectNotFoundError,
+        RemoteObjectCorruptError,
+        LaterVersionError,
+        OSError,
+    ):
         # The copy and the audit report damage.
         return
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tiered_storage.errors import (
     CorruptLogError,
+    EncryptionKeyError,
     LaterVersionError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -175,7 +176,7 @@ def why_other_records(
         known = remote_batches(holders, lineage, storage.fetch_log_segment)
         try:
             found = first_difference(windows, known)
-        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) as error:
+        except (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError, EncryptionKeyError) as error:
             return f"what others hold of its offsets cannot be compared with it: {error}"
         if found is not None:
             ours, row, there = found

@@ -61,7 +61,7 @@ class RepairPlan:
 
 
 def damaged_ids(report: AuditReport) -> frozenset[str]:
-    """Return the ids of the segments with objects that lack or changed what was sent."""
+    """Return the ids of the segments with objects that lack or changed what was sent, or cannot be decrypted."""
     return frozenset(each.segment_id for each in report.anomalies if each.kind in DAMAGES and each.segment_id)
 
 
@@ -88,6 +88,7 @@ def plan_repair(
     replaced: list[RemoteLogSegmentMetadata] = []
     without_indexes: list[RemoteLogSegmentMetadata] = []
     advice: list[Finding] = []
+    keyless = {each.segment_id: each.message for each in report.anomalies if each.kind is AnomalyKind.MISSING_KEY}
     outdated = {each.partition: each for each in report.anomalies if each.kind is AnomalyKind.OUTDATED_METADATA}
     advice.extend(Finding(each.what, f"{each.kind.value}: {each.message}") for each in outdated.values())
     for partition, known in sorted(partitions.items()):
@@ -102,7 +103,7 @@ def plan_repair(
             elif has_lost_indexes(segment):
                 without_indexes.append(segment)
             else:
-                advice.append(mending.why_not(segment, differs))
+                advice.append(mending.why_not(segment, differs, keyless.get(segment.segment_id.id)))
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
         advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
         copies.extend(mending.copies(gaps, replaced))
@@ -166,8 +167,11 @@ class _Mending:
             if any(start <= planned.end_offset and planned.base_offset <= end for start, end in ranges):
                 yield planned
 
-    def why_not(self, segment: RemoteLogSegmentMetadata, differs: str | None = None) -> Finding:
+    def why_not(self, segment: RemoteLogSegmentMetadata, differs: str | None, no_key: str | None) -> Finding:
         where = " and no longer in the local log" if differs is None else f" and not the same elsewhere ({differs})"
+        if no_key is not None:
+            offsets = f"offsets {segment.start_offset} to {segment.end_offset} cannot be decrypted{where}"
+            return Finding(str(self._partition), f"{offsets}: {no_key}")
         message = (
             f"offsets {segment.start_offset} to {segment.end_offset} are damaged in the store ({segment.segment_id.id})"
             f"{where}: {self._what_to_do(segment.end_offset)}"
