@@ -28,6 +28,7 @@ THROTTLE = "audit.worker.bytes.per.second"
 """The only one of them that protects others, so a form may only lower it."""
 
 _TOPICS = "topics"
+_OF_A_CLASS = ("class.name", "impl.prefix")
 
 
 def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
@@ -37,13 +38,27 @@ def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
     """
     from tiered_storage.settings.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
-    refused = [name for name in Settings.known_names() if name in properties and name not in BY_A_FORM]
+    known = Settings.known_names()
+    options = [name for name in properties if name not in known and name.startswith(_option_prefixes())]
+    refused = [*(name for name in known if name in properties and name not in BY_A_FORM), *options]
     if not refused:
         return
     raise AirflowFailException(
         f"settings: {_listed(refused)} cannot be set by a form: {_where(refused)}. For one run a form may set "
         f"{_listed(sorted(BY_A_FORM))}"
     )
+
+
+def _option_prefixes() -> tuple[str, ...]:
+    """Return how the names begin that a class of the user's own gets; none if all classes are ours."""
+    from tiered_storage.settings.own_managers import METADATA_MANAGER, STORAGE_MANAGER  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
+
+    names = [f"{manager.name}.{part}" for manager in (STORAGE_MANAGER, METADATA_MANAGER) for part in _OF_A_CLASS]
+    given = load_settings(only=frozenset(names))
+    storage = (given.remote_log_storage_manager_impl_prefix,) if given.has_own_storage_manager else ()
+    metadata = (given.remote_log_metadata_manager_impl_prefix,) if given.has_own_metadata_manager else ()
+    return storage + metadata
 
 
 def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
@@ -68,8 +83,10 @@ def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
 def _where(names: Iterable[str]) -> str:
     """Return where to set `names` instead."""
     from tiered_storage.settings.properties.sources import environment_variable  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import Settings  # noqa: PLC0415 - as above
 
-    variables = [environment_variable(name) for name in names if name != _TOPICS]
+    known = Settings.known_names()
+    variables = [environment_variable(name) for name in names if name in known and name[-1] != "." and name != _TOPICS]
     environment = f", or as {_listed(variables)} in Airflow's environment" if variables else ""
     topics = "" if _TOPICS not in names else "; set topics by 'tiered-storage topics'"
     return f"set it for all runs in the settings file (TIERED_STORAGE_CONFIG){environment}{topics}"

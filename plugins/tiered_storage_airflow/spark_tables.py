@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,12 +123,16 @@ class TableOptions:
 
 
 class SplitPartition(InputPartition):
-    """One split, for one task, and its access to the store: the reader that Spark sends to workers has no plan."""
+    """One split, for one task, and its access to the store: the reader that Spark sends to workers has no plan.
 
-    def __init__(self, split: TableSplit, access: StoreAccess) -> None:
+    `configs` are the options in the settings for a class of the user's own.
+    """
+
+    def __init__(self, split: TableSplit, access: StoreAccess, configs: Mapping[str, str]) -> None:
         super().__init__(split)
         self.split = split
         self.access = access
+        self.configs = configs
 
 
 class TableReader(DataSourceReader):
@@ -181,7 +186,8 @@ class TableReader(DataSourceReader):
             plan.ensure_no_gaps()
         access = StoreAccess.of(settings, options)
         splits = list(plan_splits(plan.ranges(), self._query.rows, self._options.split_bytes))
-        return [SplitPartition(split, access) for split in splits or [TableSplit((), self._query.rows)]]
+        empty = TableSplit((), self._query.rows)
+        return [SplitPartition(split, access, options.configs) for split in splits or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split, in Arrow."""
@@ -191,7 +197,8 @@ class TableReader(DataSourceReader):
 
         if not isinstance(partition, SplitPartition) or not partition.split.ranges:
             return
-        with closing(partition.access.open(options_of(os.environ))) as storage:
+        options = replace(options_of(os.environ), configs=partition.configs)
+        with closing(partition.access.open(options)) as storage:
             yield from read_split(partition.split, storage, TableColumns(self._columns))
 
 

@@ -1,4 +1,4 @@
-"""Every store that the contract suites run against: a local directory, S3 over HTTP by two servers, HDFS."""
+"""Every store that the contract suites run against: directories, S3 and Azure over HTTP, HDFS, the example of an own one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from servers.hdfs import RealHdfs, hdfs_store
 from support.object_stores import KINDS, Stores, StoreUnderTest, running_stores
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
-from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 HDFS = "hdfs"
@@ -39,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, stores: Stores) -> Sto
 @pytest.fixture
 def client(store: StoreUnderTest) -> Iterator[ObjectClient]:
     """The client of an empty store of each kind."""
-    client = open_object_client(store.url, store.options)
+    client = store.open(store.url, store.options)
     yield client
     client.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import runpy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,8 @@ from localbucket import S3Handler
 from moto.server import ThreadedMotoServer
 
 from servers.azurite import CONTAINER, AzureEndpoint, azurite_server
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 REGION = "us-east-1"
@@ -77,8 +80,11 @@ def _with_bucket(url: str) -> S3Endpoint:
 
 
 LOCAL_DIRECTORY = "local directory"
+OWN = "a class of one's own"
 AZURITE = "azurite"
-KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", AZURITE)
+KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", AZURITE, OWN)
+OWN_STORE = Path(__file__).parents[2] / "docs" / "examples" / "own_store.py"
+"""The example of a store of one's own, which keeps the contract too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,7 @@ class StoreUnderTest:
     url: str
     options: ObjectStoreOptions
     unfinished: Callable[[], list[str]]
+    open: Callable[[str, ObjectStoreOptions], ObjectClient] = open_object_client
 
 
 class Stores:
@@ -104,6 +111,11 @@ class Stores:
         if kind == LOCAL_DIRECTORY:
             url = f"{directory.as_uri()}/a%20store"
             return StoreUnderTest(url, ObjectStoreOptions(), lambda: [str(path) for path in directory.rglob("*.tmp")])
+        if kind == OWN:
+            objects = runpy.run_path(str(OWN_STORE))["SqliteObjects"]
+            return StoreUnderTest(
+                f"sqlite://{directory}/objects.db", ObjectStoreOptions(), list, lambda url, _: objects(url, 30_000)
+            )
         if kind == AZURITE:
             # Blocks that were never committed have no names; Azure drops them by itself.
             return StoreUnderTest(f"az://{CONTAINER}/{uuid4().hex}/root", self._azure().options, list)

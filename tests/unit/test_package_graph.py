@@ -20,7 +20,10 @@ LIBRARY, LOG, REMOTE, AIRFLOW = (
 )
 
 STOREYS = (
-    *(f"{LIBRARY}.{name}" for name in ("errors", "clock", "disk_space", "private_files", "regular_files")),
+    *(
+        f"{LIBRARY}.{name}"
+        for name in ("errors", "clock", "disk_space", "private_files", "regular_files", "own_classes")
+    ),
     *(f"{LIBRARY}.{name}" for name in ("settings.properties", "settings")),
     *(
         f"{LOG}.{name}"

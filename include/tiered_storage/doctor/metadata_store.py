@@ -12,8 +12,8 @@ from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.doctor.log_directories import check_decisions, check_identities
 from tiered_storage.doctor.metadata_server import check_server
 from tiered_storage.doctor.object_stores import check_folder
-from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
-from tiered_storage.remote_log.context import open_storage
+from tiered_storage.errors import MetadataMissingError, RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.context import open_metadata, open_storage
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import why_outdated
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
@@ -53,6 +53,9 @@ _NAME = "metadata"
 
 def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
     """Yield findings on the metadata store; do not create a missing one or migrate an older one."""
+    if settings.has_own_metadata_manager:
+        yield from _check_own_class(settings, clock, options)
+        return
     url, busy_timeout_ms = settings.rlmm_config_url.get_secret_value(), settings.metadata_busy_timeout_ms
     path = local_file(url)
     if path is None:
@@ -81,6 +84,19 @@ def check_metadata(settings: Settings, clock: Clock, options: ObjectStoreOptions
         yield from _check_tables(file, settings, clock, options)
 
 
+def _check_own_class(settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
+    class_name = settings.remote_log_metadata_manager_class_name
+    try:
+        opened = open_metadata(settings, clock)
+    except MetadataMissingError as error:
+        yield from _check_without(f"the metadata store of your own class {class_name} ({error})", settings, options)
+        return
+    with opened as store:
+        store.check_integrity()
+        yield ok(_NAME, f"{class_name} is your own class: it opens, and its metadata are sound")
+        yield from _check_content(store, settings, clock, options)
+
+
 def _check_without(where: str, settings: Settings, options: ObjectStoreOptions) -> Iterator[Check]:
     yield note(_NAME, f"{where} does not exist yet: the first command or run creates it")
     yield from alone("pair", lambda: _check_pair(settings, options, None))
@@ -98,7 +114,12 @@ def _check_tables(database: Database, settings: Settings, clock: Clock, options:
         return
     with database.reading() as connection:
         ensure_in_use(connection, database.where)
-    store = SqlMetadataStore(database, clock)
+    yield from _check_content(SqlMetadataStore(database, clock), settings, clock, options)
+
+
+def _check_content(
+    store: MetadataStore, settings: Settings, clock: Clock, options: ObjectStoreOptions
+) -> Iterator[Check]:
     yield from alone("pair", lambda: _check_pair(settings, options, store))
     yield from alone("log.dirs", lambda: check_identities(settings, store.segments))
     topics = tuple(store.topics.list())
@@ -127,7 +148,7 @@ def _check_database(database: Database, found: str | None) -> Iterator[Check]:
 
 
 def _check_pair(settings: Settings, options: ObjectStoreOptions, store: MetadataStore | None) -> Iterator[Check]:
-    if settings.remote_log_storage_manager_class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
+    if settings.has_own_storage_manager:
         return
     with closing(open_object_client(settings.rsm_config_url, options)) as client:
         bound = store.identity.bound_store_uuid() if store else None

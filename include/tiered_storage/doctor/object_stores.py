@@ -13,10 +13,11 @@ from tiered_storage.clock import Clock
 from tiered_storage.disk_space import disk_of, free_bytes
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.remote_log.context import open_storage
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, delete_object
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.settings.settings import Settings
 
 SMALL_ROOM = 1 << 30
@@ -33,16 +34,24 @@ _OTHER_CONTENT = b"must not be written over what is there\n"
 
 def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
     """Yield findings on the remote tier's store."""
-    class_name = settings.remote_log_storage_manager_class_name
-    if class_name != DEFAULT_REMOTE_STORAGE_MANAGER:
-        yield note(
-            "store",
-            f"{class_name} is your own class: doctor cannot check its store",
-            "if it does not derive from ListableStorage, audits, rebuilds and repairs are not available, and metadata "
-            "older than the store go unnoticed",
-        )
+    if settings.has_own_storage_manager:
+        yield from _check_own_class(settings, options)
         return
     yield from check_objects("store", settings.rsm_config_url, options, clock)
+
+
+def _check_own_class(settings: Settings, options: ObjectStoreOptions) -> Iterator[Check]:
+    class_name = settings.remote_log_storage_manager_class_name
+    with closing(open_storage(settings, options)) as storage:
+        if isinstance(storage, ListableStorage):
+            yield note("store", f"{class_name} is your own class: it opens, and doctor cannot check its store")
+            return
+    yield note(
+        "store",
+        f"{class_name} is your own class: it opens, and doctor cannot check its store",
+        "derive it from ListableStorage: without that, audits, rebuilds and repairs are not available, and metadata "
+        "older than the store go unnoticed",
+    )
 
 
 def check_folder(name: str, folder: Path) -> Iterator[Check]:

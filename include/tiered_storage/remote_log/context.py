@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol, Self
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import BootClock, Clock, machine_boot_time
@@ -19,7 +19,7 @@ from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, JobSecrets, StoreAccess
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, GuardedSafety, GuardedTopics
-from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
+from tiered_storage.remote_log.metadata.metadata_store import MetadataManager, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Leases,
     RemoteLogMetadataManager,
@@ -28,7 +28,6 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
 )
 from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
-from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_source
@@ -40,6 +39,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStora
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.remote_log.tiering_policy import decided_topic, effective
+from tiered_storage.settings.own_managers import METADATA_MANAGER
 from tiered_storage.settings.properties.types import SecretUrl, refuse_credentials_in_endpoint
 from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
 
@@ -79,6 +79,7 @@ def configured_options(settings: Settings, given: ObjectStoreOptions) -> ObjectS
         server_side_encryption=settings.rsm_config_server_side_encryption,
         kms_key_id=settings.rsm_config_kms_key_id,
         conditional_writes=settings.rsm_config_conditional_writes,
+        configs=settings.rsm_config,
     )
 
 
@@ -117,7 +118,12 @@ def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:
 
 def open_storage(settings: Settings, options: ObjectStoreOptions) -> RemoteStorageManager:
     """Open the RemoteStorageManager that the settings name; the caller closes it."""
-    return load_remote_storage_manager(settings.remote_log_storage_manager_class_name, settings.rsm_config_url, options)
+    return load_remote_storage_manager(
+        settings.remote_log_storage_manager_class_name,
+        settings.rsm_config_url,
+        options,
+        settings.remote_log_storage_manager_class_path,
+    )
 
 
 def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
@@ -125,35 +131,35 @@ def open_work_area(settings: Settings, options: ObjectStoreOptions) -> WorkArea:
     return WorkArea(settings.work_url, open_object_client(settings.work_url, options))
 
 
-class OpenMetadata(Protocol):
-    """Opens the metadata store at a URL; see metadata.sql.store.open_metadata_store for what it raises."""
-
-    def __call__(self, url: str, clock: Clock, *, busy_timeout_ms: int, create: bool) -> MetadataStore:
-        """Open it; with `create`, make what is missing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataKind:
-    """How a kind of metadata store is opened, and how to see whether one is at a URL."""
-
-    opens: OpenMetadata
-    is_there: Callable[[str], bool]
-
-
-SQL = MetadataKind(open_metadata_store, is_there)
-METADATA_STORES: dict[str, MetadataKind] = {"sqlite": SQL, "postgresql": SQL}
-"""The kinds of metadata stores by the scheme of their URLs; another scheme is refused as an invalid URL."""
-
-
 def open_metadata(settings: Settings, clock: Clock, *, create: bool = False) -> MetadataStore:
     """Open the metadata store that the settings name; the caller closes it. Raises MetadataMissingError."""
-    url = settings.rlmm_config_url.get_secret_value()
-    return _kind_of(url).opens(url, clock, busy_timeout_ms=settings.metadata_busy_timeout_ms, create=create)
+    return _metadata_manager(settings).open(
+        settings.rlmm_config_url.get_secret_value(),
+        clock,
+        busy_timeout_ms=settings.metadata_busy_timeout_ms,
+        create=create,
+        configs=settings.rlmm_config,
+    )
 
 
-def _kind_of(url: str) -> MetadataKind:
-    return METADATA_STORES.get(url.partition(":")[0], SQL)
+def _metadata_manager(settings: Settings) -> MetadataManager:
+    return MetadataManager.load(
+        settings.remote_log_metadata_manager_class_name, settings.remote_log_metadata_manager_class_path
+    )
+
+
+def _are_metadata_there(settings: Settings) -> bool:
+    return _metadata_manager(settings).is_there(settings.rlmm_config_url.get_secret_value(), settings.rlmm_config)
+
+
+def ensure_sql_metadata(settings: Settings) -> None:
+    """Raise ConfigurationError if the user's own class has the metadata: only a SQL database is written as a whole."""
+    if settings.has_own_metadata_manager:
+        raise ConfigurationError(
+            f"remote.log.metadata.manager.class.name is {settings.remote_log_metadata_manager_class_name}: only "
+            "metadata in SQLite or PostgreSQL can be moved, restored or rebuilt: use the means of your own store, or "
+            "take the setting out; rebuild-metadata --into FILE can still write a SQLite file"
+        )
 
 
 def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path | None = None) -> Stop | None:
@@ -183,7 +189,7 @@ def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
 
 def _where(settings: Settings) -> str:
     url = settings.rlmm_config_url
-    if url.get_secret_value().partition(":")[0] in ("sqlite", "postgresql"):
+    if not settings.has_own_metadata_manager:
         return database_kind(url.get_secret_value()).where(url.get_secret_value())
     return url.without_secrets()
 
@@ -230,8 +236,7 @@ class RemoteLogContext:
         with ExitStack() as opened:
             storage = opened.enter_context(closing(open_storage(settings, options)))
             described, scratch = settings, None
-            url = settings.rlmm_config_url.get_secret_value()
-            is_new = not _kind_of(url).is_there(url)
+            is_new = not _are_metadata_there(settings)
             if is_new:
                 _ensure_nobodys(storage, settings)
             # Before the metadata: if it cannot be opened, no new metadata may be left.
@@ -240,7 +245,8 @@ class RemoteLogContext:
                 scratch = TemporaryDirectory(prefix="remote-log-")
                 opened.callback(scratch.cleanup)
                 scratch_url = SecretUrl(f"sqlite:///{scratch.name}/metadata.db")
-                described = settings.model_copy(update={"rlmm_config_url": scratch_url})
+                ours = {"remote_log_metadata_manager_class_name": METADATA_MANAGER.our_class}
+                described = settings.model_copy(update={"rlmm_config_url": scratch_url, **ours})
             store = opened.enter_context(open_metadata(described, clock, create=create or described is not settings))
             if not is_new:
                 GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)

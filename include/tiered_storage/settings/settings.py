@@ -20,6 +20,7 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.airflow import AirflowSettings
 from tiered_storage.settings.copying import CopyingSettings
 from tiered_storage.settings.local_log import LocalLogSettings
+from tiered_storage.settings.own_managers import METADATA_MANAGER, place_options
 from tiered_storage.settings.properties import sources
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
@@ -110,9 +111,11 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
         """Return every setting by its name as JSON and YAML values, without secrets.
 
         Paths are absolute. A file with this content loads to the same settings, except for the password of
-        rlmm.config.url; pass `load_settings` an empty `environ` then, since the environment is already included.
+        rlmm.config.url and the options of a class of the user's own, any of which may be a secret; pass `load_settings`
+        an empty `environ` then, since the environment is already included.
         """
-        plain = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"topics", "rlmm_config_url"})
+        apart = {"topics", "rlmm_config_url", "rsm_config", "rlmm_config"}
+        plain = self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=apart)
         topics = {
             name: topic.model_dump(mode="json", by_alias=True, exclude_unset=True)
             for name, topic in self.topics.items()
@@ -120,7 +123,14 @@ class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSetti
         return {**plain, "rlmm.config.url": self.rlmm_config_url.without_secrets(), "topics": topics}
 
 
-WHERE_METADATA_ARE = frozenset({"state.directory", "rlmm.config.url"})
+WHERE_METADATA_ARE = frozenset(
+    {
+        "state.directory",
+        "rlmm.config.url",
+        METADATA_MANAGER.prefix,
+        *(f"{METADATA_MANAGER.name}.{part}" for part in ("class.name", "class.path", "impl.prefix")),
+    }
+)
 """The settings that locate the metadata store, for commands that must reach it even if other settings are wrong."""
 
 
@@ -146,9 +156,10 @@ def load_settings(
     is_read = named is not None or file.is_file()
     gathered = [
         *([_without_password(sources.read_file(file))] if is_read else []),
-        sources.read_environment(environ, [*Settings.known_names(), *_unused_variables()]),
+        sources.read_environment(environ, _variables()),
         _without_password(sources.read_overrides(overrides)),
     ]
+    gathered = place_options(gathered, Settings.known_names())
     if only is not None:
         gathered = [Properties([one for one in each.properties if one.path[0] in only]) for each in gathered]
     base = file.parent.parent if file.parent.name == "include" else file.parent
@@ -158,9 +169,9 @@ def load_settings(
     return settings
 
 
-def _unused_variables() -> Iterator[str]:
+def _variables() -> Iterator[str]:
     # What follows a prefix cannot be told from a variable's name, which has no dots.
-    return (name for name in Settings.unused_names if not name.endswith("."))
+    return (name for name in (*Settings.known_names(), *Settings.unused_names) if not name.endswith("."))
 
 
 def _without_password(given: Properties) -> Properties:

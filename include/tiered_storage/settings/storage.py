@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationInfo, field_validator
 
+from tiered_storage.settings.own_managers import METADATA_MANAGER, STORAGE_MANAGER
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
 from tiered_storage.settings.properties.types import (
+    ClassPath,
     Folder,
     MetadataUrl,
     OptionalEndpoint,
@@ -25,6 +27,10 @@ METADATA = "The metadata of the remote log"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 _DOTTED_NAME = "a class by its dotted name: package.module.Class"
+_CLASS_PATH = "folders, wheels or zip archives, separated by commas or colons"
+_PREFIX = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*\.$"
+_ALLOWED_PREFIX = "the start of names, with a dot at its end"
+_OPTIONS = "text"
 
 
 def _inside_state(name: str) -> Callable[[dict[str, Any]], str]:
@@ -66,13 +72,36 @@ class StorageSettings(PropertyModel):
 
     remote_log_storage_manager_class_name: str = setting(
         "remote.log.storage.manager.class.name",
-        "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager",
+        STORAGE_MANAGER.our_class,
         REMOTE_STORAGE,
         Source.KAFKA,
         allowed=_DOTTED_NAME,
         pattern=_CLASS_NAME,
     )
-    """The RemoteStorageManager class that stores and fetches segments: ours, or your own."""
+    """The RemoteStorageManager class that stores and fetches segments: ours, or
+    [your own](stores.md#a-store-of-your-own) (Kafka's default: none)."""
+
+    remote_log_storage_manager_class_path: ClassPath = setting(
+        "remote.log.storage.manager.class.path", (), REMOTE_STORAGE, Source.KAFKA, allowed=_CLASS_PATH
+    )
+    """Where Python finds your own class, after the places where it looks anyway. Spark's workers need it at the same
+    path."""
+
+    remote_log_storage_manager_impl_prefix: str = setting(
+        "remote.log.storage.manager.impl.prefix",
+        STORAGE_MANAGER.prefix,
+        REMOTE_STORAGE,
+        Source.KAFKA,
+        allowed=_ALLOWED_PREFIX,
+        pattern=_PREFIX,
+    )
+    """How the names of the class's options begin."""
+
+    rsm_config: Mapping[str, str] = setting(
+        STORAGE_MANAGER.prefix, {}, REMOTE_STORAGE, Source.KAFKA, allowed=_OPTIONS, is_secret=True
+    )
+    """Every other name that begins so is an option of your own class, which gets all options as they are, without the
+    prefix: also those of this table, which keep their meaning. A file or a run's settings give them, no variable."""
 
     rsm_config_url: StorageUrl = setting(
         "rsm.config.url",
@@ -223,6 +252,38 @@ class StorageSettings(PropertyModel):
     """The metadata store; docs/metadata-stores.md helps to choose. A password is not a setting: give it by an Airflow
     connection, or by PGPASSWORD in the environment."""
 
+    remote_log_metadata_manager_class_name: str = setting(
+        "remote.log.metadata.manager.class.name",
+        METADATA_MANAGER.our_class,
+        METADATA,
+        Source.KAFKA,
+        allowed=_DOTTED_NAME,
+        pattern=_CLASS_NAME,
+    )
+    """The MetadataStore class that keeps the metadata: ours, or
+    [your own](metadata-stores.md#a-metadata-store-of-your-own) (Kafka's default:
+    org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager)."""
+
+    remote_log_metadata_manager_class_path: ClassPath = setting(
+        "remote.log.metadata.manager.class.path", (), METADATA, Source.KAFKA, allowed=_CLASS_PATH
+    )
+    """Where Python finds your own class, after the places where it looks anyway."""
+
+    remote_log_metadata_manager_impl_prefix: str = setting(
+        "remote.log.metadata.manager.impl.prefix",
+        METADATA_MANAGER.prefix,
+        METADATA,
+        Source.KAFKA,
+        allowed=_ALLOWED_PREFIX,
+        pattern=_PREFIX,
+    )
+    """How the names of the class's options begin."""
+
+    rlmm_config: Mapping[str, str] = setting(
+        METADATA_MANAGER.prefix, {}, METADATA, Source.KAFKA, allowed=_OPTIONS, is_secret=True
+    )
+    """Every other name that begins so is an option of your own class, as for a RemoteStorageManager."""
+
     remote_log_metadata_custom_metadata_max_bytes: Whole = setting(
         "remote.log.metadata.custom.metadata.max.bytes", 128, METADATA, Source.KAFKA, unit="bytes", at_least=0
     )
@@ -234,6 +295,16 @@ class StorageSettings(PropertyModel):
     )
     """How long a call waits for a locked metadata store, or for a server that is away, before it fails with an error
     that may be retried."""
+
+    @property
+    def has_own_storage_manager(self) -> bool:
+        """Whether the RemoteStorageManager is a class of the user's own."""
+        return self.remote_log_storage_manager_class_name != STORAGE_MANAGER.our_class
+
+    @property
+    def has_own_metadata_manager(self) -> bool:
+        """Whether the MetadataStore is a class of the user's own."""
+        return self.remote_log_metadata_manager_class_name != METADATA_MANAGER.our_class
 
     @field_validator("rsm_config_endpoint", "rsm_config_sts_endpoint")
     @classmethod

@@ -30,12 +30,16 @@ JOB_SECRETS = "REMOTE_LOG_JOB_SECRETS"
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The store and its location, without secrets. `key_ring_file` is read by workers that get no keys."""
+    """The store and its location, without secrets.
+
+    `class_path` is where the class may be. `key_ring_file` is read by workers that get no keys.
+    """
 
     storage_class: str
     storage_url: str
     reached: ObjectStoreOptions
     key_ring_file: str | None = None
+    class_path: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings, options: ObjectStoreOptions) -> Self:
@@ -46,6 +50,7 @@ class StoreAccess:
             settings.rsm_config_url,
             options.without_secrets(),
             None if key_ring is None else str(key_ring),
+            settings.remote_log_storage_manager_class_path,
         )
 
     @classmethod
@@ -65,7 +70,7 @@ class StoreAccess:
 
     def open(self, secrets: ObjectStoreOptions) -> RemoteStorageManager:
         """Open the store with the keys of `secrets`; the caller closes it."""
-        return load_remote_storage_manager(self.storage_class, self.storage_url, self.options(secrets))
+        return load_remote_storage_manager(self.storage_class, self.storage_url, self.options(secrets), self.class_path)
 
 
 @dataclass(frozen=True, slots=True)

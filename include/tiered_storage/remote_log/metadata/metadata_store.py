@@ -7,14 +7,16 @@ MetadataUnavailableError (retriable) and MetadataCorruptError, or what they name
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
-from tiered_storage.clock import BootTime
+from tiered_storage.clock import BootTime, Clock
+from tiered_storage.own_classes import call_own, load_class
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager, Topics
 from tiered_storage.remote_log.metadata.safety import Safety
+from tiered_storage.settings.own_managers import METADATA_MANAGER
 
 
 class MetadataIdentity(Protocol):
@@ -198,3 +200,42 @@ class MetadataStore(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+_OPENING = ("open", "is_there")
+_METHODS = ("work_area_key", "check_integrity", "spend_reserve", "copy_to", "close", "__enter__", "__exit__")
+_PARTS = ("segments", "leases", "topics", "safety", "identity", "generation", "clock_reading")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataManager:
+    """The class of a MetadataStore. Beside the protocol it has two class methods:
+
+    `open(url, clock, *, busy_timeout_ms, create, configs)` opens the store at `url`, and makes what is missing if
+    `create`; `is_there(url, configs)` returns whether the store, or a remainder of one, exists. `configs` are the
+    options that the settings hand over. Both raise what metadata.sql.store.open_metadata_store raises.
+    """
+
+    name: str
+    found: Any
+
+    @classmethod
+    def load(cls, class_name: str, class_path: Sequence[Path]) -> Self:
+        """Load `class_name`, `package.module.Class`. Raises ConfigurationError as load_class."""
+        methods = (*_OPENING, *_METHODS)
+        return cls(class_name, load_class(METADATA_MANAGER.name, class_name, class_path, MetadataStore, methods))
+
+    def open(
+        self, url: str, clock: Clock, *, busy_timeout_ms: int, create: bool, configs: Mapping[str, str]
+    ) -> MetadataStore:
+        """Open the store. Raises ConfigurationError as call_own."""
+
+        def opens() -> Any:
+            return self.found.open(url, clock, busy_timeout_ms=busy_timeout_ms, create=create, configs=configs)
+
+        store: MetadataStore = call_own(METADATA_MANAGER.name, self.name, opens, parts=(*_PARTS, *_METHODS))
+        return store
+
+    def is_there(self, url: str, configs: Mapping[str, str]) -> bool:
+        """Return whether the store, or a remainder of one, exists. Raises as `open`."""
+        return bool(call_own(METADATA_MANAGER.name, self.name, lambda: self.found.is_there(url, configs)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import make_private_folder
+from tiered_storage.remote_log.context import ensure_sql_metadata
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
 from tiered_storage.remote_log.metadata.sql.database.moving import ensure_no_metadata, fill_database
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import open_existing
@@ -51,8 +52,11 @@ def built_aside(settings: Settings, into: Path | None) -> Iterator[Path]:
 def new_metadata_place(settings: Settings, into: Path | None = None) -> str:
     """Return the file that a rebuild would create, or the database that it would fill, for messages.
 
-    Raises ConfigurationError if it or its log exists, and for one inside a log directory.
+    Raises ConfigurationError if it or its log exists, for one inside a log directory, and for a database of the user's
+    own class.
     """
+    if into is None:
+        ensure_sql_metadata(settings)
     url = settings.rlmm_config_url.get_secret_value()
     path = _new_file(settings, into)
     if path is None:

@@ -26,7 +26,7 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.audit.checks import listing_storage
-from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.context import RemoteLogContext, ensure_sql_metadata
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
@@ -95,6 +95,8 @@ def move_store(
     Raises StoreMismatchError if the metadata are not bound but the store that `open_storage` opens belongs to others.
     """
 
+    ensure_sql_metadata(settings)
+
     def check(source: Database) -> None:
         _ensure_nobody_elses(SqlMetadataStore(source, clock), clock, open_storage)
 
@@ -117,6 +119,7 @@ def restore_metadata(settings: Settings, source: Path) -> str:
     Raises ConfigurationError if a metadata store, or a remainder of one, is there; MetadataCorruptError for a damaged
     backup and one of a later release.
     """
+    ensure_sql_metadata(settings)
     url = settings.rlmm_config_url.get_secret_value()
     path = local_file(url)
     if path is None:

@@ -5,16 +5,18 @@ The docstrings here are the contract; one test suite runs it against every imple
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol, cast
+from pathlib import Path
+from typing import Protocol
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.own_classes import call_own, load_class
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
+from tiered_storage.settings.own_managers import STORAGE_MANAGER
 
 
 class IndexKind(IntEnum):
@@ -107,34 +109,21 @@ def delete_singly(
     return failed
 
 
-DEFAULT_REMOTE_STORAGE_MANAGER = "tiered_storage.remote_log.storage.segment_objects.ObjectRemoteStorageManager"
-
 _METHODS = ("copy_log_segment_data", "fetch_log_segment", "fetch_index", "delete_log_segment_data", "close")
 
 
-def load_remote_storage_manager(class_name: str, url: str, options: ObjectStoreOptions) -> RemoteStorageManager:
-    """Open the store at `url` with a user's own RemoteStorageManager: `class_name` is `package.module.Class`.
+def load_remote_storage_manager(
+    class_name: str, url: str, options: ObjectStoreOptions, class_path: Sequence[Path] = ()
+) -> RemoteStorageManager:
+    """Open the store at `url` with the class `class_name`, `package.module.Class`, which `class_path` may have.
 
-    The class must have the five methods of the protocol and a class method `open(url, options)`.
-    Raises ConfigurationError if it cannot be imported or lacks one.
+    The class must have the five methods of the protocol and a class method `open(url, options)`; `options.configs` are
+    those that the settings hand over. Raises ConfigurationError if it cannot be imported, lacks one, or cannot be
+    opened, and passes TieredStorageError of `open` through.
     """
-    manager_class = _load_class(class_name)
-    missing = [method for method in ("open", *_METHODS) if not callable(getattr(manager_class, method, None))]
-    if missing:
-        raise ConfigurationError(f"{class_name} is no RemoteStorageManager: it lacks {', '.join(missing)}")
-    return cast(RemoteStorageManager, manager_class.open(url, options))  # type: ignore[attr-defined]
-
-
-def _load_class(class_name: str) -> type:
-    module_name, _, name = class_name.rpartition(".")
-    if not module_name:
-        raise ConfigurationError(f"{class_name!r} does not name a class: give package.module.Class")
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{class_name} cannot be imported ({error}): is its package installed here?"
-        ) from error
-    if not isinstance(found, type):
-        raise ConfigurationError(f"{class_name} cannot be used: {module_name} has no class {name}")
-    return found
+    found = load_class(STORAGE_MANAGER.name, class_name, class_path, RemoteStorageManager, ("open", *_METHODS))
+    opens = getattr(found, "open")  # noqa: B009 -- no class of Python's has it
+    opened: RemoteStorageManager = call_own(
+        STORAGE_MANAGER.name, class_name, lambda: opens(url, options), parts=_METHODS
+    )
+    return opened

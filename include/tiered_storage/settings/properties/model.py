@@ -76,18 +76,19 @@ def setting(
     special: Mapping[int, str] = MappingProxyType({}),
     pattern: str | None = None,
     default_text: str = "",
+    is_secret: bool = False,
 ) -> Any:
     """Declare the property `name` as a field; a callable `default` makes it from the fields before it.
 
     A whole number has a `unit` and inclusive limits; `special` are values below `at_least` with a meaning of their own.
-    `default_text` describes a default that has no fixed value.
+    `default_text` describes a default that has no fixed value. A repr does not show the value if it `is_secret`.
     """
     field: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     if at_least is not None:
         allowed = _allowed_numbers(unit, at_least, at_most, special)
         field |= {"ge": min(at_least, *special, at_least), "le": at_most}
     told: dict[str, JsonValue] = {"group": group, "source": source.value, "allowed": allowed, "default": default_text}
-    return Field(alias=name, pattern=pattern, json_schema_extra=told, **field)
+    return Field(alias=name, pattern=pattern, json_schema_extra=told, repr=not is_secret, **field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,9 @@ class PropertyModel(BaseModel):
 
     @classmethod
     def known_names(cls) -> list[str]:
-        """Return every accepted name, current names first."""
-        return list(dict.fromkeys([*cls.declarations(), *(older.name for older in cls.older_names)]))
+        """Return every accepted name, current names first; without those that are only the start of names."""
+        names = dict.fromkeys([*cls.declarations(), *(older.name for older in cls.older_names)])
+        return [name for name in names if not name.endswith(".")]
 
     @classmethod
     def why_unused(cls, name: str) -> str | None:

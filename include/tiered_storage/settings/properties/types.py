@@ -6,6 +6,7 @@ invalid values with the reason. Relative paths begin in `base` of the validation
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -130,6 +131,13 @@ def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     return folders
 
 
+def _class_path(value: object, info: ValidationInfo) -> tuple[Path, ...]:
+    names = value.replace(os.pathsep, ",").split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
+    return tuple(dict.fromkeys(_folder(name, info) for name in names if name != ""))
+
+
 def _storage_url(value: object, info: ValidationInfo) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("it does not name a place")
@@ -199,6 +207,7 @@ Whole = Annotated[int, BeforeValidator(_no_switch)]
 TotalRetention = Annotated[int, BeforeValidator(_no_switch), AfterValidator(_not_zero)]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
+ClassPath = Annotated[tuple[Path, ...], BeforeValidator(_class_path)]
 OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
 Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]
 Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]

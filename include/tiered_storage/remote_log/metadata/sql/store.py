@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -83,6 +83,20 @@ class SqlMetadataStore:
         self.identity = SqlIdentity(database)
         self.generation = SqlGeneration(database)
         self.clock_reading = SqlClockReading(database)
+
+    @staticmethod
+    def open(
+        url: str, clock: Clock, *, busy_timeout_ms: int, create: bool, configs: Mapping[str, str]
+    ) -> SqlMetadataStore:
+        """As open_metadata_store; all its options are settings of their own, so there are no `configs`."""
+        del configs
+        return open_metadata_store(url, clock, busy_timeout_ms=busy_timeout_ms, create=create)
+
+    @staticmethod
+    def is_there(url: str, configs: Mapping[str, str]) -> bool:
+        """As the function of this name."""
+        del configs
+        return is_there(url)
 
     def work_area_key(self) -> bytes:
         """Return the key that signs the messages in the work area; it never leaves this process."""

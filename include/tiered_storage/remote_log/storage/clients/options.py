@@ -17,8 +17,8 @@ class ObjectStoreOptions:
     `role_arguments` go to STS with the last one, such as ExternalId. `ca_bundle` is a file in PEM format.
     `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
     `azure_storage_account_key` for az://. Times are ms. `max_retries` counts the requests after the first one, all
-    begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments. Neither keys nor properties show in
-    the repr.
+    begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments. `configs` are the options in the
+    settings for a class of the user's own. Neither keys nor properties nor `configs` show in the repr.
     """
 
     endpoint: str | None = None
@@ -39,6 +39,7 @@ class ObjectStoreOptions:
     kms_key_id: str | None = None
     conditional_writes: bool = True
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    configs: Mapping[str, str] = field(default_factory=dict, repr=False)
     connect_timeout_ms: int = 5_000
     request_timeout_ms: int = 60_000
     max_retries: int = 4
@@ -50,11 +51,14 @@ class ObjectStoreOptions:
         return self.with_secrets_of(ObjectStoreOptions())
 
     def with_secrets_of(self, other: ObjectStoreOptions) -> Self:
-        """Return this with the keys, key ring, properties and arguments of roles that `other` has."""
+        """Return this with the keys, key ring, properties, arguments of roles and configs that `other` has."""
         return replace(self, **{name: getattr(other, name) for name in _SECRETS})
 
 
-_SECRETS = ("access_key_id", "secret_access_key", "session_token", "role_arguments", "properties", "key_ring")
+_SECRETS = (
+    *("access_key_id", "secret_access_key", "session_token", "role_arguments", "properties", "key_ring"),
+    "configs",  # whatever a class of the user's own takes, keys too
+)
 
 _OF_AZURE = frozenset(
     f"AZURE_{name}"

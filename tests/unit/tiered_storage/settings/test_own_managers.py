@@ -1,0 +1,133 @@
+"""Options of a storage or metadata manager of one's own: handed over as they are; ours stay strict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.settings import WHERE_METADATA_ARE, Settings, load_settings
+
+OWN = "remote.log.storage.manager.class.name: package.storage.Own\n"
+OWN_METADATA = "remote.log.metadata.manager.class.name: package.metadata.Own\n"
+
+
+def load(folder: Path, text: str, **overrides: object) -> Settings:
+    file = folder / "settings.yaml"
+    file.write_text(text)
+    given = {name.replace("_", "."): value for name, value in overrides.items()}
+    return load_settings(file, environ={}, overrides=given)
+
+
+def test_another_class_gets_all_options_as_text_without_the_prefix(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        OWN + "rsm.config.chunk.size: 0x10\nrsm.config.on: yes\nrsm.config.list: [a, 'b']\nrsm.config.none:\n"
+        "rsm.config.url: own://there/\nrsm.config.region: here\n",
+        rsm_config_retries=3,
+        rsm_config_fast=True,
+    )
+
+    assert settings.rsm_config == {
+        "chunk.size": "0x10",
+        "on": "yes",
+        "list": "a,b",
+        "none": "",
+        "url": "own://there/",
+        "region": "here",
+        "retries": "3",
+        "fast": "true",
+    }
+    assert (settings.rsm_config_url, settings.rsm_config_region) == ("own://there", "here")
+    assert settings.has_own_storage_manager
+    assert settings.rlmm_config == {}
+
+
+def test_another_prefix_keeps_the_options_apart_from_ours(tmp_path: Path) -> None:
+    prefix = "remote.log.storage.manager.impl.prefix: mine.\n"
+
+    settings = load(tmp_path, OWN + prefix + "mine.url: anything\nmine.x: '1'\nrsm.config.region: here\n")
+
+    assert settings.rsm_config == {"url": "anything", "x": "1"}
+    assert settings.rsm_config_region == "here"
+    with pytest.raises(ConfigurationError, match=r"line 3: rsm\.config\.regoin .* did you mean rsm\.config\.region"):
+        load(tmp_path, OWN + prefix + "rsm.config.regoin: here\n")
+
+
+def test_an_option_that_our_class_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"line 1: rsm\.config\.regoin .* did you mean rsm\.config\.region"):
+        load(tmp_path, "rsm.config.regoin: here\n")
+    with pytest.raises(ConfigurationError, match=r"rlmm\.config\.ulr .* did you mean rlmm\.config\.url"):
+        load(tmp_path, "rlmm.config.ulr: here\n")
+
+
+def test_our_class_takes_its_options_by_another_prefix(tmp_path: Path) -> None:
+    prefix = "remote.log.storage.manager.impl.prefix: mine.\n"
+
+    settings = load(tmp_path, prefix + "mine.url: s3://bucket/prefix\nmine.path.style.access: false\n")
+
+    assert settings.rsm_config_url == "s3://bucket/prefix"
+    assert not settings.rsm_config_path_style_access
+    assert settings.rsm_config == {}
+    with pytest.raises(ConfigurationError, match=r"line 2: mine\.url is 's3://'"):
+        load(tmp_path, prefix + "mine.url: s3://\n")
+    with pytest.raises(ConfigurationError, match=r"line 2: .*did you mean rsm\.config\.region"):
+        load(tmp_path, prefix + "mine.regoin: here\n")
+
+
+def test_another_metadata_manager_gets_kafkas_names_too(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path, OWN_METADATA + "rlmm.config.remote.log.metadata.topic.num.partitions: 7\nrlmm.config.url: own://x\n"
+    )
+
+    assert settings.rlmm_config == {"remote.log.metadata.topic.num.partitions": "7", "url": "own://x"}
+    assert settings.rlmm_config_url.get_secret_value() == "own://x"
+    assert settings.notices == ()
+    assert settings.has_own_metadata_manager
+
+
+def test_metadata_are_found_though_other_settings_are_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(OWN_METADATA + "rlmm.config.x: '1'\nno.such.setting: 1\nrsm.config.url: '://'\n")
+
+    settings = load_settings(file, environ={}, only=WHERE_METADATA_ARE)
+
+    assert settings.rlmm_config == {"x": "1"}
+    assert settings.has_own_metadata_manager
+
+
+def test_options_may_be_secrets(tmp_path: Path) -> None:
+    settings = load(tmp_path, OWN + OWN_METADATA + "rsm.config.account: hush\nrlmm.config.access.key: hush\n")
+
+    assert settings.rsm_config == {"account": "hush"}
+    assert "hush" not in f"{settings!r} {settings} {settings.dump()}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("remote.log.storage.manager.impl.prefix: rsm\n", "with a dot at its end"),
+        ("remote.log.metadata.manager.impl.prefix: ''\n", "with a dot at its end"),
+        ("remote.log.metadata.manager.class.name: Manager\n", "package.module.Class"),
+        ("remote.log.storage.manager.class.path: {a: b}\n", "neither text nor a list"),
+        ("rsm.config.: {x: hush}\n", "whole name"),
+        (OWN + "rsm.config.nested: {a: hush}\n", r"line 2: rsm\.config\.nested"),
+    ],
+)
+def test_invalid_settings_of_managers_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as error:
+        load(tmp_path, text)
+    assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("separator", [",", ":"])
+def test_a_class_path_has_folders_and_archives(tmp_path: Path, separator: str) -> None:
+    text = f"remote.log.storage.manager.class.path: 'classes{separator}/srv/own-1.0-py3-none-any.whl'\n"
+
+    settings = load(tmp_path, text)
+
+    assert settings.remote_log_storage_manager_class_path == (
+        tmp_path / "classes",
+        Path("/srv/own-1.0-py3-none-any.whl"),
+    )
