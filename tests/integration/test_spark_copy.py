@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sqlite3
 import subprocess
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -18,6 +20,8 @@ import pytest
 from hdfs_native import Client
 
 from servers.hdfs import RealHdfs, write_hadoop_settings
+from support.command_line import run
+from support.object_stores import OWN_STORE
 from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
@@ -201,6 +205,40 @@ def test_the_workers_of_a_run_keep_one_limit_together(
     share = limit // 2
     for second in outcomes[1::2]:  # of a worker; the first one also compiles
         assert second.seconds >= (second.task.metadata.size - share) / share
+
+
+def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submit: SparkSubmit, tmp_path: Path) -> None:
+    """The example of docs/stores.md: the workers find its class by the class path alone."""
+    site = TieredSite(tmp_path / "site")
+    site.write_logs({"orders-0": 3})
+    allowed = {"remote.deletion.allowed": True, "retention.ms": -1}
+    site.configure(
+        {"orders": {**TIERED, **allowed}},
+        remote_log_storage_manager_class_name="own_store.SqliteStorage",
+        remote_log_storage_manager_class_path=str(OWN_STORE.parent),
+        rsm_config_url=f"sqlite://{tmp_path}/objects.db",
+        rsm_config_timeout_ms=20_000,
+    )
+
+    def tiered_storage(*arguments: object) -> str:
+        result = run(*arguments, "--config", site.config)
+        assert result.exit_code == 0, (arguments, result.out, result.err)
+        return result.out
+
+    spark_submit(site, "runs/first/1")
+    assert site.finished("orders-0") == [0, 10, 20]
+    read = tiered_storage("read", "orders", 0, "--offset", 7, "--max-records", 5, "--json")
+    assert [json.loads(line)["offset"] for line in read.splitlines()] == [7, 8, 9, 10, 11]
+    tiered_storage("delete-records", "orders", 0, "--before", 10)
+    tiered_storage("expire")
+    assert site.finished("orders-0") == [10, 20]
+    assert "0 anomalies" in tiered_storage("audit", "--deep")
+    with closing(sqlite3.connect(tmp_path / "objects.db")) as objects:
+        names = [name for (name,) in objects.execute("SELECT name FROM objects WHERE name LIKE '%.commit'")]
+    assert len(names) == 2
+    assert not (site.state / "remote").exists()
+    told = tiered_storage("doctor")
+    assert "own_store.SqliteStorage is your own class" in told
 
 
 def test_workers_reach_hdfs_by_their_environment(

@@ -1,22 +1,27 @@
-"""Metadata in SQLite under a name in place of a path, as an example of a kind of metadata store."""
+"""Metadata in SQLite under a name in place of a path, as an example of a class that the settings name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.context import MetadataKind
-from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
-from tiered_storage.remote_log.metadata.sql.store import is_there, open_metadata_store
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, is_there, open_metadata_store
 
 
-def named_metadata(folder: Path) -> MetadataKind:
-    """Return the kind whose URLs are named://name, each a file of SQLite in `folder`."""
+class NamedMetadata(SqlMetadataStore):
+    """Opens named://name, a file of SQLite in the folder that the option `folder` names."""
 
-    def sqlite_url(url: str) -> str:
-        return f"sqlite:///{folder / url.removeprefix('named://')}.db"
+    @staticmethod
+    def open(
+        url: str, clock: Clock, *, busy_timeout_ms: int, create: bool, configs: Mapping[str, str]
+    ) -> SqlMetadataStore:
+        return open_metadata_store(_sqlite_url(url, configs), clock, busy_timeout_ms=busy_timeout_ms, create=create)
 
-    def opens(url: str, clock: Clock, *, busy_timeout_ms: int, create: bool) -> MetadataStore:
-        return open_metadata_store(sqlite_url(url), clock, busy_timeout_ms=busy_timeout_ms, create=create)
+    @staticmethod
+    def is_there(url: str, configs: Mapping[str, str]) -> bool:
+        return is_there(_sqlite_url(url, configs))
 
-    return MetadataKind(opens, lambda url: is_there(sqlite_url(url)))
+
+def _sqlite_url(url: str, configs: Mapping[str, str]) -> str:
+    return f"sqlite:///{Path(configs['folder']) / url.removeprefix('named://')}.db"

@@ -14,35 +14,12 @@ from typer.testing import CliRunner
 
 import recipes.command
 from recipes import source
-from recipes.metadata import named_metadata
-from recipes.store import open_memory
 from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log, assert_clean, copy, offsets_read
 from tiered_storage.cli import main
-from tiered_storage.remote_log.context import METADATA_STORES
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.source.opening import SEGMENT_SOURCES
-from tiered_storage.remote_log.storage.clients.opening import OBJECT_CLIENTS
 
 PROJECT = Path(__file__).parents[2]
-
-
-def test_a_store_of_another_kind_is_one_class_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OBJECT_CLIENTS, "memory", open_memory)
-    files = a_remote_log(tmp_path, {("orders", 0): 3}, rsm_config_url=f"memory://{tmp_path.name}/store")
-    with files.open() as remote_log:
-        assert len(copy(remote_log).committed) == 3
-    with files.open() as remote_log:
-        assert_clean(remote_log)
-
-
-def test_metadata_of_another_kind_are_one_opener_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METADATA_STORES, "named", named_metadata(tmp_path))
-    files = a_remote_log(tmp_path, {("orders", 0): 3}, rlmm_config_url="named://here")
-    with files.open() as remote_log:
-        assert len(copy(remote_log).committed) == 3
-    with files.open() as remote_log:
-        assert_clean(remote_log)
-    assert (tmp_path / "here.db").is_file()
 
 
 def test_logs_from_elsewhere_are_one_source_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,6 @@ from tiered_storage.remote_log.storage.documents.store_identity import (
     find_store_identity,
     read_store_identity,
 )
-from tiered_storage.remote_log.storage.remote_storage_manager import DEFAULT_REMOTE_STORAGE_MANAGER
 from tiered_storage.remote_log.tiering_policy import Decisions, effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 

@@ -20,6 +20,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPar
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 STORE_PRECISION_MS = 1_000
 """Some stores report whole seconds."""
@@ -225,9 +226,9 @@ def has_own_clock(
     """Return whether the store's clock is surely not this machine's: it is that of AWS, Google or Azure.
 
     A directory has this machine's clock. An endpoint in `options` or `environ` may be any machine, and so may HDFS's
-    NameNode and a store that cannot be listed.
+    NameNode and the store of a class of the user's own.
     """
-    if not isinstance(storage, ListableStorage) or storage.place_of("").startswith(("file:", "hdfs:")):
+    if type(storage) is not ObjectRemoteStorageManager or storage.place_of("").startswith(("file:", "hdfs:")):
         return False
     given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
     return not options.endpoint and not any(_NAMES_ENDPOINT.search(name.upper()) for name in given)

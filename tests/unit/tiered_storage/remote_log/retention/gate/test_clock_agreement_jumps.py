@@ -502,6 +502,15 @@ def test_only_a_store_without_an_endpoint_has_a_clock_of_its_own(
         assert not has_own_clock(storage, named, environ)
 
 
+def test_the_store_of_a_class_of_ones_own_may_have_this_machines_clock() -> None:
+    class Own(ObjectRemoteStorageManager):
+        """It may stamp its objects with any clock."""
+
+    options = ObjectStoreOptions(region="r")
+    with closing(Own(open_object_client("s3://bucket/prefix", options))) as storage:
+        assert not has_own_clock(storage, options, {})
+
+
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"])
 def test_obstore_takes_an_endpoint_from_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So has_own_clock looks there too."""

@@ -1,0 +1,109 @@
+"""Metadata in a class of the user's own, loaded by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run
+from support.examinations import examined
+from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.context import stop_by_metadata_alone
+from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
+
+OWN = """
+from recipes.metadata import NamedMetadata
+
+class Half:
+    @staticmethod
+    def open(url, clock, *, busy_timeout_ms, create, configs): ...
+    def close(self): ...
+
+class Empty(NamedMetadata):
+    @staticmethod
+    def open(url, clock, *, busy_timeout_ms, create, configs):
+        return None
+"""
+
+
+def named(root: Path) -> RemoteLogFiles:
+    return a_remote_log(
+        root,
+        remote_log_metadata_manager_class_name="recipes.metadata.NamedMetadata",
+        rlmm_config_url="named://here",
+        rlmm_config_folder=str(root),
+    )
+
+
+def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
+    files = named(tmp_path)
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 3
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+    assert (tmp_path / "here.db").is_file()
+    stop = stop_by_metadata_alone("a reason", "me", files.clock, files.config)
+    assert stop is not None
+    with files.open() as remote_log:
+        assert remote_log.safety.stopped() == stop
+
+
+def test_a_look_at_what_is_not_there_yet_leaves_nothing(tmp_path: Path) -> None:
+    files = named(tmp_path)
+
+    looked = run("plan", "--config", files.config)
+
+    assert looked.exit_code == 0, looked.err
+    assert not (tmp_path / "here.db").exists()
+
+
+def test_doctor_looks_at_it_and_creates_nothing(tmp_path: Path) -> None:
+    files = named(tmp_path)
+    assert "does not exist yet" in " ".join(examined(files).notes("metadata"))
+    assert not (tmp_path / "here.db").exists()
+
+    with files.open() as remote_log:
+        copy(remote_log)
+
+    found = examined(files)
+    assert "recipes.metadata.NamedMetadata" in found.ok("metadata")[0]
+    assert found.ok("pair") != []
+
+
+def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:
+    files = named(tmp_path)
+    with files.open() as remote_log:
+        copy(remote_log)
+    backup, rebuilt = tmp_path / "backup.db", tmp_path / "rebuilt.db"
+    assert run("metadata", "backup", backup, "--config", files.config).exit_code == 0
+
+    for command in (
+        ["metadata", "restore", backup],
+        ["metadata", "move", f"sqlite:///{tmp_path}/other.db"],
+        ["rebuild-metadata"],
+    ):
+        refused = run(*command, "--config", files.config)
+        assert refused.exit_code == 1, refused.out
+        assert "remote.log.metadata.manager.class.name" in refused.err
+    done = run("rebuild-metadata", "--into", rebuilt, "--yes", "--config", files.config)
+    assert done.exit_code == 0, done.err
+    assert rebuilt.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Half", "is no MetadataStore: it lacks is_there, work_area_key, .*copy_to"),
+        ("Empty", "open returns lacks segments, leases"),
+        ("NamedMetadata", "KeyError: 'folder'"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "own_metadata.py").write_text(OWN)
+    files = a_remote_log(tmp_path)
+    with pytest.raises(ConfigurationError, match=rf"remote\.log\.metadata\.manager\.class\.name .*{reason}"):
+        MetadataManager.load(f"own_metadata.{name}", (tmp_path,)).open(
+            "named://here", files.clock, busy_timeout_ms=0, create=True, configs={}
+        )
