@@ -131,20 +131,10 @@ class RemoteLogManager(RemoteLogContext):
 
         self.bind_store()
         ClockAgreement.of(self).note()
-        begun = begin_copy(
-            plan,
-            self.segments,
-            self.leases,
-            self.storage,
-            owner=owner,
-            lease_duration_ms=self.settings.lease_duration_ms,
-            clock=self.clock,
-            new_segment_id=new_segment_id,
-        )
+        begun = begin_copy(plan, self, owner, new_segment_id)
         try:
             # Not before: a backup of the metadata that lacks these segments must be older than the store.
             if begun.tasks:
-                begun = begun.encoded(self.encoding_of)
                 self.guard.renew("a copy run")
         except BaseException:
             self.leases.release_many(begun.leases)

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import ForkedLogError, LeaseLostError
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import forked_copies
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment, why_deleted
 from tiered_storage.remote_log.copy.tasks import CopyTask
@@ -24,7 +26,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import (
     raise_first,
     write_partition_states,
 )
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionState,
@@ -35,8 +37,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.segment_source import epochs_within
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.transforms.encoding import Encoding
+from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,6 @@ class BegunCopy:
     left: tuple[Finding, ...]
     failed: tuple[Finding, ...] = ()
 
-    def encoded(self, encoding_of: Callable[[TopicIdPartition], Encoding]) -> BegunCopy:
-        """Return the same with the encoding of each task's topic. Raises what `encoding_of` raises."""
-        encodings = {each: encoding_of(each) for each in {task.metadata.topic_id_partition for task in self.tasks}}
-        tasks = [replace(task, encoding=encodings[task.metadata.topic_id_partition]) for task in self.tasks]
-        return replace(self, tasks=tuple(tasks))
-
     @property
     def leases(self) -> list[Lease]:
         """The leases that the tasks are done under."""
@@ -63,15 +58,7 @@ class BegunCopy:
 
 
 def begin_copy(
-    plan: CopyPlan,
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: RemoteStorageManager,
-    *,
-    owner: str,
-    lease_duration_ms: int,
-    clock: Clock,
-    new_segment_id: Callable[[], str],
+    plan: CopyPlan, context: RemoteLogContext, owner: str, new_segment_id: Callable[[], str] = random_uuid
 ) -> BegunCopy:
     """Take the leases, keep the lineages that the plan saw, and write COPY_SEGMENT_STARTED for all that is still due.
 
@@ -79,7 +66,8 @@ def begin_copy(
     never be committed. A partition that another owner holds, or took over since, is left to that owner. One that
     changed too much since the plan is left to the next run. A partition fails alone if the store rejects its document
     or if its log is forked (see forked_copies). If every partition fails so, the first such error is raised. Raises
-    what the metadata store raises as a whole, after releasing the leases.
+    what the metadata store raises as a whole, after releasing the leases, and ConfigurationError for a topic whose
+    settings contradict each other.
     """
     planned: dict[TopicIdPartition, list[PlannedSegment]] = {each.topic_id_partition: [] for each in plan.lineages}
     seen: dict[TopicIdPartition, tuple[EpochEntry, ...]] = {}
@@ -88,34 +76,31 @@ def begin_copy(
         seen[segment.topic_id_partition] = segment.lineage
     seen |= {each.topic_id_partition: each.leader_epochs for each in plan.lineages}
     errors: dict[TopicIdPartition, Refusal | ForkedLogError] = {}
-    taken = leases.acquire_many(list(planned), owner, lease_duration_ms)
+    taken = context.leases.acquire_many(list(planned), owner, context.settings.lease_duration_ms)
     begun: list[_BegunPartition] = []
     try:
         granted = {lease.topic_id_partition: planned[lease.topic_id_partition] for lease in taken.granted}
-        errors |= forked_copies(granted, metadata, storage, plan.replacing)
+        errors |= forked_copies(granted, context.segments, context.storage, plan.replacing)
         for lease in taken.granted:
             partition = lease.topic_id_partition
             if partition in errors:
                 continue
-            begun.append(
-                _begin(
-                    lease, planned[partition], seen.get(partition, ()), plan.replacing, metadata, clock, new_segment_id
-                )
-            )
-        untold = _keep_in_store(begun, storage, leases, clock())
-        errors |= {partition: error for partition, error in untold.items() if not isinstance(error, LeaseLostError)}
+            lineage = seen.get(partition, ())
+            begun.append(_begin(lease, planned[partition], lineage, plan.replacing, context, new_segment_id))
+        unwritten = _keep_in_store(begun, context)
+        errors |= {partition: error for partition, error in unwritten.items() if not isinstance(error, LeaseLostError)}
         if errors and len(errors) == len(planned):
             raise_first(errors)
-        refused = {partition: str(error) for partition, error in untold.items() if partition not in errors}
-        refused |= _write([each for each in begun if each.partition not in untold], metadata)
+        refused = {partition: str(error) for partition, error in unwritten.items() if partition not in errors}
+        refused |= _write([each for each in begun if each.partition not in unwritten], context.segments)
     except BaseException:
-        leases.release_many(taken.granted)
+        context.leases.release_many(taken.granted)
         raise
     stopped = {*errors, *refused}
     busy = {each.partition for each in begun if each.tasks}.difference(stopped)
     idle = [lease for lease in taken.granted if lease.topic_id_partition not in busy]
     if idle:
-        leases.release_many(idle)
+        context.leases.release_many(idle)
     return BegunCopy(
         tuple(task for each in begun if each.partition not in stopped for task in each.tasks),
         (
@@ -170,27 +155,26 @@ def _begin(
     planned: Sequence[PlannedSegment],
     seen: tuple[EpochEntry, ...],
     replacing: Collection[str],
-    metadata: RemoteLogMetadataManager,
-    clock: Clock,
+    context: RemoteLogContext,
     new_segment_id: Callable[[], str],
 ) -> _BegunPartition:
     # Planned before we held the lease: another run may have copied some meanwhile, or let them expire.
     partition = lease.topic_id_partition
-    state = metadata.partition_state(partition)
-    segments = list(metadata.list_remote_log_segments(partition))
-    abandoned = unfinished_before(segments, lease, clock)
+    state = context.segments.partition_state(partition)
+    segments = list(context.segments.list_remote_log_segments(partition))
+    abandoned = unfinished_before(segments, lease, context.clock)
     if state.delete_state is not None:
         return _BegunPartition(lease, abandoned, (), [], [Finding(str(partition), why_deleted(state.delete_state))])
     lineage = whole_lineage(segments, merged(state.lineage, seen))
     still = [segment for segment in planned if _is_of(segment, lineage)]
     left = []
     if len(still) < len(planned):
-        left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans anew"))
+        left.append(Finding(str(partition), "another leader was seen since this was planned: the next run plans again"))
     counting = [segment for segment in segments if segment.segment_id.id not in replacing]
-    tasks = _tasks(lease, still, counting, lineage, state, clock, new_segment_id)
+    tasks = _tasks(lease, still, counting, replace(state, lineage=lineage), context, new_segment_id)
     if lineage == state.lineage:
         return _BegunPartition(lease, abandoned, (), tasks, left)
-    # Before the first segment is finished the store need not know: there is nothing to make again, and no document.
+    # Before the first segment is finished the store need not know: there is nothing to rebuild, and no document.
     stored = None
     if state.log_start_offset is not None or _first_readable(segments, 0) is not None:
         stored = StoredState.of(replace(state, lineage=lineage), segments)
@@ -207,25 +191,26 @@ def _tasks(
     lease: Lease,
     planned: Iterable[PlannedSegment],
     segments: Sequence[RemoteLogSegmentMetadata],
-    lineage: tuple[EpochEntry, ...],
     state: PartitionState,
-    clock: Clock,
+    context: RemoteLogContext,
     new_segment_id: Callable[[], str],
 ) -> list[CopyTask]:
+    """Return the tasks that copy what is still due of `planned`, along the lineage in `state`."""
+    lineage = state.lineage
     coverage = Coverage.of(segments, lineage)
     log_start = state.log_start_offset or 0
     first = _first_readable(segments, log_start)
     tasks: list[CopyTask] = []
     continued: RemoteLogSegmentMetadata | None = None
-    for segment in planned:
-        if not coverage.lacks(segment.base_offset, segment.end_offset, log_start):
-            continue
+    due = [each for each in planned if coverage.lacks(each.base_offset, each.end_offset, log_start)]
+    encoding = context.encoding_of(lease.topic_id_partition) if due else PLAIN
+    for segment in due:
         started = RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(lease.topic_id_partition, new_segment_id()),
             start_offset=segment.base_offset,
             end_offset=segment.end_offset,
             max_timestamp=-1,
-            event_timestamp=clock(),
+            event_timestamp=context.clock(),
             size=segment.size,
             leader_epochs=epochs_within(lineage, segment.base_offset, segment.end_offset),
             fencing_number=lease.fencing_number,
@@ -235,12 +220,12 @@ def _tasks(
         before = coverage.last_before(segment.base_offset)
         after = before if before is not continued else None
         continued = before
-        tasks.append(CopyTask(started, lease, segment.location, lived, max(first, log_start), after))
+        tasks.append(CopyTask(started, lease, segment.location, lived, max(first, log_start), after, encoding=encoding))
     return tasks
 
 
 def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int) -> int | None:
-    """Return the base offset of the first segment that readers are given by now; None: they are given none."""
+    """Return the base offset of the first segment that readers see; None if they see none."""
     return next(
         (
             segment.start_offset
@@ -251,15 +236,13 @@ def _first_readable(segments: Iterable[RemoteLogSegmentMetadata], log_start: int
     )
 
 
-def _keep_in_store(
-    begun: Sequence[_BegunPartition], storage: RemoteStorageManager, leases: Leases, now: int
-) -> Refusals:
+def _keep_in_store(begun: Sequence[_BegunPartition], context: RemoteLogContext) -> Refusals:
     changed = [(each.lease, each.stored) for each in begun if each.stored is not None]
-    return write_partition_states(storage, leases, changed, now, is_copied=True)
+    return write_partition_states(context.storage, context.leases, changed, context.clock(), is_copied=True)
 
 
 def _write(begun: Sequence[_BegunPartition], metadata: RemoteLogMetadataManager) -> dict[TopicIdPartition, str]:
-    """Write all of it, a few transactions together; return the partitions that were refused, and why."""
+    """Write all of it in a few transactions; return the partitions that were refused, and why."""
     steps = [(update, each.lease) for each in begun for update in each.abandoned]
     lineages = [(each.partition, each.lineage, each.lease) for each in begun if each.lineage]
     additions = [(task.metadata, each.lease) for each in begun for task in each.tasks]
