@@ -30,7 +30,7 @@ from tiered_storage.remote_log.audit.audit import audit_remote_log
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.copy.job import run_copy_groups
 from tiered_storage.remote_log.jobs.throttle import RateLimit
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.model import (
     Lease,
     RemoteLogSegmentId,
@@ -69,7 +69,7 @@ def many_segments(partition: TopicIdPartition, count: int, lease: Lease) -> list
     ]
 
 
-def fill(root: Path, store: SqlMetadataStore, partition: TopicIdPartition, count: int) -> None:
+def fill(root: Path, store: MetadataStore, partition: TopicIdPartition, count: int) -> None:
     """Put finished segments of `partition` into the metadata, and objects of their sizes into the store."""
     lease = store.leases.acquire(partition, "bench", 3_600_000)
     segments = many_segments(partition, count, lease)
@@ -97,18 +97,19 @@ def fill(root: Path, store: SqlMetadataStore, partition: TopicIdPartition, count
 def quick(directory: Path, partitions: int, segments: int) -> tuple[float, float, int]:
     """Return the seconds of a quick audit and of a walk, and the largest memory of this process so far in MiB."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="audit-") as folder:
-        root = Path(folder)
-        with open_metadata_store(f"sqlite:///{root / 'metadata.db'}", wall_clock) as store:
-            storage = ObjectRemoteStorageManager(LocalDirectory(root / "store"))
+        site = SampleSite(Path(folder))
+        site.configure()
+        with site.open() as remote_log:
+            store, storage = remote_log.store, ObjectRemoteStorageManager(LocalDirectory(site.store))
             for number in range(partitions):
                 partition = TopicIdPartition("bench", random_uuid(), number % 10, f"topic-{number // 10}")
-                fill(root / "store", store, partition, segments // partitions)
+                fill(site.store, store, partition, segments // partitions)
                 state, lease = store.segments.partition_state(partition), store.leases.fencing_number(partition)
                 storage.partition_manifests.write(PartitionManifest(partition, lease, state, wall_clock()))
             begun = time.perf_counter()
-            report = audit_remote_log(store.segments, store.leases, storage, EVERYTHING, wall_clock, grace_ms=0)
+            report = audit_remote_log(remote_log, EVERYTHING)
             seconds = time.perf_counter() - begun
-        walked = walk_seconds(root / "store")
+        walked = walk_seconds(site.store)
     if report.anomalies or report.segments != segments:
         raise SystemExit(f"nothing was measured: {report.segments} segments, {report.anomalies[:3]}")
     return seconds, walked, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

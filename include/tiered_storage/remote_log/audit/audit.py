@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.audit.manifest_audit import ManifestAudit
 from tiered_storage.remote_log.audit.offsets import LocalLogs, offset_anomalies, partial_overlaps, reaches_too_far
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, AuditTally, kind_of
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.documents.object_names import (
@@ -26,7 +25,12 @@ from tiered_storage.remote_log.storage.documents.object_names import (
     partition_folder,
     segment_object_names,
 )
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition
+from tiered_storage.remote_log.storage.listable_storage import (
+    ListableStorage,
+    ListedObject,
+    list_by_partition,
+    listing_storage,
+)
 
 _UNSETTLED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
@@ -35,25 +39,21 @@ DeepCheck = Callable[[RemoteLogSegmentMetadata], Sequence[Anomaly]]
 
 
 def audit_remote_log(
-    metadata: RemoteLogMetadataManager,
-    leases: Leases,
-    storage: ListableStorage,
+    context: RemoteLogContext,
     selection: Selection,
-    clock: Clock,
     *,
-    grace_ms: int,
     local_logs: LocalLogs | None = None,
     deep: DeepCheck | None = None,
 ) -> AuditReport:
     """Audit the selected partitions, and the unreferenced objects in them and outside of all partitions.
 
-    An unreferenced object counts once it is older than `grace_ms`. If `local_logs` are given, the two tiers must meet.
-    Raises errors of store and metadata that are not specific to a partition.
+    An unreferenced object counts once it is older than remote.log.orphan.grace.ms. If `local_logs` are given, the two
+    tiers must meet. Raises ConfigurationError for a store that cannot be listed, and errors of store and metadata that
+    are not specific to a partition.
     """
-    now = clock()
-    manifests = ManifestAudit(metadata, leases, storage.partition_manifests, now - grace_ms)
-    tally = AuditTally.begun_at(now)
-    audit = _Audit(metadata, leases, storage, manifests, now - grace_ms, local_logs, deep, tally)
+    now, storage = context.clock(), listing_storage(context.storage)
+    young_from = now - context.settings.remote_log_orphan_grace_ms
+    audit = _Audit(context, storage, young_from, local_logs, deep, AuditTally.begun_at(now))
     audit.tally.unseen.extend(local_logs.unseen if local_logs else ())
     # The store first: the metadata of everything seen there were written before it.
     for partition, listed in list_by_partition(storage):
@@ -61,7 +61,7 @@ def audit_remote_log(
             audit.look_at_foreign(listed)
         elif selection.matches(partition.topic, partition.partition):
             audit.look_at(partition, {found.name: found for found in listed})
-    for partition in metadata.list_partitions():
+    for partition in context.segments.list_partitions():
         if partition not in audit.seen and selection.matches(partition.topic, partition.partition):
             audit.look_at(partition, {})
     return audit.tally.report()
@@ -71,10 +71,8 @@ def audit_remote_log(
 class _Audit:
     """One audit under way; objects changed after `young_from` (ms) are too young to be orphans."""
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
+    context: RemoteLogContext
     storage: ListableStorage
-    manifests: ManifestAudit
     young_from: int
     local_logs: LocalLogs | None
     deep: DeepCheck | None
@@ -83,7 +81,7 @@ class _Audit:
 
     def look_at(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
         """Audit one partition; `listed` are all of its objects."""
-        segments = list(self.metadata.list_remote_log_segments(partition))
+        segments = list(self.context.segments.list_remote_log_segments(partition))
         suspicious = self._unreferenced(listed, segments)
         self.tally.objects += sum(found.document is None for found in listed.values())
         # A renamed topic's folder can be listed in two parts: then its segments were checked already.
@@ -106,7 +104,8 @@ class _Audit:
     def _look_at_manifest(self, partition: TopicIdPartition, listed: Mapping[str, ListedObject]) -> None:
         names = [found.document for found in listed.values() if found.document is not None]
         try:
-            wrong = self.manifests.look_at(partition, names)
+            manifests = ManifestAudit(self.context, self.storage.partition_manifests, self.young_from)
+            wrong = manifests.look_at(partition, names)
         except LaterVersionError as error:
             self.tally.could_not_read_manifest(partition, str(error))
             return
@@ -153,12 +152,12 @@ class _Audit:
             and not found.segment.temporary
         }
         unlisted = marked - {segment.segment_id.id for segment in segments}
-        unknown = unlisted - self.metadata.known_segment_ids(partition, unlisted) if unlisted else unlisted
+        unknown = unlisted - self.context.segments.known_segment_ids(partition, unlisted) if unlisted else unlisted
         why = f"the store has {len(unknown)} complete segments that they never had" if unknown else None
         numbers = [found.document.fencing_number for found in listed.values() if found.document is not None]
         if why is None and numbers:
             number = max(numbers)
-            given = self.leases.fencing_number(partition)
+            given = self.context.leases.fencing_number(partition)
             why = (
                 f"lease {number} has written to the store, they granted none after {given}" if number > given else None
             )
@@ -186,7 +185,9 @@ class _Audit:
             found += [(segment, self._judged(segment, self.deep)) for segment in sound]
         if not any(anomalies for _, anomalies in found):
             return
-        still_there = {segment.segment_id for segment in finished(self.metadata.list_remote_log_segments(partition))}
+        still_there = {
+            segment.segment_id for segment in finished(self.context.segments.list_remote_log_segments(partition))
+        }
         for segment, anomalies in sorted(found, key=lambda each: each[0].start_offset):
             if segment.segment_id in still_there:
                 yield from anomalies or ()
@@ -238,13 +239,13 @@ class _Audit:
                 "readers get each offset once"
             )
         local = self.local_logs.range_of(partition) if self.local_logs else None
-        state = self.metadata.partition_state(partition)
+        state = self.context.segments.partition_state(partition)
         if not any(offset_anomalies(partition, segments, state, local)) and not reaches_too_far(segments, state, local):
             return ()
         # Again: a leader may have changed, or a trim or an expiry have ended.
         local = self.local_logs.range_now(partition) if self.local_logs else None
-        state = self.metadata.partition_state(partition)
-        segments = list(self.metadata.list_remote_log_segments(partition))
+        state = self.context.segments.partition_state(partition)
+        segments = list(self.context.segments.list_remote_log_segments(partition))
         if ends := reaches_too_far(segments, state, local):
             self.tally.notices.append(
                 f"{partition}: the remote log ends with offset {ends[0]}, the local one is stable only up to "
@@ -270,7 +271,7 @@ class _Audit:
         # Again: a deletion may have ended since the listing.
         there = {found.name for found in self._list(partition)}
         ids = [found.segment.segment_id.id for found in suspicious if found.segment is not None]
-        known = self.metadata.known_segment_ids(partition, ids)
+        known = self.context.segments.known_segment_ids(partition, ids)
         for found in suspicious:
             if found.name in there:
                 yield _unreferenced_anomaly(partition, found, known)

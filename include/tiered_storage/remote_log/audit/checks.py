@@ -19,8 +19,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.progress import Amount, OnMoved, untold
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, name_of
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
-from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
+from tiered_storage.remote_log.storage.listable_storage import listing_storage
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 
 
@@ -44,12 +43,8 @@ class RemoteLogChecks:
             raise ConfigurationError(nothing)
         lacking = tuple(self._lacking())
         report = audit_remote_log(
-            self.context.segments,
-            self.context.leases,
-            listing_storage(self.context.storage),
+            self.context,
             selection,
-            self.context.clock,
-            grace_ms=self.context.settings.remote_log_orphan_grace_ms,
             local_logs=self._local_logs(selection) if self.context.source.is_configured else None,
             deep=self._deep_check(on_moved) if deep else None,
         )
@@ -122,13 +117,3 @@ class RemoteLogChecks:
             return decide(log, self.context.topics, self.context.settings).copies
         except TieredStorageError:
             return log.tiered_by_kafka is not None
-
-
-def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
-    """Return `storage` if it can list its objects. Raises ConfigurationError otherwise."""
-    if not isinstance(storage, ListableStorage):
-        raise ConfigurationError(
-            f"{type(storage).__name__} cannot be audited: it does not list its objects. Derive the class from "
-            "tiered_storage.remote_log.storage.listable_storage.ListableStorage"
-        )
-    return storage

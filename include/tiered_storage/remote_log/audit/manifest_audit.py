@@ -1,6 +1,6 @@
 """Compare the partition document in the store with the metadata.
 
-The document is written first, so it is never behind the metadata. After a killed writer it may be one step ahead; if
+The document is written first, so the metadata are never ahead of it. After a killed writer it may be one step ahead; if
 that remains for long, it is wrong too, since a rebuild would believe it. A lineage may be longer in either of the two:
 only contradictions count. Of the marked segments only those count that the document lists although they are still read:
 a rebuild would mark them, and they may be the last copy. If one is missing from the list, a rebuild shows again what
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, kind_of
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.object_names import PartitionManifestName, partition_manifests_folder
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest, PartitionManifests
@@ -28,8 +28,7 @@ _REPAIR = "'tiered-storage repair' writes it again from the metadata"
 class ManifestAudit:
     """Audits documents; one written after `young_from` (ms) may be ahead of its writer's next step."""
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
+    context: RemoteLogContext
     manifests: PartitionManifests
     young_from: int
 
@@ -42,17 +41,17 @@ class ManifestAudit:
         if self._look(partition, newest) is None:
             return None
         # Again: a writer may have been at work since the listing.
-        before = self.metadata.partition_state(partition)
+        before = self.context.segments.partition_state(partition)
         return self._look(partition, self.manifests.newest_number(partition), before)
 
     def _look(
         self, partition: TopicIdPartition, newest: int | None, before: PartitionState | None = None
     ) -> Anomaly | None:
         """Check the document `newest`; `before` is the state in the metadata before it was known to be the newest."""
-        expected = before or self.metadata.partition_state(partition)
+        expected = before or self.context.segments.partition_state(partition)
         if newest is None:
             return self._missing(partition, expected)
-        if newest > self.leases.fencing_number(partition):
+        if newest > self.context.leases.fencing_number(partition):
             # The metadata are older than the store, which the audit reports as a whole: nothing in them is reliable.
             return None
         name = PartitionManifestName(partition, newest).name
@@ -71,7 +70,7 @@ class ManifestAudit:
             # Earlier releases wrote none.
             return None
         decided = state.log_start_offset is not None or state.delete_state is not None
-        if not decided and not finished(list(self.metadata.list_remote_log_segments(partition))):
+        if not decided and not finished(list(self.context.segments.list_remote_log_segments(partition))):
             return None
         message = f"the partition has no document: a rebuild would not know our log start; {_REPAIR}"
         return Anomaly(AnomalyKind.MISSING_OBJECT, partition_manifests_folder(partition), message, partition)
@@ -80,7 +79,7 @@ class ManifestAudit:
         if not manifest.marked or manifest.written_at >= self.young_from:
             return None
         named = frozenset(manifest.marked)
-        known = finished(list(self.metadata.list_remote_log_segments(manifest.topic_id_partition)))
+        known = finished(list(self.context.segments.list_remote_log_segments(manifest.topic_id_partition)))
         count = sum(segment.segment_id.id in named for segment in known)
         return f"lists {count} segments as marked for deletion that readers still get" if count else None
 

@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import ConfigurationError, RemoteMetadataError, RemoteObjectCorruptError
-from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.context import open_metadata, open_storage
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
@@ -48,7 +47,7 @@ from tiered_storage.remote_log.storage.documents.object_names import (
     parse_partition_folder,
 )
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 from tiered_storage.remote_log.tiering_policy import seed, withhold_seeded_rights
 from tiered_storage.settings.settings import Settings
 

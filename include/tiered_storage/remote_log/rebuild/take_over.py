@@ -25,7 +25,6 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
-from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.context import RemoteLogContext, ensure_sql_metadata
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.generation import GenerationGuard, is_carried
@@ -44,7 +43,7 @@ from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.rebuild.metadata_rebuild import above_all
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tiering_policy import withhold_seeded_rights
 from tiered_storage.settings.settings import Settings

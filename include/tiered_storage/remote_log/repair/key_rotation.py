@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tiered_storage.errors import LeaseHeldError, RemoteStorageError
-from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 
 _HAS_OBJECTS = frozenset({SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED})
 """A segment marked for deletion may be undeleted, so its key is needed until its objects are deleted."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.audit.checks import listing_storage
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.commit import CommitReport
@@ -25,6 +24,7 @@ from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreem
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.storage.listable_storage import listing_storage
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,3 +247,13 @@ def list_by_partition(
                 )
             seen.add(name)
         yield partition, listed
+
+
+def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
+    """Return `storage` if it can list its objects. Raises ConfigurationError otherwise."""
+    if not isinstance(storage, ListableStorage):
+        raise ConfigurationError(
+            f"{type(storage).__name__} cannot be audited: it does not list its objects. Derive the class from "
+            "tiered_storage.remote_log.storage.listable_storage.ListableStorage"
+        )
+    return storage

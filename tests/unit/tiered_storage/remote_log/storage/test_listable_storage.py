@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.metadata_stores import ManualClock
-from support.remote_logs import NOW, RemoteLogFiles, a_copied_remote_log
+from support.remote_logs import RemoteLogFiles, a_copied_remote_log
 from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit.audit import audit_remote_log
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -35,7 +35,7 @@ class Mixing(ObjectRemoteStorageManager):
 
 
 def run_audit(remote_log: RemoteLogManager, storage: Mixing) -> object:
-    return audit_remote_log(remote_log.segments, remote_log.leases, storage, EVERYTHING, ManualClock(NOW), grace_ms=0)
+    return audit_remote_log(replace(remote_log, storage=storage), EVERYTHING)
 
 
 def run_restore(remote_log: RemoteLogManager, storage: Mixing) -> object:
