@@ -5,8 +5,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from fuzz.target import SOURCE, Target, value_or_error
+from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
@@ -14,8 +18,18 @@ from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEnt
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
+from tiered_storage.remote_log.storage.documents.segment_key import (
+    OBJECT_BYTES,
+    encode_segment_key,
+    parse_segment_key,
+)
 from tiered_storage.remote_log.storage.index_bundle import BundleHead, build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.transforms.aes_gcm import KEY_BYTES, SegmentCipher
+from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec
+from tiered_storage.remote_log.storage.transforms.chunk_frame import HEAD_BYTES, ChunkTable, EncodedChunk, FrameHead
+from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding
+from tiered_storage.remote_log.storage.transforms.key_ring import Key, KeyRing, WrapAlgorithm, WrappedKey
 
 _PARTITION = TopicIdPartition("MkU3OEVBNTcwNTJENDM2Qg", "cxfmXdFdRF2-6WITmvYjdA", 0, "orders")
 _SEGMENT_ID = RemoteLogSegmentId(_PARTITION, "xsMTrxMGRlSGrhb3Dmq0Yg")
@@ -96,8 +110,65 @@ def _read_commit_marker(content: bytes) -> None:
     value_or_error(lambda: CommitMarker.from_custom_metadata(metadata, content), source=str(metadata.segment_id))
 
 
+def _read_segment_key(content: bytes) -> None:
+    """The key as it is, and filled up to its size."""
+    for raw in (content, content[:-1].ljust(OBJECT_BYTES - 1) + content[-1:]):
+        found = value_or_error(lambda raw=raw: parse_segment_key(raw, _SEGMENT_ID.id, SOURCE))  # type: ignore[misc]
+        if isinstance(found, WrappedKey):
+            assert parse_segment_key(encode_segment_key(_SEGMENT_ID.id, found), _SEGMENT_ID.id, SOURCE) == found
+            with suppress(EncryptionKeyError):
+                assert len(_RING.unwrap(found, "a segment")) == KEY_BYTES
+
+
+def _read_chunks(content: bytes) -> None:
+    """An object of chunks by their heads: as it is, and with every checksum set right; then each chunk alone."""
+    for raw in (content, _with_right_checksums(content)):
+        chunks: list[EncodedChunk] = []
+        place = position = 0
+        while place < len(raw):
+            head = value_or_error(lambda raw=raw, place=place: FrameHead.parse(raw[place:], SOURCE, place))  # type: ignore[misc]
+            if not isinstance(head, FrameHead):
+                break
+            chunks.append(head.chunk)
+            place += head.chunk.stored
+            position += head.length
+        for placed in ChunkTable.of(chunks).within(0, position):
+            frame = raw[placed.place :][: placed.chunk.stored]
+            for cipher in (None, _CIPHER):
+                codec = ChunkCodec(Encoding(), position, cipher)
+                found = value_or_error(partial(codec.decode, frame, placed, SOURCE))
+                assert not isinstance(found, bytes) or len(found) == placed.chunk.length
+
+
+def _with_right_checksums(content: bytes) -> bytes:
+    raw = bytearray(content)
+    place = number = 0
+    while place + HEAD_BYTES <= len(raw):
+        length = int.from_bytes(raw[place + 16 : place + 20], "big")
+        raw[place + 8 : place + 12] = number.to_bytes(4, "big")
+        raw[place + 20 : place + 24] = crc32c(raw[place + HEAD_BYTES : place + HEAD_BYTES + length]).to_bytes(4, "big")
+        place, number = place + HEAD_BYTES + length, number + 1
+    return bytes(raw)
+
+
+def _chunks() -> Iterable[bytes]:
+    content = b"a record of an order" * 30
+    for encoding in ENCODINGS.values():
+        codec = ChunkCodec(encoding, 2 * len(content), _CIPHER if encoding.encryption else None)
+        frames = (codec.encode(content, number, number * len(content)) for number in range(2))
+        yield b"".join(head.to_bytes() + bytes(payload) for head, payload in frames)
+
+
+_CIPHER = SegmentCipher.of(_SEGMENT_ID, bytes(KEY_BYTES))
+_RING = KeyRing("key", {"key": Key("key", WrapAlgorithm.AES_GCM, bytes(KEY_BYTES))})
 _MANIFEST = Manifest(_SEGMENT_ID, 1000, 1012, 12, 561, (EpochEntry(0, 0), EpochEntry(3, 1005)), 1_700_000_000_000)
-_MARKER = CommitMarker(_SEGMENT_ID.id, 561, 1, 700, 2)
+_ENCODED_MANIFEST = replace(
+    _MANIFEST, encoding=ENCODINGS["zstd+aes-256-gcm"], chunks=(EncodedChunk(400, 90, 1), EncodedChunk(161, 80, 2))
+)
+_MARKERS = (
+    CommitMarker(_SEGMENT_ID.id, 561, 1, 700, 2),
+    CommitMarker(_SEGMENT_ID.id, 561, 1, 700, 2, stored_size=170, is_encrypted=True),
+)
 
 
 def _trio() -> Iterable[bytes]:
@@ -122,7 +193,21 @@ REMOTE_TARGETS = (
     Target(
         "manifest",
         _read_manifest,
-        lambda: [_MANIFEST.to_bytes(), _MANIFEST.to_bytes().replace(b"orders", b"gr\\u00f6\\u00dfer")],
+        lambda: [
+            _MANIFEST.to_bytes(),
+            _MANIFEST.to_bytes().replace(b"orders", b"gr\\u00f6\\u00dfer"),
+            _ENCODED_MANIFEST.to_bytes(),
+        ],
     ),
-    Target("commit_marker", _read_commit_marker, lambda: [_MARKER.to_bytes(), _MARKER.custom_metadata()]),
+    Target(
+        "commit_marker",
+        _read_commit_marker,
+        lambda: [each for marker in _MARKERS for each in (marker.to_bytes(), marker.custom_metadata())],
+    ),
+    Target(
+        "segment_key",
+        _read_segment_key,
+        lambda: [encode_segment_key(_SEGMENT_ID.id, _RING.wrap(bytes(KEY_BYTES), "a segment"))],
+    ),
+    Target("chunks", _read_chunks, _chunks),
 )

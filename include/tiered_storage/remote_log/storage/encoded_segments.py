@@ -150,7 +150,7 @@ class EncodedSegments:
         """Yield the bytes of the log from `start` (inclusive) to `end` (exclusive), each chunk checked."""
         together: list[PlacedChunk] = []
         for placed in layout.table.within(start, end):
-            if together and sum(each.chunk.stored for each in together) + placed.chunk.stored > REQUEST_BYTES:
+            if together and placed.place + placed.chunk.stored - together[0].place > REQUEST_BYTES:
                 yield from self._decoded(layout, together, start, end)
                 together = []
             together.append(placed)
@@ -169,9 +169,8 @@ class EncodedSegments:
         return bytes(found)
 
     def _decoded(self, layout: SegmentLayout, together: list[PlacedChunk], start: int, end: int) -> Iterator[bytes]:
-        place = together[0].place
-        length = sum(placed.chunk.stored for placed in together)
-        frames = memoryview(self._client.get_range(layout.name, place, length))
+        place, last = together[0].place, together[-1]
+        frames = memoryview(self._client.get_range(layout.name, place, last.place + last.chunk.stored - place))
         for placed in together:
             frame = frames[placed.place - place :][: placed.chunk.stored]
             content = layout.codec.decode(frame, placed, self._source(layout.name))

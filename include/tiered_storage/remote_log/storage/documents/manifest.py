@@ -33,7 +33,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
-from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
+from tiered_storage.remote_log.storage.transforms.chunk_frame import MAX_CHUNK_BYTES, EncodedChunk
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
 
 FORMAT_VERSION = 2
@@ -96,6 +96,8 @@ class Manifest:
         chunks = () if encoding.is_plain else tuple(EncodedChunk(*told) for told in document.triples("chunks"))
         if not encoding.is_plain and sum(chunk.length for chunk in chunks) != size:
             raise document.wrong("chunks", f"a list of {size} bytes in all")
+        if not all(chunk.is_possible for chunk in chunks):
+            raise document.wrong("chunks", f"a list of chunks of at most {MAX_CHUNK_BYTES} bytes")
         return cls(
             segment_id=RemoteLogSegmentId(partition, document.text("segment_id")),
             base_offset=base_offset,

@@ -44,6 +44,11 @@ class EncodedChunk:
     stored: int
     payload_crc32c: int
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether its sizes are within the limits of the format: else no reader may ask for so much at once."""
+        return 0 < self.length <= MAX_CHUNK_BYTES and HEAD_BYTES <= self.stored <= HEAD_BYTES + MAX_PAYLOAD_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class FrameHead:

@@ -15,7 +15,12 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.manifest import FORMAT_VERSION, Manifest
-from tiered_storage.remote_log.storage.transforms.chunk_frame import EncodedChunk
+from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+    HEAD_BYTES,
+    MAX_CHUNK_BYTES,
+    MAX_PAYLOAD_BYTES,
+    EncodedChunk,
+)
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -90,6 +95,24 @@ def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
     for wrong in (None, [], [[600, 99, 7]], [[1000, 99]], [[1000, 99, -1]], [[1000, 99, True]], [3]):
         with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
             Manifest.parse(json.dumps({**told, "chunks": wrong}).encode(), "manifest")
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        [1000, HEAD_BYTES - 1, 0],
+        [1000, HEAD_BYTES + MAX_PAYLOAD_BYTES + 1, 0],
+        [MAX_CHUNK_BYTES + 1, 100, 0],
+        [0, 100, 0],
+    ],
+    ids=["smaller than a head", "larger than any", "of more bytes than any", "of no bytes"],
+)
+def test_a_chunk_of_an_impossible_size_is_corrupt(chunk: list[int]) -> None:
+    """A reader would ask the store for so much at once."""
+    told = json.loads(replace(MANIFEST, encoding=Encoding(True), chunks=(EncodedChunk(1000, 99, 7),)).to_bytes())
+    raw = json.dumps({**told, "size": chunk[0] + 1000, "chunks": [chunk, [1000, 99, 0]]}).encode()
+    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
+        Manifest.parse(raw, "manifest")
 
 
 def test_metadata_are_made_again() -> None:
