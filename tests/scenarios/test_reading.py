@@ -34,6 +34,7 @@ from support.storages import FakeTime, StagedStorage
 from tiered_storage.errors import (
     OffsetOutOfRangeError,
     ReaderBusyError,
+    ReadQuotaExceededError,
     ReadTimedOutError,
     RecordsDeletedError,
     RemoteObjectNotFoundError,
@@ -47,6 +48,7 @@ from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
+from tiered_storage.settings.settings import Settings
 
 REMOTE, LOCAL, BOTH = "remote", "local", "both tiers"
 SECOND = 1000
@@ -314,6 +316,53 @@ async def until(reader: RemoteLogReader, *, running: int, pending: int) -> None:
     """Wait until so many remote reads are being carried out, and so many wait."""
     while (reader.remote_running, reader.remote_pending) != (running, pending):
         await asyncio.sleep(0)
+
+
+# ------------------------------------------------------------------------------------------ the limit of remote reads
+
+
+def limited(remote_log: RemoteLogManager, bytes_per_second: int) -> Settings:
+    """Return the settings with a limit that they do not allow, so small that this remote log shows it."""
+    rate = {"remote_log_manager_fetch_max_bytes_per_second": bytes_per_second}
+    return remote_log.settings.model_copy(update={**rate, "remote_log_manager_fetch_quota_window_num": 1})
+
+
+def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> None:
+    """Each chunk counts once, whoever asks for it; what may pass at once is a second's bytes and a chunk a thread."""
+    partitions = {("orders", number): 3 for number in range(4)}
+    with a_copied_remote_log(tmp_path, partitions, remote_log_reader_threads=2).open() as remote_log:
+        every = [partition_of("orders", number) for number in range(4)]
+        time = FakeTime()
+        sizes = [segment.size for partition in every for segment in segments_of(remote_log, partition)]
+        rate, largest = sum(sizes) // 12, max(sizes)
+        timing = ReadTiming(time.now, time.sleep)
+
+        async def read_all() -> None:
+            settings = limited(remote_log, rate)
+            with RemoteLogReader(None, remote_log.segments, remote_log.storage, settings, timing) as reader:
+                alls = await asyncio.gather(*(every_record(reader, each) for each in [*every, *every]))
+                assert alls == [records(0, 30)] * 8
+
+        began = time.seconds
+        asyncio.run(read_all())
+
+    assert time.seconds - began >= (sum(sizes) - rate - 2 * largest) / rate
+    assert sum(time.slept) <= 12
+
+
+def test_a_read_that_the_limit_makes_wait_too_long_is_refused(tmp_path: Path) -> None:
+    time = FakeTime()
+    with a_site(tmp_path, 30) as (remote_log, staged):
+        reader = RemoteLogReader(
+            remote_log.source, remote_log.segments, staged, limited(remote_log, 10), ReadTiming(time.now, time.sleep)
+        )
+        with BlockingLogReader(reader) as reading:
+            next(reading.batches(ORDERS_0, 0))
+            with pytest.raises(ReadQuotaExceededError, match=r"fetch\.max\.bytes\.per\.second"):
+                next(reading.batches(ORDERS_0, 20))
+            assert list(reading.records(ORDERS_0, 30)) == records(30, 35), "what is local has no limit"
+            time.seconds += 3600
+            assert next(reading.batches(ORDERS_0, 20)).start_offset == 20
 
 
 # --------------------------------------------------------------------------------------------- 26: client gone mid-read

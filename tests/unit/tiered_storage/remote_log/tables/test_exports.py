@@ -34,6 +34,8 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.copy.copier import CopySizes
+from tiered_storage.remote_log.jobs import groups
+from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.leases import SqlLeases
 from tiered_storage.remote_log.model import Lease, SegmentState
@@ -115,6 +117,33 @@ def test_an_interval_is_exported_by_blocks_of_offsets(files: RemoteLogFiles) -> 
     written = records(3, 24)
     assert rows.column("value").to_pylist() == [each.value for each in written]
     assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [1000 * each.timestamp for each in written]
+
+
+def test_the_workers_of_an_export_share_the_limit_of_reads_and_every_byte_counts(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[Counted] = []
+
+    class Counted(QuotaLimit):
+        def __init__(self, quota: Quota) -> None:
+            super().__init__(quota)
+            self.spent = 0
+            limits.append(self)
+
+        def spend(self, size: int) -> None:
+            self.spent += size
+
+    monkeypatch.setattr(groups, "GROUP_TASKS", 1)
+    monkeypatch.setattr(export_job, "QuotaLimit", Counted)
+    files.properties["remote.log.manager.fetch.max.bytes.per.second"] = 8 << 20
+
+    everything = Interval(NOW, NOW + 60_000)
+    assert export(files, interval=everything).rows == 30
+
+    assert len(limits) == 4
+    assert sum(each.bytes_per_second for each in limits) == pytest.approx(8 << 20)
+    with files.open() as remote_log:
+        assert sum(each.spent for each in limits) >= sum(each.size for each in segments_of(remote_log))
 
 
 def test_a_second_export_touches_nothing(files: RemoteLogFiles) -> None:
