@@ -24,6 +24,9 @@ def check_settings(settings: Settings) -> Iterator[Check]:
     for path, where in settings.origins.items():
         if len(path) == 1:
             yield ok("settings", f"{path[0]} is {_shown(settings, path[0])} ({where})")
+    for prefix, values in (("rsm.config.", settings.rsm_config), ("rlmm.config.", settings.rlmm_config)):
+        if values:
+            yield ok("settings", f"your own class gets the options {', '.join(sorted(values))} ({prefix})")
     if settings.scheduled_deletion_enable:
         yield ok("settings", "scheduled deletion is on: runs that a schedule or an asset event starts delete")
     else:

@@ -13,10 +13,11 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNo
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from support.remote_logs import NOW, a_copied_remote_log
+from support.object_stores import OWN_STORE
+from support.remote_logs import NOW, a_copied_remote_log, a_remote_log, copy
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.tables.columns import SCHEMA as COLUMNS
-from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables
+from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables, SplitPartition
 
 # Without a session nothing can parse a schema of Spark's: this is SCHEMA as it understands it.
 TYPES = {
@@ -73,6 +74,27 @@ def test_all_that_is_copied_is_given(config: Path) -> None:
     found, _ = read(config)
     rows = sorted(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
     assert rows == [*((0, offset) for offset in range(20)), *((1, offset) for offset in range(10))]
+
+
+def test_a_store_of_ones_own_is_read_with_its_options(tmp_path: Path) -> None:
+    files = a_remote_log(
+        tmp_path,
+        remote_log_storage_manager_class_name="own_store.SqliteStorage",
+        remote_log_storage_manager_class_path=str(OWN_STORE.parent),
+        rsm_config_url=f"sqlite://{tmp_path}/objects.db",
+        rsm_config_timeout_ms="no number",
+    )
+    with pytest.raises(ConfigurationError, match=r"ValueError: .*'no number'"):
+        read(files.config)
+    files.properties["rsm.config.timeout.ms"] = 20_000
+    with files.open() as remote_log:
+        copy(remote_log)
+
+    found, _ = read(files.config)
+    tasks = RemoteLogTables({"topic": "orders", "config": str(files.config)}).reader(schema()).partitions()
+
+    assert found.column("offset").to_pylist() == list(range(30))
+    assert [task.configs["timeout.ms"] for task in tasks if isinstance(task, SplitPartition)] == ["20000"]
 
 
 def test_a_schema_takes_fewer_columns(config: Path) -> None:

@@ -19,6 +19,7 @@ OPTIONS = ObjectStoreOptions(
     ca_bundle="/etc/ours.pem",
     conditional_writes=False,
     properties={"azure_storage_account_key": "an account key"},
+    configs={"account": "an option of a class of one's own"},
 )
 
 
@@ -39,7 +40,8 @@ def test_a_worker_reaches_the_store_as_the_submitter_does(access: JobAccess) -> 
 
 def test_no_secret_shows_in_arguments_or_in_the_repr(access: JobAccess) -> None:
     shown = " ".join(access.arguments) + repr(access)
-    for secret in ("an id", "a secret", "a token", "an external id", "an account key", access.secrets.signing_key):
+    given = ("an id", "a secret", "a token", "an external id", "an account key", "an option of a class of one's own")
+    for secret in (*given, access.secrets.signing_key):
         assert secret not in shown
         assert secret in access.environment[JOB_SECRETS]
 
