@@ -219,7 +219,7 @@ def test_plans_that_were_written_down_are_carried_out(root: Path) -> None:
         [plan] = messages(remote_log, f"{RUN}/plan.jsonl", CopyPlan)
         assert {*plan.partitions} - {REFUNDS_0} == {ORDERS_0, ORDERS_1, PAYMENTS_0}
         assert len(plan.segments) == 3 * len(plan.partitions)
-        # The same owner tries again: what was begun and never committed is copied anew.
+        # The same owner tries again: what was begun and never committed is copied again.
         begun = remote_log.begin_copy(plan, "yesterday")
         assert {task.metadata.topic_id_partition for task in begun.tasks} == {ORDERS_1}
         expiry = messages(remote_log, f"{RUN}/expiry.jsonl", ExpiryPlan)

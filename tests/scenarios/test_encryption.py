@@ -338,7 +338,7 @@ def lose_the_first_key(files: RemoteLogFiles) -> None:
 def test_segments_of_a_lost_key_are_copied_again_while_the_local_log_has_them(files: RemoteLogFiles) -> None:
     lose_the_first_key(files)
     planned = run_on(files, "repair", "--deep", "--dry-run", "--json")
-    assert [row["action"] for row in planned.rows] == ["copy anew"] * 3 + ["end"] * 3
+    assert [row["action"] for row in planned.rows] == ["copy again"] * 3 + ["mark for deletion"] * 3
     result = run_on(files, "repair", "--deep")
     assert result.exit_code == 0, (result.out, result.err)
     with files.open() as remote_log:

@@ -332,7 +332,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(which=ANY)
     def lose_an_object_and_repair(self, which: int) -> None:
-        """What the leader still has is copied anew; what nobody has any more is put back, as a person would."""
+        """What the leader still has is copied again; what nobody has any more is put back, as a person would."""
         objects = self.objects_of_segments()
         if not objects:
             return

@@ -206,8 +206,8 @@ def expire(
         else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
             only = None if plan_file is None else {each.topic_id_partition for each in plans}
-            told = said("deleted", remote_log.deletions.marked(selection, only), output)
-            report = remote_log.deletions.delete_marked(owner, selection, only, told)
+            on_moved = said("deleted", remote_log.deletions.marked(selection, only), output)
+            report = remote_log.deletions.delete_marked(owner, selection, only, on_moved)
             plans = [plan for plan in plans if plan.topic_id_partition in done]
             refused = refused_by_decision(remote_log, selection, _why_not_expired) if plan_file is None else []
             troubles = [*troubles, *refused, *left, *report.left, *report.failures, *_stopped(report.stopped)]

@@ -28,8 +28,8 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         output.rows("Doctor", _COLUMNS, rows)
     else:
-        told = [f"{check.message}; {check.advice}" if check.advice else check.message for check in checks]
-        shown = [(check.verdict.value, check.name, each) for check, each in zip(checks, told, strict=True)]
+        messages = [f"{check.message}; {check.advice}" if check.advice else check.message for check in checks]
+        shown = [(check.verdict.value, check.name, each) for check, each in zip(checks, messages, strict=True)]
         output.rows("Doctor", _COLUMNS[:-1], shown)
     count = Counter(check.verdict for check in checks)
     output.say(f"{count[Verdict.WRONG]} wrong, {count[Verdict.NOTE]} to note, {count[Verdict.OK]} as it must be")

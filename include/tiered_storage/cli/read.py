@@ -25,7 +25,7 @@ from tiered_storage.cli.common.session import (
 )
 from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.progress import untold
+from tiered_storage.remote_log.progress import unreported
 from tiered_storage.remote_log.restore.request import parse_time
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def read(
         found = remote_log.find_partition(topic, partition)
         start = _start_of(reader, found, offset, moment, isolation.level)
         batches = reader.batches(found, start, end_offset=end_offset, isolation=isolation.level)
-        told = OffsetProgress("read", start, _end_of(reader, found, end_offset, isolation.level), output)
-        records = islice(_records(batches, told), most)
+        progress = OffsetProgress("read", start, _end_of(reader, found, end_offset, isolation.level), output)
+        records = islice(_records(batches, progress), most)
         if as_json:
             for record in records:
                 sys.stdout.write(json.dumps(_plain(record)) + "\n")
@@ -167,8 +167,8 @@ def audit(
     output = Output(as_json)
     with opened(config, output, outdated=True) as remote_log:
         selection = selected(topics, partitions)
-        told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
-        report = remote_log.checks.audit(selection, deep=deep, on_moved=told)
+        on_moved = said("read", remote_log.checks.to_read(selection), output) if deep else unreported
+        report = remote_log.checks.audit(selection, deep=deep, on_moved=on_moved)
     title = (
         f"{report.segments:,} segments, {report.objects:,} objects, {show_size(report.size)}: "
         f"{report.anomaly_count} anomalies{f', {report.unread} segments or documents unread' if report.unread else ''}"
@@ -212,10 +212,10 @@ def _end_of(reader: BlockingLogReader, partition: TopicIdPartition, end_offset: 
     return min(ends)
 
 
-def _records(batches: Iterable[FetchedBatches], told: OffsetProgress) -> Iterator[Record]:
+def _records(batches: Iterable[FetchedBatches], progress: OffsetProgress) -> Iterator[Record]:
     for fetched in batches:
         yield from fetched.records()
-        told(fetched.end_offset, len(fetched.content))
+        progress(fetched.end_offset, len(fetched.content))
 
 
 def _shown(found: FoundOffset | None) -> tuple[int | None, int | None, int | None]:

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.progress import untold
+from tiered_storage.remote_log.progress import unreported
 from tiered_storage.remote_log.rebuild import metadata_rebuild as remote_log_rebuild
 from tiered_storage.remote_log.rebuild.new_metadata import new_metadata_place
 from tiered_storage.remote_log.repair.key_rotation import KeyRotator
@@ -122,8 +122,8 @@ def rebuild_metadata(
 
 
 def _audited(remote_log: RemoteLogManager, selection: Selection, output: Output, *, deep: bool) -> AuditReport:
-    told = said("read", remote_log.checks.to_read(selection), output) if deep else untold
-    return remote_log.checks.audit(selection, deep=deep, on_moved=told)
+    on_moved = said("read", remote_log.checks.to_read(selection), output) if deep else unreported
+    return remote_log.checks.audit(selection, deep=deep, on_moved=on_moved)
 
 
 def _copy(
@@ -141,7 +141,7 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
         yield "write again", str(partition), "the partition document in the store"
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.location}"
-        yield "copy anew", str(planned.topic_id_partition), what
+        yield "copy again", str(planned.topic_id_partition), what
     for segment in plan.unfinished:
         what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id}"
         yield "finish", str(segment.topic_id_partition), what
@@ -149,7 +149,7 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
         what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
         yield "rebuild indexes", str(segment.topic_id_partition), what
     for segment in plan.replaced:
-        yield "end", str(segment.topic_id_partition), segment.segment_id.id
+        yield "mark for deletion", str(segment.topic_id_partition), segment.segment_id.id
     for leftovers in plan.leftovers:
         for name in leftovers.names:
             yield "remove", str(leftovers.topic_id_partition), name
@@ -160,7 +160,7 @@ def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
         yield "written again", str(partition), "the partition document in the store"
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
-        yield "copied anew", str(segment.topic_id_partition), what
+        yield "copied again", str(segment.topic_id_partition), what
     for segment in done.finished:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "finished", str(segment.topic_id_partition), what
@@ -168,7 +168,7 @@ def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
         what = f"offsets {segment.start_offset} to {segment.end_offset} of {segment.segment_id.id} from its .log"
         yield "rebuilt indexes", str(segment.topic_id_partition), what
     for segment in done.retired:
-        yield "ended", str(segment.topic_id_partition), segment.segment_id.id
+        yield "marked for deletion", str(segment.topic_id_partition), segment.segment_id.id
     for name in done.removed:
         yield "removed", "", name
 

@@ -147,7 +147,7 @@ def allow_deletion(
     broker starts on a trimmed directory, its own readers no longer get those offsets: allow local deletion only if they
     read through Remote Log. Before anything is deleted, the command shows how much is already past those limits.
     """
-    _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, tells_past_retention=True)
+    _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, shows_past_retention=True)
 
 
 @app.command("forbid-deletion")
@@ -193,7 +193,7 @@ def _change(
     as_json: bool,
     check: Callable[[RemoteLogManager, TopicIdPartition], None] = lambda *_: None,
     *,
-    tells_past_retention: bool = False,
+    shows_past_retention: bool = False,
 ) -> None:
     """Change every topic that `named` matches, and show them all; a refused topic leaves the others changed."""
     output = Output(as_json)
@@ -213,11 +213,11 @@ def _change(
                 refused.append(str(error))
         shown = [incarnation for of_name in chosen.values() for incarnation in of_name]
         rows = [topic_row(remote_log, incarnation, found) for incarnation in shown]
-        past = [one for incarnation in shown for one in found.of(incarnation)] if tells_past_retention else []
-        told = remote_log.deletions.past_retention(past) if past else ()
-    more = {"past_retention": past_retention_documents(told)} if tells_past_retention else {}
+        past = [one for incarnation in shown for one in found.of(incarnation)] if shows_past_retention else []
+        found_past = remote_log.deletions.past_retention(past) if past else ()
+    more = {"past_retention": past_retention_documents(found_past)} if shows_past_retention else {}
     show_topics("Now", rows, output, troubles=[{"message": each} for each in refused], **more)
-    say_past_retention(told, output)
+    say_past_retention(found_past, output)
     for each in refused:
         output.say(f"error: {each}")
     if refused:

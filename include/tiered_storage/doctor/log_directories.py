@@ -62,15 +62,15 @@ def check_identities(settings: Settings, segments: RemoteLogMetadataManager) -> 
         yield wrong(_NAME, f"{len(found) - MOST_PARTITIONS_NAMED} more topics are remote under other ids")
 
 
-def check_decisions(decisions: Decisions, settings: Settings, told: Collection[str]) -> Iterator[Check]:
-    """Yield why enabled topics of log.dirs are refused, such as compacted ones; what was `told` before is left out."""
+def check_decisions(decisions: Decisions, settings: Settings, reported: Collection[str]) -> Iterator[Check]:
+    """Yield why enabled topics of log.dirs are refused, such as compacted ones; those in `reported` are left out."""
     found: dict[str, str] = {}
     for named in _named_partitions(settings):
         try:
             decisions.of(named)
         except TieredStorageError as error:
             found.setdefault(named.topic_id_partition.topic, str(error))
-    yield from (wrong("topics", why) for why in found.values() if why not in told)
+    yield from (wrong("topics", why) for why in found.values() if why not in reported)
 
 
 def _named_partitions(settings: Settings) -> Iterator[NamedPartition]:
@@ -138,8 +138,8 @@ def _check_files(directory: LogDirectory, settings: Settings) -> Iterator[Check]
 
 
 def _unreadable(log: UnreadablePartition, root: Path) -> Check:
-    told = note if log.is_internal else wrong
-    return told(_NAME, f"{root / log.partition} is left out: {log.reason}")
+    check = note if log.is_internal else wrong
+    return check(_NAME, f"{root / log.partition} is left out: {log.reason}")
 
 
 def _check_partition(

@@ -287,15 +287,19 @@ def _check_deletions(safety: Safety) -> Iterator[Check]:
 
 
 def _check_verdicts(store: MetadataStore) -> Iterator[Check]:
-    lives = {(each.cluster_id, each.topic_id): each.topic for each in store.segments.list_partitions()}
-    verdicts = [(topic, each) for life, topic in sorted(lives.items()) for each in store.safety.verdicts(*life)]
+    incarnations = {(each.cluster_id, each.topic_id): each.topic for each in store.segments.list_partitions()}
+    verdicts = [
+        (topic, each)
+        for incarnation, topic in sorted(incarnations.items())
+        for each in store.safety.verdicts(*incarnation)
+    ]
     verdicts += [("the whole store", each) for each in store.safety.verdicts("", "")]
     found = [(topic, each) for topic, each in verdicts if each.anomalies]
     for topic, verdict in found:
         yield wrong(
             "audit", _told(topic, verdict), "tiered-storage audit shows each; docs/operations.md says what then"
         )
-    if lives and not verdicts:
+    if incarnations and not verdicts:
         yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
     elif verdicts and not found:
         latest = max(each.audited_at for _, each in verdicts)

@@ -51,8 +51,8 @@ class OnMoved(Protocol):
     def __call__(self, size: int, segments: int = 0, /) -> None: ...
 
 
-def untold(_: int, __: int = 0, /) -> None:
-    """Tell nobody."""
+def unreported(_: int, __: int = 0, /) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,14 +162,14 @@ class Decisions:
 
     def is_wanted(self, topic_name: str) -> bool:
         """Return whether any topic of that name is tiered; see `is_wanted`."""
-        lives = [topic for topic in self._decided.values() if topic.name == topic_name]
-        return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, self._settings)])
+        incarnations = [topic for topic in self._decided.values() if topic.name == topic_name]
+        return any(each.remote_storage_enable for each in incarnations or [seed("", "", topic_name, self._settings)])
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
     """Return whether any topic of that name is tiered, for a partition of which only the name is known."""
-    lives = [topic for topic in topics.list() if topic.name == topic_name]
-    return any(life.remote_storage_enable for life in lives or [seed("", "", topic_name, settings)])
+    incarnations = [topic for topic in topics.list() if topic.name == topic_name]
+    return any(each.remote_storage_enable for each in incarnations or [seed("", "", topic_name, settings)])
 
 
 def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:

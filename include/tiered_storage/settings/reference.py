@@ -87,7 +87,7 @@ _WHOLE = "a whole number of "
 def reference() -> str:
     """Return the whole page as Markdown."""
     sections = [_INTRODUCTION]
-    declarations = [told for name, told in Settings.declarations().items() if name != TOPICS]
+    declarations = [declared for name, declared in Settings.declarations().items() if name != TOPICS]
     for group, members in groupby(declarations, key=attrgetter("group")):
         sections.append(f"## {group}\n\n{_settings_table(members)}")
     topics = Settings.declarations()[TOPICS]
@@ -126,8 +126,14 @@ def _check(file: Path) -> None:
 
 def _settings_table(declarations: Iterable[Declaration]) -> str:
     rows = (
-        (f"`{told.name}`", told.description, told.allowed.removeprefix(_WHOLE), _code(told.default), told.source)
-        for told in declarations
+        (
+            f"`{declared.name}`",
+            declared.description,
+            declared.allowed.removeprefix(_WHOLE),
+            _code(declared.default),
+            declared.source,
+        )
+        for declared in declarations
     )
     return _table(("Name", "Description", "Type and limits", "Default", "From"), rows)
 

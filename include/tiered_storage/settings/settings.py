@@ -170,7 +170,7 @@ def load_settings(
 
 
 def _variables() -> Iterator[str]:
-    # What follows a prefix cannot be told from a variable's name, which has no dots.
+    # What follows a prefix cannot be distinguished from a variable's name, which has no dots.
     return (name for name in (*Settings.known_names(), *Settings.unused_names) if not name.endswith("."))
 
 

@@ -111,8 +111,8 @@ def _compare(ask: Ask, expected: ExpectedPartition, query: Mapping[str, str], wa
     lines = ask(path, {**query, "max_records": str(len(wanted))}).splitlines()
     found = [_record(json.loads(line)) for line in lines]
     if found != wanted:
-        told = ", ".join(f"{name} {value}" for name, value in query.items())
-        raise DemoError(f"{expected}: from {told} the read service gives other records than were written")
+        asked = ", ".join(f"{name} {value}" for name, value in query.items())
+        raise DemoError(f"{expected}: from {asked} the read service gives other records than were written")
     return len(found)
 
 

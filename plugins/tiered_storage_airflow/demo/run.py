@@ -54,12 +54,12 @@ def wait_for_asset_run(api: AirflowApi, dag_id: str, since: datetime, say: Calla
 
 
 def _finish(api: AirflowApi, run: DagRun, say: Callable[[str], None]) -> None:
-    told: set[tuple[str, str | None]] = set()
+    logged: set[tuple[str, str | None]] = set()
 
     def tell(_: DagRun, tasks: list[TaskInstance]) -> None:
         for task in tasks:
-            if task.state in {"running", "success", "failed"} and (task.name, task.state) not in told:
-                told.add((task.name, task.state))
+            if task.state in {"running", "success", "failed"} and (task.name, task.state) not in logged:
+                logged.add((task.name, task.state))
                 say(f"  {run.dag_id}.{task.name}: {task.state}")
 
     finished = api.wait_for_run(run, RUN_WITHIN, tell)

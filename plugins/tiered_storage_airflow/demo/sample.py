@@ -123,10 +123,10 @@ def copy_log_directory(original: Path, copy: Path) -> PrivateCopy:
             shutil.copy2(path, copy / path.name)
     for partition in chosen:
         shutil.copytree(partition.path, copy / partition.path.name)
-    told = [expect_directory(found, partition) for partition in chosen]
+    expectations = [expect_directory(found, partition) for partition in chosen]
     notices = [
         *found.warnings,
         *(f"{name} is left out: {why}" for name, why in found.skipped.items()),
-        *(notice for _, notice in told if notice is not None),
+        *(notice for _, notice in expectations if notice is not None),
     ]
-    return PrivateCopy(tuple(expected for expected, _ in told), tuple(notices))
+    return PrivateCopy(tuple(expected for expected, _ in expectations), tuple(notices))

@@ -106,8 +106,8 @@ class AirflowApi:
         except httpx.TransportError as error:
             raise EmbeddedAirflowError(f"GET {path}: Airflow does not answer: {error!r}") from error
         if not response.is_success:
-            told = response.text[:500]
-            raise EmbeddedAirflowError(f"GET {response.url}: Airflow answered {response.status_code}: {told}")
+            answer = response.text[:500]
+            raise EmbeddedAirflowError(f"GET {response.url}: Airflow answered {response.status_code}: {answer}")
         return response.content
 
     def dags(self) -> list[Dag]:

@@ -102,7 +102,7 @@ def _value(path: Path, key: str) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EmbeddedAirflowError(
             f"{path}: no {key} can be read ({type(error).__name__}): remove the file while Airflow is down, and it is "
-            "generated anew"
+            "generated again"
         ) from None
     return str(value)
 

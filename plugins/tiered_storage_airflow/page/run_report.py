@@ -18,8 +18,8 @@ MOST_BYTES_SHOWN = 5_000_000
 def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:
     """Return the page as HTML; `names` are those of the files in `folder`."""
     paths = [f"{folder}/{name}" for name in names if name.rpartition("/")[2] == SUMMARY]
-    told = (summary for path in paths for summary in work.read_report(path, RunSummary))
-    summaries = sorted(told, key=lambda summary: (summary.written_at, summary.task_id))
+    written = (summary for path in paths for summary in work.read_report(path, RunSummary))
+    summaries = sorted(written, key=lambda summary: (summary.written_at, summary.task_id))
     return render(
         "run_report.html",
         dag_id=dag_id,

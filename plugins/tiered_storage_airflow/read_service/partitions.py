@@ -44,7 +44,7 @@ class Asked:
     right: Right
 
     async def ensure_right(self) -> None:
-        """Raise as `checked_again` and `ensure_right` if the login or the right has ended meanwhile."""
+        """Raise as `checked_again` and `ensure_right` if the login has expired or the right was revoked meanwhile."""
         visitor = await checked_again(self.visitor)
         await ensure_right(self.service, visitor, self.right, self.partition.topic)
 

@@ -137,12 +137,12 @@ class PiecesResponse(Response):
         name = type(error).__name__
         name, said = (error.title, error.detail) if isinstance(error, ProblemError) else (name, str(error) or name)
         self._service.figures.given_up.labels(name).inc()
-        told = f"{why}: {said}"
-        _log.error("a response was aborted: %s", told)
+        message = f"{why}: {said}"
+        _log.error("a response was aborted: %s", message)
         with suppress(Exception):
             async with asyncio.timeout(self._service.stalled_after_seconds):
                 await send({"type": "http.response.body", "body": _Unsendable(), "more_body": True})
-        return BrokenOffError(told)
+        return BrokenOffError(message)
 
 
 async def _left(receive: Receive) -> None:

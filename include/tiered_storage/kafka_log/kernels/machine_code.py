@@ -194,8 +194,8 @@ def compiled_code() -> bytes:
             command, cwd=_HERE, env=environment, capture_output=True, check=True, timeout=_COMPILE_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        told = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-2000:]
-        reason = f"the loops that read logs could not be compiled by {' '.join(command)}: {error} {told}"
+        output = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()[-2000:]
+        reason = f"the loops that read logs could not be compiled by {' '.join(command)}: {error} {output}"
         raise ConfigurationError(f"{reason}; install the locked requirements again, as make setup does") from error
     return done.stdout
 

@@ -195,7 +195,7 @@ class ActiveSegment:
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
-            raise InvalidLogDirectoryError(f"{self.segment.log_path} is closed, or failed halfway: open the log anew")
+            raise InvalidLogDirectoryError(f"{self.segment.log_path} is closed, or failed halfway: open the log again")
         return self._descriptor
 
 

@@ -110,14 +110,14 @@ class SegmentIndexes:
         An index that ends too early is rebuilt. For a corrupt segment, its sound part and the time index both count.
         Raises as `transaction_index` does.
         """
-        told = self.latest_timestamp(segment)
+        latest = self.latest_timestamp(segment)
         if segment in self._latest:
             return self._latest[segment]
         built = self._build(segment)
         found = built.indexes.latest.timestamp
-        if found > told and built.error is None:
-            return self._mend_time_index(segment, f"a record is later than timestamp {told}, its last entry")
-        self._latest[segment] = max(told, found)
+        if found > latest and built.error is None:
+            return self._mend_time_index(segment, f"a record is later than timestamp {latest}, its last entry")
+        self._latest[segment] = max(latest, found)
         return self._latest[segment]
 
     def forget(self) -> None:

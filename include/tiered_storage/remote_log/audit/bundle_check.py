@@ -153,13 +153,13 @@ class _ManifestCheck:
 
     def finish(self) -> None:
         manifest = self._manifest
-        for what, told, found in (
+        for what, expected, found in (
             ("batches", manifest.batch_count, self._batches),
             ("records", manifest.record_count, self._records),
             ("as the largest timestamp", manifest.max_timestamp, self._latest),
         ):
-            if told not in {None, found}:
-                raise CorruptIndexError(self._source, 0, f"it tells {told} {what}, the log has {found}")
+            if expected not in {None, found}:
+                raise CorruptIndexError(self._source, 0, f"it has {expected} {what}, the log has {found}")
         if manifest.max_timestamp != self._segment.max_timestamp:
             reason = f"its largest timestamp is {manifest.max_timestamp}, in the metadata {self._segment.max_timestamp}"
             raise CorruptIndexError(self._source, 0, reason)

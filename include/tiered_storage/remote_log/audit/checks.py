@@ -14,9 +14,9 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditRe
 from tiered_storage.remote_log.audit.results import keep_verdicts
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.lost_identity import LostIdentities
-from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.storage.listable_storage import listing_storage
@@ -30,7 +30,7 @@ class RemoteLogChecks:
     context: RemoteLogContext
 
     def audit(
-        self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = untold
+        self, selection: Selection = EVERYTHING, *, deep: bool = False, on_moved: OnMoved = unreported
     ) -> AuditReport:
         """Compare the store with the metadata, and record the verdict; see audit_remote_log and keep_verdicts.
 
@@ -93,7 +93,7 @@ class RemoteLogChecks:
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
         storage = listing_storage(self.context.storage)
-        limit = ToldLimit(RateLimit(self.context.settings.audit_worker_bytes_per_second), on_moved)
+        limit = ReportingLimit(RateLimit(self.context.settings.audit_worker_bytes_per_second), on_moved)
 
         def check(segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
             found = audit_segment(segment, storage, limit)

@@ -21,12 +21,12 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import ProgressLog
-from tiered_storage.remote_log.jobs.throttle import RateLimit, ToldLimit
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.settings.settings import Settings
@@ -74,7 +74,7 @@ class AuditJob:
         return cls(files, count)
 
     def run_group(
-        self, number: int, storage: RemoteStorageManager, limit: RateLimit, on_moved: OnMoved = untold
+        self, number: int, storage: RemoteStorageManager, limit: RateLimit, on_moved: OnMoved = unreported
     ) -> int:
         """Audit the segments of one group; return how many were read. `on_moved` is called as the progress is.
 
@@ -90,9 +90,9 @@ class AuditJob:
                 progress.moved(size)
                 on_moved(size)
 
-            told = ToldLimit(limit, moved)
+            reporting = ReportingLimit(limit, moved)
             for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
-                outcome = _audited(segment, storage, told)
+                outcome = _audited(segment, storage, reporting)
                 read += outcome.failure is None
                 results.add(outcome)
                 progress.ended()
@@ -120,7 +120,7 @@ def with_outcomes(
     Anomalies that a segment already has are not repeated, and segments deleted meanwhile are left out.
     """
     tally = AuditTally(quick)
-    told = {(anomaly.segment_id, anomaly.kind) for anomaly in quick.anomalies}
+    known = {(anomaly.segment_id, anomaly.kind) for anomaly in quick.anomalies}
     for partition, of_partition in groupby(outcomes, lambda outcome: outcome.segment.topic_id_partition):
         wrong = [outcome for outcome in of_partition if outcome.anomalies or outcome.failure]
         if not wrong:
@@ -132,7 +132,7 @@ def with_outcomes(
             if outcome.failure is not None:
                 failure = outcome.failure
                 tally.could_not_read(outcome.segment, failure.message, is_lasting=not failure.retriable)
-            tally.add(each for each in outcome.anomalies if (each.segment_id, each.kind) not in told)
+            tally.add(each for each in outcome.anomalies if (each.segment_id, each.kind) not in known)
     return tally.report()
 
 

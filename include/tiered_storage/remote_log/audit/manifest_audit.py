@@ -84,16 +84,16 @@ class ManifestAudit:
         return f"lists {count} segments as marked for deletion that readers still get" if count else None
 
     def _disagreement(self, manifest: PartitionManifest, known: PartitionState) -> str | None:
-        told = manifest.state
+        stored = manifest.state
         is_settled = manifest.written_at < self.young_from
-        if known.delete_state != told.delete_state and (is_settled or _step(told) < _step(known)):
-            return f"has the deletion {_said(told.delete_state)}, the metadata {_said(known.delete_state)}"
+        if known.delete_state != stored.delete_state and (is_settled or _step(stored) < _step(known)):
+            return f"has the deletion {_said(stored.delete_state)}, the metadata {_said(known.delete_state)}"
         if known.delete_state is PartitionDeleteState.FINISHED:
             return None
-        ours, theirs = known.log_start_offset, told.log_start_offset
+        ours, theirs = known.log_start_offset, stored.log_start_offset
         if ours != theirs and (is_settled or theirs is None or (ours is not None and theirs < ours)):
             return f"has log start {theirs}, the metadata {ours}"
-        if is_settled and (entry := _contradicted(told.lineage, known.lineage)):
+        if is_settled and (entry := _contradicted(stored.lineage, known.lineage)):
             return f"has leader epoch {entry.epoch} from offset {entry.start_offset} on, the metadata do not"
         return None
 
@@ -106,11 +106,11 @@ def _said(deletion: PartitionDeleteState | None) -> str:
     return "none" if deletion is None else deletion.name
 
 
-def _contradicted(told: Iterable[EpochEntry], known: Iterable[EpochEntry]) -> EpochEntry | None:
-    """Return an entry of `told` that contradicts `known`: another start of its epoch, or another epoch at its start."""
+def _contradicted(stored: Iterable[EpochEntry], known: Iterable[EpochEntry]) -> EpochEntry | None:
+    """Return an entry of `stored` that contradicts `known`: it has another start, or another epoch at its start."""
     starts = {entry.epoch: entry.start_offset for entry in known}
     epochs = {start: epoch for epoch, start in starts.items()}
-    for entry in told:
+    for entry in stored:
         if starts.get(entry.epoch, entry.start_offset) != entry.start_offset:
             return entry
         if epochs.get(entry.start_offset, entry.epoch) != entry.epoch:

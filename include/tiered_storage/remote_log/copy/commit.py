@@ -283,7 +283,7 @@ def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None
     if not on_lineage(copied, local.lineage):
         return (
             f"{offsets} were copied under leader epochs that no longer hold: the leader changed meanwhile; the next "
-            "run copies them anew"
+            "run copies them again"
         )
     if copied.end_offset >= local.log.last_stable_offset:
         return (
@@ -294,11 +294,11 @@ def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None
 
 
 def _findings(
-    by_partition: Mapping[TopicIdPartition, list[CopyOutcome]], told: Callable[[CopyOutcome], tuple[str, ...]]
+    by_partition: Mapping[TopicIdPartition, list[CopyOutcome]], messages_of: Callable[[CopyOutcome], tuple[str, ...]]
 ) -> tuple[Finding, ...]:
     return tuple(
         Finding(str(partition), message)
         for partition, outcomes in by_partition.items()
         for outcome in outcomes
-        for message in told(outcome)
+        for message in messages_of(outcome)
     )

@@ -192,8 +192,8 @@ def plan_copy(
             continue
         if isinstance(log, UnreadablePartition):
             # If nobody requested the topic, this is worth a notice but no failure.
-            told = unreadable if decisions.is_wanted(topic) else notices
-            told.append(Finding(log.partition, log.reason))
+            findings = unreadable if decisions.is_wanted(topic) else notices
+            findings.append(Finding(log.partition, log.reason))
             continue
         try:
             decision = decisions.of(log)
@@ -282,8 +282,8 @@ def _look(
         gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
         notices.append(Finding(str(partition), gap))
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    told = None if uncopyable is None else Finding(str(partition), str(uncopyable))
-    return _Found(due, seen, notices, told, waiting)
+    why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
+    return _Found(due, seen, notices, why_not, waiting)
 
 
 def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog, topic: TopicSettings, now: int) -> int:

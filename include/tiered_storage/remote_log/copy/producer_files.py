@@ -51,7 +51,7 @@ def instead_of_index(segment: OpenSegment) -> str:
     """Return a message: what the copy does about a broken index of `segment`, and what a person can do."""
     return (
         f"{_REBUILT}; delete {segment.offset_index.name} while the broker is stopped: at its start it builds all "
-        "indexes of the segment anew"
+        "indexes of the segment again"
     )
 
 
@@ -232,7 +232,7 @@ class ProducerFiles:
         says_so = "an empty file says so"
         if self._aborted:
             says_so = (
-                f"delete {self._segment.offset_index.name} while the broker is stopped: the file that it builds anew "
+                f"delete {self._segment.offset_index.name} while the broker is stopped: the file that it rebuilds "
                 "at its start says so"
             )
         return (

@@ -209,17 +209,17 @@ def is_held_elsewhere(
     recognised by its checksum (None: not known); else every byte of `held_by` is read and verified first. Raises what
     that and the reading of the others raise.
     """
-    told = (copy.size, data_crc32c)
+    sent = (copy.size, data_crc32c)
     local = [one for one in (() if log is None else log.segments) if share_offsets(copy, one)]
     for one in local:
-        if of_same_offsets(copy, one) and (one.size, open_segment(one.location).crc32c()) == told:
+        if of_same_offsets(copy, one) and (one.size, open_segment(one.location).crc32c()) == sent:
             return True
     for covered in held_by:
         storage.verify(covered.segment)
     for covered in held_by:
         holder = covered.segment
         is_of_same_offsets = (holder.start_offset, covered.end_offset) == (copy.start_offset, copy.end_offset)
-        if is_of_same_offsets and data_crc32c is not None and (holder.size, sent_crc32c(holder, storage)) == told:
+        if is_of_same_offsets and data_crc32c is not None and (holder.size, sent_crc32c(holder, storage)) == sent:
             return True
     reached = max((covered.end_offset for covered in held_by), default=-1)
     read = storage.fetch_log_segment

@@ -165,7 +165,7 @@ class QuotaLimit(RateLimit):
             self._sleep(seconds)
 
 
-class ToldLimit(RateLimit):
+class ReportingLimit(RateLimit):
     """A rate limit that reports the bytes that passed to `on_spent`."""
 
     def __init__(self, limit: RateLimit, on_spent: Callable[[int], None]) -> None:

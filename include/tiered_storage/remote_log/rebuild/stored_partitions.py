@@ -141,7 +141,7 @@ def _read(
     finished.sort(key=lambda segment: (segment.event_timestamp, segment.start_offset, segment.segment_id.id))
     marked = [segment for segment in finished if _was_marked(segment, state, named)]
     alive = _without(finished, marked)
-    damaged, told = _damaged_twins(alive, state, storage, readers)
+    damaged, findings = _damaged_twins(alive, state, storage, readers)
     whole = _without(alive, damaged)
     notices = [] if document or broken or not finished else [Finding(str(partition), _NO_DOCUMENT)]
     if not unreadable and state.delete_state is None:
@@ -151,7 +151,7 @@ def _read(
         document,
         tuple(whole),
         tuple(unfinished),
-        (*broken, *unreadable, *told),
+        (*broken, *unreadable, *findings),
         tuple(damaged),
         (*marked, *going),
         min(hidden, default=None),
@@ -271,7 +271,7 @@ def _damaged_twins(
     lineage = whole_lineage(finished, state.lineage)
     coverage = Coverage.of(sound, lineage)
     damaged: list[RemoteLogSegmentMetadata] = []
-    told: list[Finding] = []
+    findings: list[Finding] = []
     for segment, why in wrong.values():
         needed = why_needed(segment, coverage, log_start, lineage, checks)
         if needed is None:
@@ -281,8 +281,8 @@ def _damaged_twins(
             f"segment {segment.segment_id.id}, offsets {segment.start_offset} to {segment.end_offset}, is one of "
             f"several copies, and damaged: {why}; {becomes}"
         )
-        told.append(Finding(str(segment.topic_id_partition), message))
-    return damaged, told
+        findings.append(Finding(str(segment.topic_id_partition), message))
+    return damaged, findings
 
 
 def _metadata_of(name: SegmentObjectName, storage: ListableStorage) -> RemoteLogSegmentMetadata | Finding:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
 from tiered_storage.kafka_log.records.record import MendedText, Record
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
 from tiered_storage.remote_log.restore.request import RestorePlan
@@ -142,7 +142,7 @@ def restore_to_cluster(
     *,
     validation: Validation = Validation.SIZES,
     allow_gaps: bool = False,
-    on_moved: OnMoved = untold,
+    on_moved: OnMoved = unreported,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterReport:
     """Produce the committed records of `plan`, or resume an earlier run.
@@ -245,7 +245,7 @@ class _Restore:
             first, end = self.offset_map.starts[number], self.offset_map.progress[number].next_new
             compare(self.cluster, self.topic, number, first, end, source.after(None))
 
-    def _to_come(self, number: int, on_moved: OnMoved = untold) -> Iterator[Record]:
+    def _to_come(self, number: int, on_moved: OnMoved = unreported) -> Iterator[Record]:
         source = self.sources[number]
         records = source.after(self.offset_map.progress[number].last_old, on_moved)
         return self.mended.noted(source.partition.topic_id_partition, records)
@@ -284,8 +284,8 @@ def _check_partitions(topic: TargetTopic, numbers: Iterable[int]) -> None:
 
 def _map_name(topic: str, head: MapHead) -> str:
     """Return the file name of a restore's map: the same for a run that resumes, another for any other restore."""
-    told = json.dumps([head.source, head.target], sort_keys=True, default=str)
-    return f"{topic[:_MOST_OF_A_NAME]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}-offset-map.jsonl"
+    identity = json.dumps([head.source, head.target], sort_keys=True, default=str)
+    return f"{topic[:_MOST_OF_A_NAME]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}-offset-map.jsonl"
 
 
 def _check_empty(topic: TargetTopic, ends: Mapping[int, tuple[int, int]]) -> None:

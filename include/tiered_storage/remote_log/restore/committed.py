@@ -27,7 +27,7 @@ from tiered_storage.kafka_log.producers.transaction_state import OpenTransaction
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.partition_files import taken_batches, taken_windows
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -192,7 +192,7 @@ class CommittedRecords:
     request: RestoreRequest
     storage: RemoteStorageManager
 
-    def after(self, offset: int | None, on_moved: OnMoved = untold) -> Iterator[Record]:
+    def after(self, offset: int | None, on_moved: OnMoved = unreported) -> Iterator[Record]:
         """Yield the records after `offset` (None: all); `on_moved` is called with the progress through the segments.
 
         Raises CorruptRecordError for a batch with a wrong checksum, and what the store raises.

@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import StoredTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestorePlan
@@ -81,7 +81,7 @@ def restore_to_directory(
     validation: Validation = Validation.SIZES,
     allow_gaps: bool = False,
     workers: int = 2,
-    on_moved: OnMoved = untold,
+    on_moved: OnMoved = unreported,
 ) -> list[RestoredDirectory]:
     """Put all of `plan` in place, or nothing: an error before everything is complete leaves no partition.
 

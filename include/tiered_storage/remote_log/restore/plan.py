@@ -27,7 +27,7 @@ from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.directory import DirectoryTarget, RestoredDirectory, restore_to_directory
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
@@ -107,10 +107,10 @@ def _wanted_partitions(
             "shows the known topics. If the metadata are lost, rebuild them from the store first: 'tiered-storage "
             "rebuild-metadata'"
         )
-    lives = sorted({(each.cluster_id, each.topic_id) for each in wanted})
-    if len(lives) > 1:
-        told = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in lives)
-        raise ConfigurationError(f"{request.topic} had several incarnations: give one by --topic-id: {told}")
+    incarnations = sorted({(each.cluster_id, each.topic_id) for each in wanted})
+    if len(incarnations) > 1:
+        shown = ", ".join(f"{topic_id} of cluster {cluster_id}" for cluster_id, topic_id in incarnations)
+        raise ConfigurationError(f"{request.topic} had several incarnations: give one by --topic-id: {shown}")
     return wanted
 
 
@@ -191,19 +191,19 @@ def _undecided(restored: RestoredPartition, storage: RemoteStorageManager) -> It
     """Yield the transactions whose outcome the store does not show."""
     transactions = StoredTransactions(restored.segments, storage)
     if (first := transactions.first_undecided()) is not None:
-        told = (
+        message = (
             f"the transaction from offset {first} on has no end in the store: readers of committed records get "
             "nothing from there on; if the topic has a new id, or the target is a running cluster, the restore ends "
             "before it"
         )
-        yield Finding(str(restored.topic_id_partition), told)
+        yield Finding(str(restored.topic_id_partition), message)
     for lost in transactions.lost_in_gaps():
-        told = (
+        message = (
             f"whether the transaction of producer {lost.producer_id} from offset {lost.first_offset} on was committed "
             f"is in what is missing before offset {lost.last_offset + 1}: its records are left out of a running "
             "cluster, and a restore into a directory is refused"
         )
-        yield Finding(str(restored.topic_id_partition), told)
+        yield Finding(str(restored.topic_id_partition), message)
 
 
 def _gaps(restored: RestoredPartition, state: PartitionState, request: RestoreRequest) -> Iterable[Finding]:
@@ -222,7 +222,7 @@ def _without_segments(partition: TopicIdPartition, log_start: int, request: Rest
     """Yield a finding if `partition` has no known segment: none was ever finished, or all are lost or expired."""
     if request.to_offset is not None and request.to_offset <= log_start:
         return
-    message = "the metadata know no segment of it, and nothing of it ever ended: its segments are lost or unknown"
+    message = "the metadata know no segment of it, and nothing of it ever expired: its segments are lost or unknown"
     if log_start:
         message = (
             f"the metadata know no segment of it. Its records before offset {log_start} expired or were deleted; if "
@@ -270,7 +270,7 @@ class RemoteLogRestores:
         validation: Validation = Validation.SIZES,
         allow_gaps: bool = False,
         workers: int = 2,
-        on_moved: OnMoved = untold,
+        on_moved: OnMoved = unreported,
     ) -> list[RestoredDirectory]:
         """Restore `plan` as files of a broker; see restore_to_directory.
 
@@ -295,7 +295,7 @@ class RemoteLogRestores:
         *,
         validation: Validation = Validation.SIZES,
         allow_gaps: bool = False,
-        on_moved: OnMoved = untold,
+        on_moved: OnMoved = unreported,
     ) -> ClusterReport:
         """Restore `plan` as records in a running cluster; see restore_to_cluster."""
         from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client

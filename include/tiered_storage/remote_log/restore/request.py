@@ -150,9 +150,9 @@ class RestorePlan:
         if self.refused:
             raise ConfigurationError("; ".join(f"{each.partition}: {each.message}" for each in self.refused))
         if self.gaps and not allow_gaps:
-            told = "; ".join(f"{each.partition}: {each.message}" for each in self.gaps)
+            shown = "; ".join(f"{each.partition}: {each.message}" for each in self.gaps)
             raise RemoteObjectNotFoundError(
-                f"the store lacks offsets: {told}. 'tiered-storage audit' shows more; with --allow-gaps the rest is "
+                f"the store lacks offsets: {shown}. 'tiered-storage audit' shows more; with --allow-gaps the rest is "
                 "restored"
             )
 

@@ -182,20 +182,20 @@ class TargetCluster:
         try:
             yield
         except KafkaException as error:
-            told = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+            reported = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
             if error.args and isinstance(error.args[0], KafkaError) and error.args[0].code() == KafkaError._INVALID_ARG:
-                raise self._refused(what, told) from None
+                raise self._refused(what, reported) from None
             reason = f" ({self._said['last']})" if "last" in self._said else ""
             raise TargetClusterError(
-                f"{what}: {told}{reason}; is the address right, does a broker run there, and do the client's "
+                f"{what}: {reported}{reason}; is the address right, does a broker run there, and do the client's "
                 "properties (--client-properties, or the connection's) suit its listener?"
             ) from error
         except (TypeError, ValueError) as error:
             raise self._refused(what, str(error)) from None
 
-    def _refused(self, what: str, told: str) -> ConfigurationError:
-        """Return the error for a property that the client refuses; its own message in `told` contains the value."""
-        names = [name for name in sorted(self.properties, key=len, reverse=True) if name in told]
+    def _refused(self, what: str, reported: str) -> ConfigurationError:
+        """Return the error for a property that the client refuses; its own message in `reported` contains the value."""
+        names = [name for name in sorted(self.properties, key=len, reverse=True) if name in reported]
         shown = f"the value of {names[0]}" if names else "one of its properties"
         return ConfigurationError(f"{what}: the client refuses {shown} (values are not shown); correct it")
 

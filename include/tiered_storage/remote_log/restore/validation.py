@@ -116,7 +116,7 @@ def _check_records(segment: RestoredSegment, local: LogSegment, storage: RemoteS
         records += decoded - int(batches.record_count[batches.attributes & CONTROL_BIT != 0].sum())
     offset_index.finish()
     time_index.finish()
-    told = manifest_of(segment, storage).record_count if segment.is_whole else None
-    if told not in {None, every}:
-        raise RemoteObjectCorruptError(f"{local.log_path}: has {every} records, {told} were copied")
+    copied = manifest_of(segment, storage).record_count if segment.is_whole else None
+    if copied not in {None, every}:
+        raise RemoteObjectCorruptError(f"{local.log_path}: has {every} records, {copied} were copied")
     return records

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.model import (
     PartitionState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.progress import Amount, OnMoved, untold
+from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
@@ -110,7 +110,7 @@ class RemoteLogDeletions:
         return plans, unreadable
 
     def enforce_local_retention(
-        self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = untold
+        self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = unreported
     ) -> LocalRetentionReport:
         """Delete what `plans` list; see LocalRetentionEnforcement, also for `on_moved`.
 
@@ -272,7 +272,7 @@ class RemoteLogDeletions:
         owner: str,
         selection: Selection = EVERYTHING,
         only: Collection[TopicIdPartition] | None = None,
-        on_moved: OnMoved = untold,
+        on_moved: OnMoved = unreported,
     ) -> DeletionReport:
         """Delete the objects of every marked segment, only in the partitions `only` if given; see delete_marked.
 

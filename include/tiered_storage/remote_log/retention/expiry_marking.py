@@ -126,7 +126,7 @@ class ExpiryMarking:
         partition = plan.topic_id_partition
         is_about_log_start = plan.reason is not Reason.DISABLED and not plan.superseded
         if is_about_log_start and (self.context.segments.log_start_offset(partition) or 0) >= plan.new_log_start:
-            # Moved already, by whomever: what lies below is read no more, whatever a plan would say by now.
+            # Another run moved it already: nobody reads what lies below, whatever a plan would contain now.
             below = ending_below(list(self.context.segments.list_remote_log_segments(partition)), plan.new_log_start)
             return plan.within(ExpiryPlan(partition, plan.new_log_start, plan.now, below))
         current = self.replan(plan)
@@ -137,7 +137,7 @@ class ExpiryMarking:
             return common
         for segment in common.read_instead:
             ensure_whole(segment, self.context.storage)
-        # Of a forked log others hold the offsets, but not the records: then it stays, and the audit names it.
+        # The other segments of a forked log hold the offsets, but not the records: keep this one; the audit names it.
         same = [segment for segment in common.superseded if self._is_read_from(common.read_instead, segment)]
         return replace(common, superseded=tuple(same))
 
@@ -161,7 +161,7 @@ class ExpiryMarking:
         given_up = (CorruptLogError, RemoteObjectCorruptError, RemoteObjectNotFoundError) if self.gives_up else ()
         with suppress(*given_up):
             ensure_joined(log, coverage, lineage, storage)
-        # Of a topic whose id nobody knows local retention keeps what nothing remote holds.
+        # Local retention keeps what nothing remote holds, if the topic's id is unknown.
         if not log.topic_id_is_derived:
             with suppress(*given_up):
                 ensure_same_below(log, plan.new_log_start, coverage, lineage, storage)

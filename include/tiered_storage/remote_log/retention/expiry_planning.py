@@ -1,4 +1,4 @@
-"""Which partitions end part of their life, and why: past total retention, or not tiered any more and to be removed."""
+"""Plan expiry over all partitions: what is past total retention, and what is remote of topics no longer tiered."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TO_THE_END = -1
 def plan_record_deletion(
     partition: TopicIdPartition, before: int, context: RemoteLogContext, now: int
 ) -> ExpiryPlan | None:
-    """Return the end of all records of `partition` before the offset `before`; None if there are none.
+    """Return the plan to delete all records of `partition` before the offset `before`; None if there are none.
 
     TO_THE_END stands for all that are stable. Raises ConfigurationError for any other negative offset, and
     OffsetOutOfRangeError for one past the end, both with the offsets that the partition has.
@@ -56,13 +56,13 @@ class ExpiryPlanner:
     def plan(
         self, selection: Selection, now: int, max_segments: int | None = None
     ) -> tuple[list[ExpiryPlan], list[Finding]]:
-        """Return what ends at `now` (ms), and the partitions that must be left alone, and why.
+        """Return what expires at `now` (ms), and the partitions that must be left alone, with reasons.
 
-        No more than `max_segments` in all, where that is given, partition by partition.
+        At most `max_segments` in all if given, partition by partition.
 
         A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
         So is one of an enabled topic that cannot be tiered (compacted, or tiered by Kafka itself), as by a copy.
-        It is planned as ever while deletions are stopped: then nothing of it is done.
+        Planning works while deletions are stopped; the plan is not executed then.
         """
         plans: list[ExpiryPlan] = []
         left: list[Finding] = []
@@ -85,8 +85,8 @@ class ExpiryPlanner:
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         """Plan the partition of an older `plan` again, for the same reason and time; None: nothing is due any more.
 
-        What is due only later than by our clock is not due: the clock that `plan` was made by may have run ahead.
-        Raises what makes a partition be left alone.
+        What is due only later by our clock is not due: the clock of `plan` may have been ahead.
+        Raises the reason if the partition must be left alone.
         """
         partition = plan.topic_id_partition
         if plan.reason is Reason.RECORDS:
@@ -97,9 +97,9 @@ class ExpiryPlanner:
     def _partitions(
         self, selection: Selection
     ) -> Iterator[tuple[TopicIdPartition, PartitionLog | UnreadablePartition | None]]:
-        """Yield each selected partition once, with what is local of it.
+        """Yield each selected partition once, with its local log.
 
-        Where a log directory cannot be read as a whole, any partition may have its local log there.
+        If a log directory cannot be read as a whole, any partition may have its local log there.
         """
         unreadable: dict[str, UnreadablePartition] = {}
         beyond_reach: str | None = None

@@ -28,7 +28,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
@@ -46,7 +46,7 @@ GROUP_PARTITIONS = 50
 class ObjectDeletion:
     """Deletes the objects of marked segments, `deletion.batch.segments` at a time.
 
-    Nothing goes of a partition of which the metadata are older than the store. A copy that never finished waits
+    Nothing of a partition is deleted if its metadata are older than the store. A copy that never finished waits
     `remote.log.orphan.grace.ms` from when it was marked: its worker may still be writing; and one that may be the last
     copy of its offsets stays (OrphanCheck). What readers could see once waits its `grace` from when it was marked, so
     that a person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since
@@ -59,8 +59,8 @@ class ObjectDeletion:
     owner: str
     grace: GraceTime
     going: Collection[TopicIdPartition] = frozenset()
-    """The partitions that are to go as a whole."""
-    on_moved: OnMoved = untold
+    """The partitions that are to be deleted as a whole."""
+    on_moved: OnMoved = unreported
     """Is called for each segment whose objects were deleted."""
 
     @property

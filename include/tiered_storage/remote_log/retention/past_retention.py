@@ -61,10 +61,10 @@ def past_retention(
         if isinstance(log, PartitionLog)
     }
     for partition in wanted:
-        life = (partition.cluster_id, partition.topic_id)
-        known = found.setdefault(life, PastRetention(context.decided_topic(partition)))
+        incarnation = (partition.cluster_id, partition.topic_id)
+        known = found.setdefault(incarnation, PastRetention(context.decided_topic(partition)))
         try:
-            found[life] = _with(known, partition, local.get(partition), context, now, planned)
+            found[incarnation] = _with(known, partition, local.get(partition), context, now, planned)
         except (TieredStorageError, OSError):
             # Plans and audits report what is unreadable.
             continue

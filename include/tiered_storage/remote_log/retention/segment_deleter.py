@@ -22,7 +22,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import delete_singly
 
@@ -65,7 +65,7 @@ class SegmentDeleter:
     """Deletes the given segments; the caller checks whether that is allowed."""
 
     context: RemoteLogContext
-    on_moved: OnMoved = untold
+    on_moved: OnMoved = unreported
     """Is called for each deleted segment."""
 
     def delete(self, batch: Sequence[Going], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:

@@ -66,8 +66,8 @@ def plan_topic_deletion(
     local = [log.topic_id_partition for log in _local_logs(context)]
     states = context.segments.partition_states()
     known = sorted({*local, *states, *context.segments.list_partitions()})
-    lives = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
-    chosen = _chosen_life(topic, topic_id, lives, sorted({each.topic for each in known if each.is_named}))
+    incarnations = {(each.cluster_id, each.topic_id): each for each in known if each.topic == topic}
+    chosen = _chosen_incarnation(topic, topic_id, incarnations, sorted({each.topic for each in known if each.is_named}))
     is_of_it = (chosen.cluster_id, chosen.topic_id)
     wanted = [replace(each, topic=topic) for each in known if (each.cluster_id, each.topic_id) == is_of_it]
     is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, context)
@@ -194,14 +194,14 @@ def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 
 
-def _chosen_life(
-    topic: str, topic_id: str | None, lives: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
+def _chosen_incarnation(
+    topic: str, topic_id: str | None, incarnations: dict[tuple[str, str], TopicIdPartition], names: Sequence[str]
 ) -> TopicIdPartition:
-    if not lives:
+    if not incarnations:
         near = get_close_matches(topic, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "'tiered-storage topics list' shows what there is"
         raise ConfigurationError(f"no topic is called {topic!r}: {hint} Nothing was deleted")
-    ids = sorted({life.topic_id for life in lives.values()})
+    ids = sorted({incarnation.topic_id for incarnation in incarnations.values()})
     if topic_id is None and len(ids) > 1:
         raise ConfigurationError(
             f"topic {topic} had several incarnations, with the ids {', '.join(ids)}: give one of them by --topic-id"
@@ -210,9 +210,9 @@ def _chosen_life(
     if wanted not in ids:
         near = get_close_matches(wanted, ids, n=1, cutoff=0)
         raise ConfigurationError(f"topic {topic} never had the id {wanted!r}; the nearest one is {near[0]!r}")
-    chosen = [life for life in lives.values() if life.topic_id == wanted]
+    chosen = [incarnation for incarnation in incarnations.values() if incarnation.topic_id == wanted]
     if len(chosen) > 1:
-        clusters = ", ".join(sorted(life.cluster_id for life in chosen))
+        clusters = ", ".join(sorted(incarnation.cluster_id for incarnation in chosen))
         raise ConfigurationError(
             f"topic {topic} ({wanted}) is in the metadata of several clusters, {clusters}: nothing was deleted, since "
             "it is unclear which one is meant; keep the metadata of each cluster in a store of its own"

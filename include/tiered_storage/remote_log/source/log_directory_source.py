@@ -274,7 +274,7 @@ def repeated_partitions(directories: Iterable[LogDirectory], cluster_id: str | N
     repeated: dict[Path, list[Path]] = {}
     for places in named.values():
         for cluster, topic, path in places if len(places) > 1 else ():
-            same = [other for known, life, other in places if _may_be(known, cluster) and _may_be(life, topic)]
+            same = [other for known, its_id, other in places if _may_be(known, cluster) and _may_be(its_id, topic)]
             if len(same) > 1:
                 repeated[path] = same
     return repeated

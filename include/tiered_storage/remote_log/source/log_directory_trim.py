@@ -80,7 +80,7 @@ def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_st
     if rewritten or not staying or staying[0].base_offset != new_local_start or going != present[: len(going)]:
         raise InvalidLogDirectoryError(
             f"{directory} changed since the trim was planned: it was to begin at offset {new_local_start}; nothing was "
-            "removed, the next run plans it anew"
+            "removed, the next run plans it again"
         )
     return going
 

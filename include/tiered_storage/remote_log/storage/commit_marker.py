@@ -173,9 +173,9 @@ def parse_copy(
     manifest = Manifest.parse(contents.get(IndexKind.MANIFEST, b""), source)
     if manifest.data_crc32c is None:
         return None
-    told = marker_of(manifest, raw)
-    if marker not in {None, told}:
+    of_manifest = marker_of(manifest, raw)
+    if marker not in {None, of_manifest}:
         return None
     if (manifest.segment_id, manifest.base_offset) != (metadata.segment_id, metadata.start_offset):
         return None
-    return StoredCopy(contents, manifest.metadata(told.custom_metadata()))
+    return StoredCopy(contents, manifest.metadata(of_manifest.custom_metadata()))

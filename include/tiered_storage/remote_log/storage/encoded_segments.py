@@ -128,8 +128,8 @@ class EncodedSegments:
         if known is not None:
             return known
         try:
-            told = manifest()
-            encoding, table, size = told.encoding, ChunkTable.of(told.chunks), told.size
+            parsed = manifest()
+            encoding, table, size = parsed.encoding, ChunkTable.of(parsed.chunks), parsed.size
         except (RemoteObjectNotFoundError, RemoteObjectCorruptError):
             encoding, table = self._read_heads(names.data)
             # Of a copy that was never committed, only the chunks say how much of the log there is.

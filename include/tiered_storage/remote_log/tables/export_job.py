@@ -28,7 +28,7 @@ from tiered_storage.remote_log.jobs.progress import JobSize, ProgressLog
 from tiered_storage.remote_log.jobs.throttle import NO_QUOTA, Quota, QuotaLimit, RateLimit
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.storage.clients.object_client import PIECE_BYTES, ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
@@ -134,7 +134,7 @@ class ExportJob:
         storage: RemoteStorageManager,
         target: ObjectClient,
         description: ExportJobDescription,
-        on_moved: OnMoved = untold,
+        on_moved: OnMoved = unreported,
         limit: RateLimit = NO_LIMIT,
     ) -> int:
         """Export the blocks of one group within `limit`; return how many succeeded.

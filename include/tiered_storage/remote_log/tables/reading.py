@@ -37,7 +37,7 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner, as_array, check_checksums
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry, iterate_entries
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
 from tiered_storage.remote_log.tables.planning import TableRange, TableSplit
@@ -158,7 +158,7 @@ _CHECKED_ALREADY = Checks(crc=False)
 
 
 def read_split(
-    split: TableSplit, storage: RemoteStorageManager, columns: TableColumns, on_moved: OnMoved = untold
+    split: TableSplit, storage: RemoteStorageManager, columns: TableColumns, on_moved: OnMoved = unreported
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `split`, in order of its ranges and of their offsets.
 
@@ -175,7 +175,7 @@ def read_range(
     storage: RemoteStorageManager,
     columns: TableColumns,
     *,
-    on_moved: OnMoved = untold,
+    on_moved: OnMoved = unreported,
     on_broken: OnBroken | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield `rows` of one range in order of their offsets; raises as `read_split`.

@@ -87,8 +87,13 @@ def setting(
     if at_least is not None:
         allowed = _allowed_numbers(unit, at_least, at_most, special)
         field |= {"ge": min(at_least, *special, at_least), "le": at_most}
-    told: dict[str, JsonValue] = {"group": group, "source": source.value, "allowed": allowed, "default": default_text}
-    return Field(alias=name, pattern=pattern, json_schema_extra=told, repr=not is_secret, **field)
+    extra_schema: dict[str, JsonValue] = {
+        "group": group,
+        "source": source.value,
+        "allowed": allowed,
+        "default": default_text,
+    }
+    return Field(alias=name, pattern=pattern, json_schema_extra=extra_schema, repr=not is_secret, **field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +172,14 @@ class PropertyModel(BaseModel):
 
 def _declaration(field: FieldInfo) -> Declaration:
     extra = field.json_schema_extra
-    told: Mapping[str, Any] = extra if isinstance(extra, dict) else {}
+    extra_schema: Mapping[str, Any] = extra if isinstance(extra, dict) else {}
     return Declaration(
         name=str(field.alias),
         description=" ".join((field.description or "").split()),
-        group=str(told["group"]),
-        source=str(told["source"]),
-        allowed=str(told["allowed"]),
-        default=str(told["default"]) or _as_text(field.default),
+        group=str(extra_schema["group"]),
+        source=str(extra_schema["source"]),
+        allowed=str(extra_schema["allowed"]),
+        default=str(extra_schema["default"]) or _as_text(field.default),
     )
 
 

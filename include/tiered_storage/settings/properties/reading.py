@@ -81,8 +81,10 @@ def read_properties(
     try:
         values = model.model_validate(_tree(chosen.values()), context={"base": base} if base else None)
     except ValidationError as error:
-        teller = _Teller(chosen, models, place)
-        problems.extend(sentence for detail in error.errors(include_url=False) for sentence in teller.told(detail))
+        explainer = _Explainer(chosen, models, place)
+        problems.extend(
+            sentence for detail in error.errors(include_url=False) for sentence in explainer.problems_of(detail)
+        )
     # Raised outside of the except clause: the cause would show the given values, and so a password.
     if problems or values is None:
         raise ConfigurationError(_together(problems))
@@ -165,14 +167,14 @@ def _tree(properties: Iterable[Property]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Teller:
+class _Explainer:
     """Turns pydantic's errors into our messages: place, name, value, and what is allowed."""
 
     chosen: Mapping[tuple[str, ...], Property]
     models: Models
     place: str
 
-    def told(self, detail: ErrorDetails) -> list[str]:
+    def problems_of(self, detail: ErrorDetails) -> list[str]:
         """Return the messages for one error; none if it only follows from another error."""
         location = tuple(str(part) for part in detail["loc"])
         if detail["type"] == "default_factory_not_called":

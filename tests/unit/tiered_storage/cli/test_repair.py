@@ -12,13 +12,13 @@ def test_what_is_damaged_is_copied_anew_and_the_audit_is_clean(tmp_path: Path) -
 
     planned = run_on(files, "repair", "--dry-run", "--json")
     assert planned.exit_code == 0
-    assert [row["action"] for row in planned.rows] == ["copy anew", "end"]
+    assert [row["action"] for row in planned.rows] == ["copy again", "mark for deletion"]
     assert "offsets 10 to 19 from" in planned.rows[0]["what"]
     assert run_on(files, "audit").exit_code == 1
 
     done = run_on(files, "repair")
     assert (done.exit_code, done.err) == (0, "")
-    assert "copied anew" in done.out
+    assert "copied again" in done.out
     assert run_on(files, "audit", "--deep").exit_code == 0
     again = run_on(files, "repair", "--json")
     assert (again.exit_code, again.rows, again.document["anomalies"]) == (0, [], 0)
@@ -29,7 +29,10 @@ def test_only_a_deep_repair_finds_what_only_a_deep_audit_finds(tmp_path: Path) -
     flip_bit(files.objects(".log")[1], SEGMENT_BYTES // 2)
 
     assert run_on(files, "repair", "--json").rows == []
-    assert [row["action"] for row in run_on(files, "repair", "--deep", "--json").rows] == ["copied anew", "ended"]
+    assert [row["action"] for row in run_on(files, "repair", "--deep", "--json").rows] == [
+        "copied again",
+        "marked for deletion",
+    ]
     assert run_on(files, "audit", "--deep").exit_code == 0
 
 

@@ -202,14 +202,14 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
     if not isinstance(storage, ListableStorage):
         return False
     begun = clock()
-    told = storage.time_of_a_write()
+    store_time = storage.time_of_a_write()
     ended = clock()
-    if told is None:
+    if store_time is None:
         return False
-    if begun - told - STORE_PRECISION_MS <= max_skew_ms >= told - ended - STORE_PRECISION_MS:
+    if begun - store_time - STORE_PRECISION_MS <= max_skew_ms >= store_time - ended - STORE_PRECISION_MS:
         return True
     raise DeletionRefusedError(
-        f"{storage.place_of('')}: the store's clock showed {as_date(told)} when this machine's showed "
+        f"{storage.place_of('')}: the store's clock showed {as_date(store_time)} when this machine's showed "
         f"{as_date(ended)}, more than clock.max.skew.ms ({max_skew_ms}) apart: nothing is deleted, since the age of "
         "segments is uncertain. Set both clocks by NTP, check the plan again, and repeat the run"
     )

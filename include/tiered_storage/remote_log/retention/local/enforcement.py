@@ -17,7 +17,7 @@ from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.progress import OnMoved, untold
+from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present, whole_pieces
 from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
@@ -39,22 +39,22 @@ class LocalRetentionReport:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionEnforcement:
-    """Carries plans out.
+    """Executes plans.
 
-    Before a directory is locked, for a broker may want to start there: the store shows every object that must hold what
-    goes, with its size, and gives every byte of it back with `remote.log.verify.before.trim`; each local batch is
-    compared with the remote one, or with the checksum of what was deleted; `keep_lineage` keeps what the local log is
-    about to forget. Under the lock: `replan` plans the partition once more, as the metadata and the directory are by
-    then, and the gate is asked; what both plans have in common goes. A large partition is trimmed in steps, each looked
-    at right before it goes (trim_steps.py): what one did stays done, whatever becomes of the next. No lease is taken: a
-    copy may hold one for hours, just when disks fill up, and what counts here are copies that ended.
+    Before the directory is locked (a broker may want to start there), every object that must hold what is deleted is
+    listed with its size, and with `remote.log.verify.before.trim` read back whole; each local batch is compared with
+    the remote one, or with the checksum of what was deleted; `keep_lineage` records what the local log is about to
+    forget. Under the lock, `replan` plans the partition again, and the gate is asked; what both plans have in common
+    is deleted. A large partition is trimmed in steps, each checked right before its deletion (trim_steps.py): a step
+    that was done stays done if a later one fails. No lease is taken: a copy may hold one for hours, just when disks
+    fill up, and only finished copies count here.
     """
 
     context: RemoteLogContext
     gate: DeletionGate
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
-    on_moved: OnMoved = untold
+    on_moved: OnMoved = unreported
     """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
 
     def enforce(self, plans: Sequence[LocalRetentionPlan]) -> LocalRetentionReport:

@@ -26,7 +26,7 @@ SESSION_NAME = "remote-log"
 RENEWED_BEFORE_SECONDS = 600
 """botocore renews credentials that expire sooner than this before it gives them out."""
 _KEPT = timedelta(minutes=6)
-"""The life that obstore is told of credentials that live longer: it asks again when 5 minutes of it are left."""
+"""The lifetime given to obstore for credentials that live longer: it asks again when 5 minutes of it are left."""
 
 
 def credential_provider(options: ObjectStoreOptions) -> Callable[[], S3Credential]:

@@ -147,7 +147,7 @@ class Hdfs:
         return status.length
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Delete many, CONCURRENT_DELETIONS at a time; see ObjectClient. An empty folder of that name goes too."""
+        """Delete many, CONCURRENT_DELETIONS at a time; see ObjectClient. Empty folders are deleted too."""
         paths = [self._path(name) for name in names]
         with ThreadPoolExecutor(CONCURRENT_DELETIONS, thread_name_prefix="delete") as threads:
             outcomes = list(threads.map(self._why_not_deleted, names, paths))

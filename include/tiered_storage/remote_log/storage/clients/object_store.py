@@ -222,7 +222,8 @@ def _mentions(*marks: str) -> Callable[[Exception], bool]:
 def _is_refusal(error: Exception) -> bool:
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
-    return "status code: 401 " in str(error) or "status code: 403 " in str(error)  # so a refused listing is told
+    # A refused listing shows no other sign.
+    return "status code: 401 " in str(error) or "status code: 403 " in str(error)
 
 
 def _is_missing(error: Exception) -> bool:

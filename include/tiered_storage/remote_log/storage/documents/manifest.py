@@ -93,7 +93,7 @@ class Manifest:
         if encoding is None:
             raise document.wrong("codec", f"one that this release can read: {', '.join(ENCODINGS)}")
         size = document.integer("size")
-        chunks = () if encoding.is_plain else tuple(EncodedChunk(*told) for told in document.triples("chunks"))
+        chunks = () if encoding.is_plain else tuple(EncodedChunk(*values) for values in document.triples("chunks"))
         if not encoding.is_plain and sum(chunk.length for chunk in chunks) != size:
             raise document.wrong("chunks", f"a list of {size} bytes in all")
         if not all(chunk.is_possible for chunk in chunks):

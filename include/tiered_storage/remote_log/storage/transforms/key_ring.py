@@ -103,7 +103,7 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `to_text` wrote."""
-        told: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = json.loads(text)
         keys = {
             each["id"]: Key(
                 **{
@@ -112,9 +112,9 @@ class KeyRing:
                     "material": base64.b64decode(each["material"]),
                 }
             )
-            for each in told.pop("keys")
+            for each in document.pop("keys")
         }
-        return cls(keys=keys, **told)
+        return cls(keys=keys, **document)
 
     def to_text(self) -> str:
         """Return the ring with its keys as JSON, for the secret environment of a job."""
@@ -217,25 +217,25 @@ def _read_keys(path: Path) -> dict[str, Key]:
     keys = content.get("keys") if isinstance(content, dict) else None
     if not isinstance(keys, dict):
         raise _UnusableError("it must hold 'keys:' and below that a mapping from ids to keys")
-    return {str(key_id): _read_key(str(key_id), told, path.parent) for key_id, told in keys.items()}
+    return {str(key_id): _read_key(str(key_id), entry, path.parent) for key_id, entry in keys.items()}
 
 
-def _read_key(key_id: str, told: object, folder: Path) -> Key:
+def _read_key(key_id: str, entry: object, folder: Path) -> Key:
     if len(key_id) > _LONGEST_ID or not key_id.isprintable():
         return Key(key_id, problem=f"an id has at most {_LONGEST_ID} printable characters")
     if (
-        not isinstance(told, dict)
-        or not told.keys() <= _NAMES
-        or not all(isinstance(each, str) for each in told.values())
+        not isinstance(entry, dict)
+        or not entry.keys() <= _NAMES
+        or not all(isinstance(each, str) for each in entry.values())
     ):
         return Key(key_id, problem=f"it must be a mapping with any of {', '.join(sorted(_NAMES))}")
-    if told.get(KMS_KEY_ID):
-        endpoint = told.get(KMS_ENDPOINT) or None
-        return Key(key_id, WrapAlgorithm.AWS_KMS, kms_key_id=told[KMS_KEY_ID], kms_endpoint=endpoint)
-    name = next((name for name in (PRIVATE_KEY_FILE, PUBLIC_KEY_FILE, KEY_FILE) if told.get(name)), None)
+    if entry.get(KMS_KEY_ID):
+        endpoint = entry.get(KMS_ENDPOINT) or None
+        return Key(key_id, WrapAlgorithm.AWS_KMS, kms_key_id=entry[KMS_KEY_ID], kms_endpoint=endpoint)
+    name = next((name for name in (PRIVATE_KEY_FILE, PUBLIC_KEY_FILE, KEY_FILE) if entry.get(name)), None)
     if name is None:
         return Key(key_id, problem=f"it names no key: give {PRIVATE_KEY_FILE}, {KEY_FILE} or {KMS_KEY_ID}")
-    return _key_in(key_id, name, folder / Path(told[name]).expanduser())
+    return _key_in(key_id, name, folder / Path(entry[name]).expanduser())
 
 
 def _key_in(key_id: str, name: str, file: Path) -> Key:

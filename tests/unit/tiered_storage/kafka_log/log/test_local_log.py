@@ -404,6 +404,6 @@ def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
         patched.setattr(module, step, fail)
         with pytest.raises(OSError, match="gone"):
             log.truncate_to(3)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
         log.close()
     LocalLog.open(tmp_path / "orders-0").close()

@@ -343,14 +343,14 @@ def test_after_a_cut_that_fails_halfway_nothing_is_taken_and_nothing_passes_for_
             log.truncate_to(end)
     before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
 
-    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
         log.append(records(), leader_epoch=8)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
         log.truncate_to(2)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
         log.truncate_fully_and_start_at(2)
     for _ in range(2):
-        with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+        with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
             log.close()
 
     assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before

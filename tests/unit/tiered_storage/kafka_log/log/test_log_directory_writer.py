@@ -436,7 +436,7 @@ def test_a_log_that_was_abandoned_leaves_no_mark(tmp_path: Path) -> None:
     writer.create_log("orders", 1, TOPIC_ID).append(records(1))
     writer.log("orders", 0).abandon()
 
-    with pytest.raises(InvalidLogDirectoryError, match="open the log anew"):
+    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
         writer.close()
 
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"meta.properties", ".lock"}

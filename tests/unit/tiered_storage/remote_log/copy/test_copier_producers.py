@@ -463,7 +463,7 @@ def test_an_index_must_have_what_the_log_itself_tells(tmp_path: Path, storage: O
 
     assert outcome.failure is not None
     assert "it lacks an abort that the log has" in outcome.failure.message
-    assert "the file that it builds anew at its start says so" in outcome.failure.message
+    assert "the file that it rebuilds at its start says so" in outcome.failure.message
 
 
 @pytest.mark.parametrize("damage", [missing, empty, nonsense, torn, false_at(20)], ids=lambda damage: damage.__name__)

@@ -451,7 +451,7 @@ def _documents(remote_log: RemoteLogManager) -> PartitionManifests:
 
 
 def copied_twice(files: RemoteLogFiles) -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:
-    """Let offsets 10 to 19 of orders be copied anew, as a repair does; return the earlier copy and the later one."""
+    """Let offsets 10 to 19 of orders be copied again, as a repair does; return the earlier copy and the later one."""
     with files.open() as remote_log:
         files.clock.now += 1
         earlier = segments_of(remote_log)[1]

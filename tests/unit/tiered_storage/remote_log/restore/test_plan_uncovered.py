@@ -131,7 +131,7 @@ def test_a_partition_of_which_only_the_document_is_left_is_a_gap(files: RemoteLo
     gaps = plan_of(files).gaps
 
     assert [gap.partition for gap in gaps] == [f"orders-{number}" for number in lost]
-    assert all("nothing of it ever ended: its segments are lost or unknown" in gap.message for gap in gaps)
+    assert all("nothing of it ever expired: its segments are lost or unknown" in gap.message for gap in gaps)
     assert len(plan_of(files, partitions=frozenset({0})).gaps) == len(lost) - 1
 
 

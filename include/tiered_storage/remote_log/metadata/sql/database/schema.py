@@ -2,7 +2,7 @@
 
 Texts sort by their bytes (in PostgreSQL, collation "C").
 
-    segments             every remote segment whose life has not ended
+    segments             every remote segment that is not yet deleted
     deleted_segments     those that reached DELETE_SEGMENT_FINISHED, with the same columns
     partitions           every partition that has, or had, a segment
     log_starts           our log start offset of a partition, and those before it
