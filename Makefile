@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON_BIN := .venv/bin
 EMBEDDED := $(PYTHON_BIN)/python -m tiered_storage_airflow.embedded
 OPTIONS = $(if $(CONFIG),--config '$(CONFIG)')
-CODE := include plugins spark_jobs dags benchmarks tests
+CODE := include plugins spark_jobs dags benchmarks tests docs/examples
 UV_VERSION := 0.13.9
 # The files name no package index: each installation uses its own.
 LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \

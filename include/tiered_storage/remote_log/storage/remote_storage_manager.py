@@ -56,7 +56,8 @@ class RemoteStorageManager(Protocol):
 
     All methods raise RemoteStorageError or one of its subclasses: refused, full, not found, corrupt; the base class
     itself may be retried. Implementations are opened where they are used (never at import: processes fork), are safe
-    to use from several threads, and are closed by `close`.
+    to use from several threads, and are closed by `close`. A class of the user's own also has a class method
+    `open(url, options)`; see load_remote_storage_manager.
     """
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
