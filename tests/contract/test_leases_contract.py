@@ -207,7 +207,7 @@ def test_a_lease_of_no_time_cannot_be_meant(leases: Leases, duration_ms: int) ->
         leases.heartbeat(held, duration_ms)
 
 
-def test_of_many_leases_those_that_others_hold_are_told(leases: Leases) -> None:
+def test_of_many_leases_those_that_others_hold_are_reported(leases: Leases) -> None:
     leases.acquire(ORDERS_1, "run-1", 60_000)
 
     taken = leases.acquire_many([ORDERS_0, ORDERS_1, ORDERS_0], "run-2", 60_000)
@@ -220,7 +220,7 @@ def test_of_many_leases_those_that_others_hold_are_told(leases: Leases) -> None:
     leases.check(taken.granted[0])
 
 
-def test_of_many_heartbeats_those_that_are_lost_are_told(leases: Leases, clock: ManualClock) -> None:
+def test_of_many_heartbeats_those_that_are_lost_are_reported(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     leases.acquire(ORDERS_1, "run-1", 60_000)
     clock.now += 30_000

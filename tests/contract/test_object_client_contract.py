@@ -157,7 +157,7 @@ def test_names_with_unusual_characters_are_kept(client: ObjectClient, name: str)
     assert list(client.list()) == []
 
 
-def test_a_listing_may_begin_behind_a_name(client: ObjectClient) -> None:
+def test_a_listing_may_begin_after_a_name(client: ObjectClient) -> None:
     names = ["log/0/00010-a.log", "log/0/00020-b.log", "log/0/state/3.json", "log/1/00000-c.log"]
     for name in names:
         put(client, name, b"x")

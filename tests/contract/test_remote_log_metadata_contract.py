@@ -84,7 +84,7 @@ def test_a_finished_copy_is_found_at_each_of_its_offsets_and_no_other(store: Sql
     assert found == {offset: finished if 10 <= offset <= 19 else None for offset in range(8, 22)}
 
 
-def test_everything_that_is_told_of_a_segment_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
+def test_everything_that_is_recorded_of_a_segment_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
     segment = a_segment(
         lease,
         2**40,
@@ -243,7 +243,7 @@ def test_of_several_copies_of_an_offset_the_one_that_finished_first_is_found(
     assert found.segment_id == early.segment_id
 
 
-def test_a_long_segment_is_found_behind_many_short_ones(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_long_segment_is_found_after_many_short_ones(store: SqlMetadataStore, lease: Lease) -> None:
     long = add_and_bring_to(store, a_segment(lease, 0, 999), lease, FINISHED)
     for start in range(0, 500, 10):
         add_and_bring_to(store, a_segment(lease, start, start + 9), lease, FINISHED)
@@ -379,7 +379,7 @@ def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: SqlMetadata
     assert len(list(store.segments.list_remote_log_segments(ORDERS_0))) == 2
 
 
-def test_partitions_are_told_apart_by_topic_id_not_by_name(store: SqlMetadataStore, lease: Lease) -> None:
+def test_partitions_are_distinguished_by_topic_id_not_by_name(store: SqlMetadataStore, lease: Lease) -> None:
     reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
     its_lease = store.leases.acquire(reborn, "run-1", 60_000)
     old = add_and_bring_to(store, a_segment(lease), lease, FINISHED)

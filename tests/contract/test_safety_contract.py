@@ -119,7 +119,7 @@ def test_failures_are_counted_from_the_first_to_the_last(safety: Safety) -> None
     ]
 
 
-def test_a_failure_that_is_forgotten_begins_anew(safety: Safety) -> None:
+def test_a_failure_that_is_forgotten_begins_again(safety: Safety) -> None:
     safety.note_failures({A: "refused", B: "refused"}, 1_000)
     safety.forget_failures([A, RemoteLogSegmentId(ORDERS_1, "b"), A])
     safety.forget_failures([])

@@ -249,7 +249,7 @@ def test_a_trim_asks_once_nobody_else_can_change_the_log(site: SourceUnderTest) 
     assert look(site).segments[0] == second
 
 
-def test_nothing_goes_where_a_trim_is_refused(site: SourceUnderTest) -> None:
+def test_nothing_is_deleted_where_a_trim_is_refused(site: SourceUnderTest) -> None:
     log = look(site)
 
     def refused() -> int:

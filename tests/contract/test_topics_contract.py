@@ -60,7 +60,7 @@ def test_a_later_decision_replaces_an_earlier_one_whole(topics: Topics) -> None:
     assert topics.list() == [replace(ORDERS, name="renamed", local_deletion_allowed=True)]
 
 
-def test_a_topic_that_was_created_anew_is_another_one(topics: Topics) -> None:
+def test_a_topic_that_was_created_again_is_another_one(topics: Topics) -> None:
     reborn = replace(ORDERS, topic_id="id-of-orders-created-anew")
     topics.put(replace(ORDERS, local_deletion_allowed=True))
     topics.put(reborn)
@@ -69,7 +69,7 @@ def test_a_topic_that_was_created_anew_is_another_one(topics: Topics) -> None:
     assert len(topics.list()) == 2
 
 
-def test_all_lives_of_a_name_are_found_in_every_cluster(topics: Topics) -> None:
+def test_all_incarnations_of_a_name_are_found_in_every_cluster(topics: Topics) -> None:
     lives = [ORDERS, replace(ORDERS, topic_id="id-of-orders-created-anew"), replace(ORDERS, cluster_id="cluster-2")]
     for life in (*lives, replace(ORDERS, topic_id="another id", name="orders-of-others")):
         topics.put(life)

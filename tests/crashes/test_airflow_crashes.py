@@ -370,7 +370,7 @@ def test_a_killed_task_is_tried_again_and_its_spark_job_ends_with_it(airflow: Cr
     assert airflow.tries(run) == 2
 
 
-def test_a_killed_scheduler_leaves_a_task_that_goes_on(airflow: CrashingAirflow) -> None:
+def test_a_killed_scheduler_leaves_a_task_that_continues(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_DATA)
     [scheduler] = [one for one in airflow.running.services if one.name == SCHEDULER]
     psutil.Process(scheduler.pid).kill()

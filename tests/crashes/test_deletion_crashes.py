@@ -177,7 +177,7 @@ def test_what_a_killed_trim_began_the_next_one_ends(site: CrashSite, crash: Cras
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 6, LOCAL_FILES])
-def test_a_broker_starts_on_what_a_killed_trim_left_and_all_goes_on(site: CrashSite, nth: int) -> None:
+def test_a_broker_starts_on_what_a_killed_trim_left_and_all_continues(site: CrashSite, nth: int) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)
     site.programs.kill("retain", "--config", files.config, at=Crash(CrashPoint.AFTER_LOCAL_FILE_GONE, nth))
     with LogDirectoryWriter.open(files.log_directory) as broker:

@@ -88,7 +88,7 @@ def test_a_trim(site: CrashSite) -> None:
 
 
 @pytest.mark.nightly
-def test_a_mark_of_a_topic_that_is_to_go(site: CrashSite) -> None:
+def test_a_mark_of_a_topic_that_is_to_be_deleted(site: CrashSite) -> None:
     for files in killed_after_each_step(site, copied(site, NOT_TIERED), "delete-topic", "orders"):
         site.clock.move_by(LEASE_MS + 1)
         run(files, "delete-topic", "orders")

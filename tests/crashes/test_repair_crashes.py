@@ -50,7 +50,7 @@ def test_what_a_killed_repair_began_the_next_one_ends(site: CrashSite, crash: Cr
 
 
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_MARKER, CrashPoint.AFTER_FINISHED, CrashPoint.AFTER_MARKED])
-def test_metadata_that_are_made_anew_behind_a_killed_repair_know_the_sound_copy(
+def test_metadata_that_are_made_again_after_a_killed_repair_know_the_sound_copy(
     site: CrashSite, point: CrashPoint
 ) -> None:
     """The copy that replaces a damaged segment was marked as whole, whether or not anybody could read it by then."""

@@ -74,7 +74,7 @@ def test_a_deletion_under_way_ends_at_a_stop_whose_process_was_killed_behind_it(
     assert_the_rest_goes(files)
 
 
-def test_a_deletion_that_was_killed_before_a_stop_goes_on_behind_its_lift(site: CrashSite) -> None:
+def test_a_deletion_that_was_killed_before_a_stop_continues_after_its_lift(site: CrashSite) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT)
     site.programs.kill("expire", "--config", files.config, at=Crash(CrashPoint.AFTER_OBJECT_GONE, 2))
     run(files, "stop-deletions")

@@ -119,7 +119,7 @@ def test_much_is_exported_by_spark(
     assert sum(map(len, exported(site).values())) == 3 * RECORDS
 
 
-def test_what_cannot_be_decoded_is_told_and_kept_apart(airflow: AirflowHome, site: TieredSite) -> None:
+def test_what_cannot_be_decoded_is_reported_and_kept_apart(airflow: AirflowHome, site: TieredSite) -> None:
     a_copied_topic(site)
     [broken] = [path for path in site.state.rglob("*.log") if f"{RECORDS:020d}-" in path.name and "/0/" in str(path)]
     raw = bytearray(broken.read_bytes())

@@ -117,7 +117,7 @@ def test_partitions_and_a_limit_narrow_a_copy_and_its_summary_says_what_was_done
     assert all(summary in airflow.rendered(run) for summary in summaries)
 
 
-def test_a_limit_narrows_what_goes(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
+def test_a_limit_narrows_what_is_deleted(airflow: AirflowHome, site: TieredSite, spark: SparkInProcess) -> None:
     site.write_logs({"orders-0": 3, "orders-1": 3})
     site.configure({"orders": {**DELETABLE, "local.retention.bytes": 1, "retention.bytes": 1}})
     site.copy()

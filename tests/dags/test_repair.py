@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True, "retention.ms": -1}
 
 
-def test_what_is_missing_is_copied_anew_and_what_is_local_nowhere_is_left_to_a_person(
+def test_what_is_missing_is_copied_again_and_what_is_local_nowhere_is_left_to_a_person(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 3})

@@ -228,7 +228,7 @@ def test_relative_paths_of_a_dag_file_begin_where_those_of_the_settings_do(site:
     assert properties.properties == {"sasl.username": "me"}
 
 
-def test_a_broker_that_still_runs_is_told_of_and_waited_for(airflow: AirflowHome, site: TieredSite) -> None:
+def test_a_broker_that_still_runs_is_reported_and_waited_for(airflow: AirflowHome, site: TieredSite) -> None:
     target = a_lost_topic(site)
     with LogDirectoryWriter.create(target, CLUSTER_ID):
         run = airflow.run("restore_topic", {"topic": "orders", "dry_run": False})
@@ -347,7 +347,7 @@ def test_a_backfill_takes_nobody_elses_run_over_with_a_form_of_its_own(airflow: 
 
 
 @pytest.mark.parametrize(("dag_id", "task_id"), [("restore_topic", "restore"), ("export_topic", "export")])
-def test_a_right_that_is_revoked_behind_the_plan_stops_the_run(
+def test_a_right_that_is_revoked_after_the_plan_stops_the_run(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch, dag_id: str, task_id: str
 ) -> None:
     a_lost_topic(site, read_service_rights_file=grant(site, READS))

@@ -26,7 +26,7 @@ def said_by(site: TieredSite) -> str | None:
     return None if stop is None else stop.said_by
 
 
-def test_while_deletions_are_stopped_nothing_goes_and_runs_that_would_delete_say_why(
+def test_while_deletions_are_stopped_nothing_is_deleted_and_runs_that_would_delete_say_why(
     airflow: AirflowHome, site: TieredSite
 ) -> None:
     site.write_logs({"orders-0": 2})

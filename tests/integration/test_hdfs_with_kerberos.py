@@ -116,7 +116,7 @@ def said(hdfs: RealHdfs, realm: Realm, cache: Path, **environment: str) -> str:
     ).stdout
 
 
-def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_told(
+def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_reported(
     secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"

@@ -202,7 +202,7 @@ def test_a_commit_of_many_segments_whose_server_crashes_can_be_repeated(store: S
     assert [segment.start_offset for segment in found] == list(range(0, 25_000, 10))
 
 
-def test_a_writer_that_hangs_is_told_after_the_busy_timeout(url: str, store: SqlMetadataStore) -> None:
+def test_a_writer_that_hangs_is_reported_after_the_busy_timeout(url: str, store: SqlMetadataStore) -> None:
     with opened(url, busy_timeout_ms=100) as other, store._database.writing():
         with pytest.raises(MetadataUnavailableError, match="100 ms") as refused:
             other.leases.acquire(ORDERS_0, "run-1", _LONG)
@@ -234,7 +234,7 @@ def test_a_deadlock_with_somebody_elses_statements_is_retriable(url: str, store:
     assert refused.value.retriable
 
 
-def test_a_wrong_password_is_told_at_once_and_never_shown(
+def test_a_wrong_password_is_reported_at_once_and_never_shown(
     tmp_path: Path, database: str, store: SqlMetadataStore
 ) -> None:
     wrong = the_server().url(database, password="another:p@ssword")
@@ -255,7 +255,7 @@ def test_the_password_may_be_in_the_environment(
         assert repr(other._database._engine.url).count(PASSWORD) == 0
 
 
-def test_a_server_that_is_not_there_is_told_with_its_address(clock: ManualClock) -> None:
+def test_a_server_that_is_not_there_is_reported_with_its_address(clock: ManualClock) -> None:
     url = f"postgresql://{USER}:{PASSWORD}@127.0.0.1:1/metadata".replace(PASSWORD, "hush")
     with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1/metadata") as refused:
         opened(url)
@@ -274,7 +274,7 @@ def test_a_server_that_is_not_there_is_told_with_its_address(clock: ManualClock)
     ],
     ids=["read-only", "rights", "table", "connections", "later"],
 )
-def test_what_a_database_refuses_is_told_with_what_to_do(
+def test_what_a_database_refuses_is_reported_with_what_to_do(
     url: str, database: str, statement: str, advice: str, kind: type[TieredStorageError], retriable: bool
 ) -> None:
     opened(url).close()
@@ -288,14 +288,14 @@ def test_what_a_database_refuses_is_told_with_what_to_do(
     assert PASSWORD not in str(refused.value)
 
 
-def test_a_replica_is_read_and_told_when_written(url: str, store: SqlMetadataStore) -> None:
+def test_a_replica_is_read_and_reported_when_written(url: str, store: SqlMetadataStore) -> None:
     with opened(f"{url}?options=-cdefault_transaction_read_only%3Don") as replica:
         assert replica.segments.list_partitions() == []
         with pytest.raises(RemoteMetadataError, match="replica"):
             replica.topics.put(Topic("cluster-1", "id", "orders", remote_storage_enable=True))
 
 
-def test_a_database_without_metadata_is_told_and_left_as_it_is(url: str, database: str) -> None:
+def test_a_database_without_metadata_is_reported_and_left_as_it_is(url: str, database: str) -> None:
     assert not is_there(url)
     with pytest.raises(MetadataMissingError, match=r"rlmm\.config\.url"):
         opened(url, create=False)
@@ -305,7 +305,7 @@ def test_a_database_without_metadata_is_told_and_left_as_it_is(url: str, databas
     assert is_there(url)
 
 
-def test_a_missing_database_is_told(url: str) -> None:
+def test_a_missing_database_is_reported(url: str) -> None:
     with pytest.raises(RemoteMetadataError, match="create the database"):
         opened(f"{url}_of_nobody", busy_timeout_ms=60_000)
 
@@ -333,7 +333,7 @@ def test_two_schemas_of_one_database_hold_two_stores(url: str, database: str, st
         other.leases.acquire(ORDERS_0, "another lock", _LONG)
 
 
-def test_a_full_disk_is_told_and_writes_nothing(url: str, store: SqlMetadataStore) -> None:
+def test_a_full_disk_is_reported_and_writes_nothing(url: str, store: SqlMetadataStore) -> None:
     """Like a full tablespace: the limit of temporary files raises another state of the same class."""
     lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
     function = """

@@ -63,7 +63,7 @@ def written(real_kafka: RealKafka) -> Preallocated:
     return written
 
 
-def test_the_active_segment_of_the_broker_has_zeros_behind_its_batches_and_entries(written: Preallocated) -> None:
+def test_the_active_segment_of_the_broker_has_zeros_after_its_batches_and_entries(written: Preallocated) -> None:
     active = written.active
     assert active.log_path.stat().st_size == SEGMENT_BYTES
     assert active.log_path.read_bytes()[-100_000:] == bytes(100_000)

@@ -136,7 +136,7 @@ def test_a_broker_finds_times_by_our_index(served: ServedByBroker, elapsed: int)
     assert served.kafka.client.offset_for_time(TOPIC, 0, timestamp) == first
 
 
-def test_a_broker_goes_on_in_our_log_and_leaves_its_files_as_they_are(served: ServedByBroker) -> None:
+def test_a_broker_continues_in_our_log_and_leaves_its_files_as_they_are(served: ServedByBroker) -> None:
     more = [replace(record, offset=RECORDS + record.offset) for record in varied_records(400, seed=42)]
     client = served.kafka.client
     assert client.produce(TOPIC, more, partition=2, codec="zstd", batch_num_messages=40) == more

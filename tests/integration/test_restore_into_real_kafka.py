@@ -112,7 +112,7 @@ def restore(files: RemoteLogFiles, kafka: RealKafka, target: str, folder: Path, 
     )  # fmt: skip
 
 
-def test_all_that_is_committed_comes_back_and_the_map_tells_where(
+def test_everything_that_is_committed_comes_back_and_the_map_tells_where(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]], real_kafka: RealKafka, target: str, tmp_path: Path
 ) -> None:
     files, committed = written
@@ -137,7 +137,7 @@ def test_all_that_is_committed_comes_back_and_the_map_tells_where(
 @pytest.mark.parametrize(
     "answered", [0, 206, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 60, 205, 230))]
 )
-def test_a_run_behind_a_crash_sends_what_is_missing_and_nothing_twice(
+def test_a_run_after_a_crash_sends_what_is_missing_and_nothing_twice(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]],
     real_kafka: RealKafka,
     target: str,
@@ -252,7 +252,7 @@ def test_what_the_cluster_cannot_hold_is_refused(
     assert "the record of offset 0 was not accepted" in small.document["message"]
 
 
-def test_what_is_not_kept_is_told(
+def test_what_is_not_kept_is_reported(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]], real_kafka: RealKafka, target: str, tmp_path: Path
 ) -> None:
     files, committed = written

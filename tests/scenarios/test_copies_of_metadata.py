@@ -483,7 +483,7 @@ def test_a_damaged_generation_has_a_way_out(site: RemoteLogFiles) -> None:
     assert run_on(site, "copy").exit_code == 0
 
 
-def test_a_first_copy_killed_after_it_marked_the_store_goes_on_and_has_a_way_out_without_metadata(
+def test_a_first_copy_killed_after_it_marked_the_store_continues_and_has_a_way_out_without_metadata(
     tmp_path: Path,
 ) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})

@@ -260,7 +260,7 @@ def test_the_store_alone_tells_the_same(root: Path) -> None:
             assert storage.read_metadata(listed[known.segment_id]) == replace(known, fencing_number=0)
 
 
-def test_a_lease_that_was_held_keeps_others_out_and_its_number_goes_on(root: Path) -> None:
+def test_a_lease_that_was_held_keeps_others_out_and_its_number_continues(root: Path) -> None:
     with open_at(root, LATER) as remote_log, pytest.raises(LeaseHeldError, match="yesterday works on it"):
         held_by(remote_log, "today", ORDERS_1)
     with open_at(root, YESTERDAY + 600_001) as remote_log:

@@ -384,7 +384,7 @@ def test_a_lost_key_stops_no_copy_of_later_segments(files: RemoteLogFiles) -> No
         assert offsets_read(remote_log, 0) == list(range(45))
 
 
-def test_a_rotation_leaves_each_segment_of_a_lost_key_and_goes_on(files: RemoteLogFiles) -> None:
+def test_a_rotation_leaves_each_segment_of_a_lost_key_and_continues(files: RemoteLogFiles) -> None:
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
     files.append(2)
     assert run_on(files, "copy").exit_code == 0
@@ -399,7 +399,7 @@ def test_a_rotation_leaves_each_segment_of_a_lost_key_and_goes_on(files: RemoteL
     assert all("key first" in failure for failure in failures)
 
 
-def test_without_the_key_nothing_local_goes_of_its_topic(files: RemoteLogFiles) -> None:
+def test_without_the_key_nothing_local_is_deleted_of_its_topic(files: RemoteLogFiles) -> None:
     for topic in ("orders", "clicks"):
         assert run_on(files, "topics", "set", topic, "local.retention.ms=0").exit_code == 0
     lose_key(files)
@@ -440,7 +440,7 @@ def test_keys_rotate_and_the_old_one_can_go(files: RemoteLogFiles) -> None:
         assert_clean(remote_log)
 
 
-def test_a_rotation_that_was_interrupted_goes_on(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rotation_that_was_interrupted_continues(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
     with files.open() as remote_log:
         remote_log.storage.rewrap_key(segments_of(remote_log)[1])  # type: ignore[attr-defined]

@@ -132,7 +132,7 @@ LIMITS = st.sampled_from(
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
 @given(st.lists(SIZES, min_size=2, max_size=4), SEGMENT_BYTES, SEGMENT_BYTES, LIMITS, VERIFIES)
-def test_a_replica_that_cuts_its_segments_elsewhere_is_trimmed_while_total_retention_goes_on(
+def test_a_replica_that_cuts_its_segments_elsewhere_is_trimmed_while_total_retention_continues(
     rounds: list[list[int]], cut_here: int, cut_there: int, limits: dict[str, int], verifies: bool
 ) -> None:
     topics = {"orders": {**ENABLED, **limits}}

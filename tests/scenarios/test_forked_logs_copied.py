@@ -99,7 +99,7 @@ def test_the_command_line_names_the_fork_and_leaves_its_files(tmp_path: Path, ve
     assert local_values(there) >= {value for value in before if value and value.startswith(b"there")}
 
 
-def test_a_fork_is_not_copied_behind_the_other_log(tmp_path: Path) -> None:
+def test_a_fork_is_not_copied_after_the_other_log(tmp_path: Path) -> None:
     here, there = forked(tmp_path, [5] * 4, [3] * 10, [5] * 30)
     with over(tmp_path, here).open() as remote_log:
         copy(remote_log)
@@ -132,7 +132,7 @@ def test_a_plan_from_before_the_other_log_was_copied_is_refused_under_the_lease(
         remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "other", 1000))
 
 
-def test_the_log_that_was_copied_goes_on_whatever_its_fork_does(tmp_path: Path) -> None:
+def test_the_log_that_was_copied_continues_whatever_its_fork_does(tmp_path: Path) -> None:
     here, _ = forked(tmp_path, [5] * 4, [3] * 10, [5] * 30)
     with over(tmp_path, here).open() as remote_log:
         copy(remote_log)

@@ -81,7 +81,7 @@ def test_expire_ends_nothing_while_a_fork_is_in_its_place(tmp_path: Path, limit:
         assert remote_log.segments.log_start_offset(ORDERS_0) in (None, 0)
 
 
-def test_expire_goes_on_where_a_replica_cut_its_segments_elsewhere(tmp_path: Path) -> None:
+def test_expire_continues_where_a_replica_cut_its_segments_elsewhere(tmp_path: Path) -> None:
     topics = {"orders": {**ENABLED, "local.retention.bytes": 0, "retention.ms": 1000}}
     here = write(tmp_path / "here", [5] * 20, "same", 300)
     there = write(tmp_path / "there", [5] * 30, "same", 500)

@@ -153,7 +153,7 @@ def test_what_a_quick_audit_misses_of_a_later_release_is_not_called_missing(tmp_
 
 
 @pytest.mark.parametrize("written", FORMATS)
-def test_copying_goes_on_and_a_rebuild_names_what_it_cannot_know(tmp_path: Path, written: str) -> None:
+def test_copying_continues_and_a_rebuild_names_what_it_cannot_know(tmp_path: Path, written: str) -> None:
     files = a_site(tmp_path, written)
     files.append(2)
 

@@ -89,7 +89,7 @@ def test_after_an_unclean_election_readers_follow_the_heir(brokers: Brokers, fil
         assert_clean(remote_log, expected=None)
 
 
-def test_no_document_tells_of_a_leader_that_nobody_knows_any_more(brokers: Brokers, files: RemoteLogFiles) -> None:
+def test_no_document_reports_a_leader_that_nobody_knows_any_more(brokers: Brokers, files: RemoteLogFiles) -> None:
     """Our log start was decided while an heir led that had nothing; nothing was copied yet."""
     brokers.append(6)
     brokers.elect(1)

@@ -334,7 +334,7 @@ def test_an_old_database_beside_a_newer_log_is_not_read(site: RemoteLogFiles) ->
     assert "not those of generation" in refused(site, *READ).err
 
 
-def test_a_clone_that_sqlite_made_is_read_until_the_original_goes_on(site: RemoteLogFiles, tmp_path: Path) -> None:
+def test_a_clone_that_sqlite_made_is_read_until_the_original_continues(site: RemoteLogFiles, tmp_path: Path) -> None:
     root = tmp_path / "clone"
     shutil.copytree(site.log_directory, root / "logs")
     (root / "state").mkdir()

@@ -58,7 +58,7 @@ def moved(site: RemoteLogFiles, url: str) -> RemoteLogFiles:
     return with_metadata_at(site, url)
 
 
-def test_all_of_it_goes_on_in_postgres(tmp_path: Path, url: str) -> None:
+def test_all_of_it_continues_in_postgres(tmp_path: Path, url: str) -> None:
     files = with_metadata_at(a_remote_log(tmp_path / "live", topics={"orders": DELETABLE}), url)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole

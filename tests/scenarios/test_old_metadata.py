@@ -222,7 +222,7 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
     refused(site, "expire")
 
 
-def test_a_stop_that_the_store_was_not_told_of_and_its_end_are_told_by_who_deletes_then(
+def test_the_next_deletion_publishes_a_stop_and_its_lift_that_the_store_lacks(
     site: RemoteLogFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     with forgotten(site):
@@ -249,7 +249,7 @@ def test_a_dry_run_while_deletions_are_stopped_takes_no_store_and_tells_none(tmp
 
 
 @pytest.mark.parametrize("word", [stop, pause])
-def test_a_word_the_store_was_not_told_of_is_not_overtaken_by_the_next_one(
+def test_a_decision_that_the_store_lacks_is_not_overtaken_by_the_next_one(
     site: RemoteLogFiles, word: Callable[[RemoteLogFiles], None]
 ) -> None:
     with forgotten(site):
@@ -280,7 +280,7 @@ def test_a_stop_in_spite_of_wrong_settings_is_told_to_the_store_later(
     refused(site, "retain")
 
 
-def test_metadata_made_anew_know_every_decision(site: RemoteLogFiles) -> None:
+def test_metadata_made_again_know_every_decision(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         remote_log.bind_store()
     forbid(site)
@@ -341,7 +341,7 @@ def test_newer_metadata_that_are_put_back_do_not_lack_what_old_ones_found_wantin
     assert run_on(site, "expire").exit_code == 0
 
 
-def test_the_audit_tells_of_a_decision_that_the_metadata_lack(site: RemoteLogFiles) -> None:
+def test_the_audit_reports_a_decision_that_the_metadata_lack(site: RemoteLogFiles) -> None:
     with forgotten(site):
         stop(site)
 

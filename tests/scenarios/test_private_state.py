@@ -52,7 +52,7 @@ def lives_on(files: RemoteLogFiles) -> None:
         assert_clean(remote_log)
 
 
-def test_all_that_is_made_below_a_missing_state_directory_is_private(tmp_path: Path) -> None:
+def test_everything_that_is_made_below_a_missing_state_directory_is_private(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics={"orders": DELETABLE}, remote_log_reader_cache_disk_bytes=1 << 20)
     state = tmp_path / "state"
     state.rename(tmp_path / "put away")

@@ -58,7 +58,7 @@ def everything_that_is_asked(files: RemoteLogFiles) -> list[object]:
 # ------------------------------------------------------------------------------ 33: the metadata are lost
 
 
-def test_metadata_that_are_lost_are_made_anew_from_the_store_with_the_same_answers(files: RemoteLogFiles) -> None:
+def test_metadata_that_are_lost_are_made_again_from_the_store_with_the_same_answers(files: RemoteLogFiles) -> None:
     before = everything_that_is_asked(files)
     with files.open() as remote_log:
         zombie = held_by(remote_log, "a run of before")
@@ -83,7 +83,7 @@ def test_metadata_that_are_lost_are_made_anew_from_the_store_with_the_same_answe
         remote_log.bind_store()
 
 
-def test_copying_goes_on_after_metadata_were_made_anew(files: RemoteLogFiles) -> None:
+def test_copying_continues_after_metadata_were_rebuilt(files: RemoteLogFiles) -> None:
     files.append(4)
     for path in metadata_files(files):
         path.unlink()
@@ -179,7 +179,7 @@ DAMAGES = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("damage", "kind"), [(missing_document, "missing object"), (broken_document, "wrong checksum")]
 )
-def test_a_partitions_document_is_named_and_written_anew_so_that_what_ended_stays_so_without_the_metadata(
+def test_a_partitions_document_is_named_and_written_again_so_that_what_ended_stays_so_without_the_metadata(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
 ) -> None:
     assert run_on(files, "delete-records", "orders", 0, "--before", 15).exit_code == 0

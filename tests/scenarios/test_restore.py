@@ -145,7 +145,7 @@ def test_a_dry_run_is_the_plan_and_changes_nothing(files: RemoteLogFiles, target
     ]
 
 
-def test_the_log_goes_on_where_it_ended(files: RemoteLogFiles, target: Path) -> None:
+def test_the_log_continues_where_it_ended(files: RemoteLogFiles, target: Path) -> None:
     assert restore(files, target).exit_code == 0
     with LogDirectoryWriter.open(target, LOG_CONFIG, clock=lambda: NOW) as writer:
         append_batches(writer.log("orders", 0))
@@ -195,7 +195,7 @@ def test_our_log_start_comes_back(files: RemoteLogFiles, target: Path) -> None:
         assert writer.log("orders", 0).log_start_offset == 13
 
 
-def test_a_partition_of_which_all_expired_goes_on_at_its_end(files: RemoteLogFiles, target: Path) -> None:
+def test_a_partition_of_which_all_expired_continues_at_its_end(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
@@ -374,7 +374,9 @@ def test_a_directory_that_a_broker_has_is_refused(files: RemoteLogFiles, target:
         assert restore(files, target).document["error"] == "LogDirectoryLockedError"
 
 
-def test_an_empty_partition_of_a_topic_that_was_created_anew_is_taken_over(files: RemoteLogFiles, target: Path) -> None:
+def test_an_empty_partition_of_a_topic_that_was_created_again_is_taken_over(
+    files: RemoteLogFiles, target: Path
+) -> None:
     anew = random_uuid()
     append_as_later_leader(files)
     with LogDirectoryWriter.create(target, "another-cluster", clock=lambda: NOW) as writer:
@@ -409,7 +411,7 @@ def orders_with_transactions(files: RemoteLogFiles) -> None:
         assert copy(remote_log).is_whole
 
 
-def test_a_new_life_ends_before_what_nothing_decides(files: RemoteLogFiles, target: Path) -> None:
+def test_a_new_incarnation_ends_before_what_nothing_decides(files: RemoteLogFiles, target: Path) -> None:
     """The record of producer 8 goes as well: its marker comes behind."""
     orders_with_transactions(files)
     result = restore(files, target, "--as-topic-id", random_uuid(), "--validation", "records")
@@ -467,7 +469,7 @@ def test_what_may_have_been_aborted_in_a_gap_is_not_put_into_a_directory(files: 
     assert restore(files, target, "--from-offset", 40).exit_code == 0
 
 
-def test_a_cluster_that_does_not_know_the_topic_is_told_of(files: RemoteLogFiles, target: Path) -> None:
+def test_a_cluster_that_does_not_know_the_topic_is_reported(files: RemoteLogFiles, target: Path) -> None:
     with LogDirectoryWriter.create(target, "another-cluster"):
         pass
     result = restore(files, target)
@@ -476,7 +478,7 @@ def test_a_cluster_that_does_not_know_the_topic_is_told_of(files: RemoteLogFiles
     assert restore(files, target, "--as-topic-id", topic_id("orders")).exit_code == 0
 
 
-def test_a_disk_that_refuses_is_told_of(files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_is_reported(files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (target.parent / "file").touch()
     below_a_file = restore(files, target.parent / "file" / "logs")
     assert below_a_file.document["error"] == "InvalidLogDirectoryError"
@@ -521,7 +523,7 @@ def test_a_gap_is_refused_unless_it_is_allowed(files: RemoteLogFiles, target: Pa
     assert records_in(target) == [*records(0, 10), *records(20, 30)]
 
 
-def test_what_is_not_in_the_store_is_told(files: RemoteLogFiles, target: Path) -> None:
+def test_what_is_not_in_the_store_is_reported(files: RemoteLogFiles, target: Path) -> None:
     result = run_on(files, "restore", "oders", "--to-directory", target, "--json")
     assert result.document["error"] == "ConfigurationError"
     assert "'tiered-storage topics list'" in result.document["message"]
@@ -666,7 +668,7 @@ def read_log_directory_or_none(root: Path) -> object:
         return None
 
 
-def test_an_unfinished_restore_of_something_else_is_told_of(
+def test_an_unfinished_restore_of_something_else_is_reported(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:

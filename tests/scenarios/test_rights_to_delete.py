@@ -75,7 +75,7 @@ def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written
     assert list(rights.values()) == [False]
 
 
-def test_two_lives_that_nobody_decided_on_start_alike(tmp_path: Path) -> None:
+def test_two_incarnations_that_nobody_decided_on_start_alike(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     made_anew(files, "orders")
 

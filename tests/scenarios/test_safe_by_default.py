@@ -319,7 +319,7 @@ def test_one_object_that_is_lost_ends_nothing_unless_a_person_gives_it_up(tmp_pa
         assert remote_log.segments.log_start_offset(ORDERS_0) == 20
 
 
-def test_nothing_goes_locally_where_the_store_cannot_show_what_must_hold_it(tmp_path: Path) -> None:
+def test_nothing_local_is_deleted_where_the_store_cannot_show_what_must_hold_it(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     objects_removed_behind_our_back(files)
     before = Kept.of(files)
@@ -385,7 +385,7 @@ def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
         (("delete-records", "orders", 0, "--before", 36), "it has offsets 0 to 35"),
     ],
 )
-def test_what_does_not_exist_is_told_and_nothing_is_deleted(
+def test_what_does_not_exist_is_reported_and_nothing_is_deleted(
     tmp_path: Path, arguments: tuple[object, ...], words: str
 ) -> None:
     files = a_site(tmp_path)

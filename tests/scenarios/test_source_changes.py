@@ -40,7 +40,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
 @pytest.mark.parametrize("what", ["offset index", "time index", "snapshot"])
 @pytest.mark.parametrize("how", ["missing", "corrupt"])
-def test_a_missing_or_corrupt_local_index_or_snapshot_is_rebuilt_from_the_log_and_told(
+def test_a_missing_or_corrupt_local_index_or_snapshot_is_rebuilt_from_the_log_and_reported(
     tmp_path: Path, what: str, how: str
 ) -> None:
     files = a_remote_log(tmp_path)
@@ -80,7 +80,7 @@ def test_partitions_that_were_added_are_picked_up_by_the_next_run(tmp_path: Path
         assert_clean(remote_log)
 
 
-def test_copying_goes_on_from_the_directory_that_the_partition_was_moved_to(tmp_path: Path) -> None:
+def test_copying_continues_from_the_directory_that_the_partition_was_moved_to(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     other = tmp_path / "other-disk"
     with LogDirectoryWriter.create(other, CLUSTER_ID, clock=lambda: NOW) as writer:
@@ -103,7 +103,7 @@ def test_copying_goes_on_from_the_directory_that_the_partition_was_moved_to(tmp_
         assert_clean(remote_log)
 
 
-def test_copying_goes_on_from_another_replica_with_other_segment_boundaries(tmp_path: Path) -> None:
+def test_copying_continues_from_another_replica_with_other_segment_boundaries(tmp_path: Path) -> None:
     brokers = Brokers(tmp_path)
     files = RemoteLogFiles(tmp_path, properties={"topics": {"orders": dict(ENABLED)}})
     brokers.append(5)

@@ -86,7 +86,7 @@ def test_a_topic_that_cannot_be_seen_is_not_a_deleted_topic(tmp_path: Path) -> N
         assert_clean(remote_log)
 
 
-def test_the_old_life_goes_in_the_background_and_the_new_one_is_untouched(files: RemoteLogFiles) -> None:
+def test_the_old_incarnation_is_deleted_in_the_background_and_the_new_one_is_untouched(files: RemoteLogFiles) -> None:
     several = delete_topic(files)
     assert several.exit_code == 1
     assert "had several " in several.document["message"]
@@ -149,7 +149,7 @@ def test_a_copy_that_is_under_way_when_its_topic_is_marked(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("interrupted", ["by a stop", "by a lost right"])
-def test_a_deletion_that_is_interrupted_goes_on_later(files: RemoteLogFiles, interrupted: str) -> None:
+def test_a_deletion_that_is_interrupted_continues_later(files: RemoteLogFiles, interrupted: str) -> None:
     delete_topic(files, "--topic-id", ORDERS_0.topic_id)
     with files.open() as remote_log:
         decided = remote_log.decided_topic(ORDERS_0)

@@ -115,7 +115,7 @@ def messages() -> str:
     return "\n".join(texts)
 
 
-def test_messages_that_are_explained_are_those_that_are_told() -> None:
+def test_messages_that_are_explained_exist() -> None:
     """Between two … stands a part of one message, as the code has it."""
     told = messages()
     tables = re.findall(r"^\| Message .*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)

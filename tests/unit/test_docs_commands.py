@@ -57,7 +57,7 @@ def results_of(page: str, files: RemoteLogFiles) -> dict[str, CommandResult]:
 
 
 @pytest.mark.parametrize("has_checkpoints", [True, False])
-def test_the_first_run_goes_as_it_is_told(tmp_path: Path, has_checkpoints: bool) -> None:
+def test_the_first_run_works_as_written(tmp_path: Path, has_checkpoints: bool) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2, ("clicks", 0): 1}, topics={})
     if not has_checkpoints:
         for name in (*FILES_BESIDE, "meta.properties"):
@@ -76,7 +76,7 @@ def test_the_first_run_goes_as_it_is_told(tmp_path: Path, has_checkpoints: bool)
     assert files.local_starts() == [0, 10, 20]
 
 
-def test_leaving_goes_as_it_is_told(tmp_path: Path) -> None:
+def test_the_page_on_leaving_works_as_written(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
 
     results = results_of("leaving.md", files)
@@ -99,7 +99,7 @@ def test_the_list_of_dags_in_the_docs_is_that_of_the_dags_folder() -> None:
     assert [NUMBERS.index(number) for number in numbers.groups()] == [len(rows), len(by_hand)]
 
 
-def test_encryption_goes_as_it_is_told(tmp_path: Path) -> None:
+def test_the_page_on_encryption_works_as_written(tmp_path: Path) -> None:
     """Each block for a shell, in its order; the settings of the page come between the first two."""
     text = (DOCS / "encryption.md").read_text("utf-8")
     first, *blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)

@@ -479,7 +479,7 @@ def test_in_a_compacted_topic_a_gap_is_no_loss(tmp_path: Path) -> None:
         assert offsets_read(remote_log, 7) == [20, 21, 22, 23, 24]
 
 
-def test_a_log_that_is_trimmed_while_it_is_read_goes_on_from_the_remote_tier(tmp_path: Path) -> None:
+def test_a_log_that_is_trimmed_while_it_is_read_continues_from_the_remote_tier(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         reading = plain_reader(remote_log).records(ORDERS_0, 0)

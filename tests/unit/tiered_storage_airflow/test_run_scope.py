@@ -152,7 +152,7 @@ def test_every_setting_is_either_a_forms_or_held() -> None:
 
 @pytest.mark.parametrize("name", [*HELD_NAMES, *(older.name for older in Settings.older_names)])
 @pytest.mark.parametrize("value", [None, "a value"])
-def test_a_form_sets_nothing_that_says_where_data_lives_or_what_goes_but_a_dag_file_may(
+def test_a_form_sets_nothing_that_says_where_data_lives_or_what_is_deleted_but_a_dag_file_may(
     name: str, value: object
 ) -> None:
     with pytest.raises(AirflowFailException) as refused:
@@ -167,7 +167,7 @@ def test_a_form_sets_nothing_that_says_where_data_lives_or_what_goes_but_a_dag_f
     assert _properties({name: value}) == {name: value}
 
 
-def test_a_form_is_told_of_all_that_it_may_not_set_and_nothing_of_the_values() -> None:
+def test_a_form_reports_all_that_it_may_not_set_and_no_value() -> None:
     with pytest.raises(AirflowFailException) as refused:
         _properties(json.dumps({"topics": {"x": {"deletion.allowed": True}}, "rlmm.config.url": "pg://me:secret@db"}))
 

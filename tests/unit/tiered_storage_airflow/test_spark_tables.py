@@ -70,7 +70,7 @@ def test_columns_are_those_that_spark_makes_of_the_schema() -> None:
     assert SCHEMA.startswith("key binary, value binary, topic string, partition int, offset bigint, ")
 
 
-def test_all_that_is_copied_is_given(config: Path) -> None:
+def test_everything_that_is_copied_is_given(config: Path) -> None:
     found, _ = read(config)
     rows = sorted(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
     assert rows == [*((0, offset) for offset in range(20)), *((1, offset) for offset in range(10))]

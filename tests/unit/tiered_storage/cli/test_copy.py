@@ -288,7 +288,7 @@ def test_retention_says_why_something_is_held_back(tmp_path: Path) -> None:
     assert "offsets 0 to 9 are past local retention but not yet remote" in row["held_back"]
 
 
-def test_retention_that_fails_for_a_partition_goes_on_with_the_others_and_fails(tmp_path: Path) -> None:
+def test_retention_that_fails_for_a_partition_continues_with_the_others_and_fails(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1}, topics=limited(local_retention_bytes=0))
     files.objects(".log")[0].unlink()
 
@@ -395,7 +395,7 @@ def test_every_command_on_partitions_takes_their_numbers(tmp_path: Path, command
 
 
 @pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "audit"])
-def test_a_selection_that_matches_nothing_is_told(tmp_path: Path, command: str) -> None:
+def test_a_selection_that_matches_nothing_is_reported(tmp_path: Path, command: str) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 1})
 
     for chosen in (("--topics", "order"), ("--partitions", "1")):

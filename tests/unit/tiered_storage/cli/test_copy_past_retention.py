@@ -68,7 +68,7 @@ def test_no_more_than_the_run_then_deletes(tmp_path: Path) -> None:
     assert (told["local_segments"], told["remote_segments"]) == (trimmed, expired) == (3, 2)
 
 
-def test_rights_are_told_beside_it_and_nothing_is_said_where_nothing_is_past(tmp_path: Path) -> None:
+def test_rights_are_reported_beside_it_and_nothing_is_said_where_nothing_is_past(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": -1}})
     assert past(files, "plan") == NONE
     assert "past local retention" not in run_on(files, "plan").err
@@ -80,7 +80,7 @@ def test_rights_are_told_beside_it_and_nothing_is_said_where_nothing_is_past(tmp
     assert said.strip().endswith("past total retention, deletion not allowed")
 
 
-def test_what_waits_for_the_grace_time_of_deleted_records_is_told_and_is_no_failure(tmp_path: Path) -> None:
+def test_what_waits_for_the_grace_time_of_deleted_records_is_reported_and_is_no_failure(tmp_path: Path) -> None:
     limits = {"retention.ms": -1, "local.retention.bytes": BATCH_BYTES}
     files = a_copied_remote_log(
         tmp_path, topics={"orders": {**ENABLED, **limits}}, remote_log_deletion_grace_ms=3_600_000

@@ -90,7 +90,7 @@ def test_a_topic_is_marked_and_then_deleted_in_the_background(tmp_path: Path) ->
         (("orders", "--topic-id", "no such id"), f"the nearest one is '{topic_id('orders')}'"),
     ],
 )
-def test_names_and_ids_that_do_not_exist_are_told_with_the_nearest(
+def test_names_and_ids_that_do_not_exist_are_reported_with_the_nearest(
     tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics=DISABLED)

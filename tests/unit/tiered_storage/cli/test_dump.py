@@ -32,7 +32,7 @@ def test_a_log_is_a_table_of_batches() -> None:
     assert max(map(len, result.out.splitlines()[1:])) <= 80
 
 
-def test_with_records_each_record_is_a_line_behind_its_batch() -> None:
+def test_with_records_each_record_is_a_line_after_its_batch() -> None:
     result = run("dump", "--records", GOLDEN.partition("headers") / "00000000000000000000.log")
     assert result.exit_code == 0
     assert "\x1b" not in result.out
@@ -99,7 +99,7 @@ def test_a_broken_file_is_shown_up_to_the_break_and_named(tmp_path: Path, as_jso
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_zeros_behind_a_log_are_a_note(tmp_path: Path, as_json: bool) -> None:
+def test_zeros_after_a_log_are_a_note(tmp_path: Path, as_json: bool) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(bytes(1000))
     result = run("dump", path, *(["--json"] if as_json else []))

@@ -147,7 +147,7 @@ def test_what_the_system_refuses_is_one_line_that_names_the_file(tmp_path: Path)
         (TimeoutError("timed\nout"), "timed out (TimeoutError)"),
     ],
 )
-def test_what_the_system_says_is_told_with_both_names_or_none(
+def test_what_the_system_says_is_reported_with_both_names_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -191,7 +191,7 @@ def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str 
     assert told in result.err
 
 
-def test_a_regular_expression_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_regular_expression_that_is_invalid_is_an_error(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     for command in ("plan", "copy", "retain", "expire", "segments", "audit"):
         result = run_on(files, command, "--topics", "(")

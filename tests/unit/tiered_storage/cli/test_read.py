@@ -267,7 +267,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, arguments: tuple[object
     assert told in result.err
 
 
-def test_as_json_an_error_comes_behind_the_records_that_could_be_read(tmp_path: Path) -> None:
+def test_as_json_an_error_comes_after_the_records_that_could_be_read(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.objects(".log")[1].unlink()
     files.properties["log.dirs"] = []

@@ -6,7 +6,7 @@ from support.command_line import run_on
 from support.remote_logs import SEGMENT_BYTES, a_copied_remote_log, flip_bit
 
 
-def test_what_is_damaged_is_copied_anew_and_the_audit_is_clean(tmp_path: Path) -> None:
+def test_what_is_damaged_is_copied_again_and_the_audit_is_clean(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.objects(".log")[1].unlink()
 
@@ -36,7 +36,7 @@ def test_only_a_deep_repair_finds_what_only_a_deep_audit_finds(tmp_path: Path) -
     assert run_on(files, "audit", "--deep").exit_code == 0
 
 
-def test_what_is_left_to_a_person_is_told_and_fails(tmp_path: Path) -> None:
+def test_what_is_left_to_a_person_is_reported_and_fails(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     (files.store / "holiday.jpg").write_bytes(b"")
     files.objects(".log")[1].unlink()
@@ -63,7 +63,7 @@ def test_a_repair_of_nothing_that_exists_fails(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- rebuild-metadata
 
 
-def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
+def test_lost_metadata_are_rebuilt(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     before = run_on(files, "segments", "--json").rows
     metadata = files.root / "state" / "remote_log_metadata.db"
@@ -84,7 +84,7 @@ def test_lost_metadata_are_made_anew(tmp_path: Path) -> None:
     assert (topic["local_deletion_allowed"], topic["remote_deletion_allowed"]) == (False, False)
 
 
-def test_what_cannot_be_known_again_is_told_and_fails(tmp_path: Path) -> None:
+def test_what_cannot_be_known_again_is_reported_and_fails(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     flip_bit(files.objects(".indexes")[1], 100)
     result = run_on(files, "rebuild-metadata", "--into", tmp_path / "new.db", "--yes", "--json")

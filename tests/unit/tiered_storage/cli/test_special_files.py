@@ -76,7 +76,7 @@ def test_it_is_refused_by_name_in_a_log_directory(tmp_path: Path, name: str, com
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
-def test_an_index_that_is_one_is_told_as_a_damaged_one_and_keeps_nobody_from_the_records(
+def test_an_index_that_is_one_is_reported_as_a_damaged_one_and_keeps_nobody_from_the_records(
     tmp_path: Path, suffix: str
 ) -> None:
     files = a_remote_log(tmp_path, topics={"orders": ENABLED})

@@ -344,7 +344,7 @@ def test_a_life_whose_remote_data_were_deleted_is_enabled_no_more(tmp_path: Path
     assert "takes no more segments" in refused.document["message"]
 
 
-def test_a_life_is_enabled_no_more_where_any_of_its_partitions_is_to_go(tmp_path: Path) -> None:
+def test_an_incarnation_is_not_enabled_if_one_of_its_partitions_is_to_be_deleted(tmp_path: Path) -> None:
     disabled = {"orders": {**ENABLED, "remote.storage.enable": False}}
     files = a_copied_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1}, topics=disabled)
     with files.open() as remote_log:

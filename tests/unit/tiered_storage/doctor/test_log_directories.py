@@ -123,7 +123,7 @@ def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
     assert "S3" in told
 
 
-def test_rights_that_are_missing_are_told() -> None:
+def test_rights_that_are_missing_are_reported() -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:

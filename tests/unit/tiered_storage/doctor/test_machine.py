@@ -62,7 +62,7 @@ def test_a_java_that_is_new_enough_is_named(tmp_path: Path) -> None:
     [("echo '    java.specification.version = 1.8' >&2", "is Java 8"), ("exit 1", "does not run")],
     ids=["old", "broken"],
 )
-def test_a_java_that_is_of_no_use_is_told(
+def test_a_java_that_is_of_no_use_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, message: str
 ) -> None:
     java = a_java(tmp_path, answer)

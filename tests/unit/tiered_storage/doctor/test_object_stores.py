@@ -126,7 +126,7 @@ def test_a_reader_who_stops_leaves_nothing_behind(tmp_path: Path) -> None:
     ("apart_ms", "verdict"),
     [(0, Verdict.OK), (60_000, Verdict.NOTE), (-60_000, Verdict.NOTE), (900_000, Verdict.WRONG)],
 )
-def test_a_clock_that_is_wrong_is_told(tmp_path: Path, apart_ms: int, verdict: Verdict) -> None:
+def test_a_clock_that_is_wrong_is_reported(tmp_path: Path, apart_ms: int, verdict: Verdict) -> None:
     clock = ManualClock(wall_clock() + apart_ms)
 
     checks = list(check_objects("store", tmp_path.as_uri(), ObjectStoreOptions(), clock))
@@ -185,7 +185,7 @@ def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:
     assert found.ok("topics") != []
 
 
-def test_an_endpoint_with_credentials_is_told_without_them(tmp_path: Path) -> None:
+def test_an_endpoint_with_credentials_is_reported_without_them(tmp_path: Path) -> None:
     told = examined(a_remote_log(tmp_path), {**JAVA_IS_ELSEWHERE, "AWS_ENDPOINT_URL": "https://key:hush@host"})
     [wrong] = told.wrong("settings")
     assert wrong.startswith("AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: ")

@@ -158,7 +158,7 @@ def test_a_partition_is_found_by_its_name_where_it_is_local_or_else_remote(tmp_p
         assert remote_log.find_partition("orders", 0) == ORDERS_0
 
 
-def test_a_topic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+def test_a_topic_that_was_made_again_is_another_one(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     _remake_topic(files, "BBBBBBBBBBBBBBBBBBBBBA")
     remade = replace(ORDERS_0, topic_id="BBBBBBBBBBBBBBBBBBBBBA")
@@ -265,7 +265,7 @@ def test_only_the_partitions_that_were_selected_are_looked_at_and_deleted_from(t
         assert remote_log.checks.audit(Selection("orders", frozenset({0}))).objects == 3
 
 
-def test_a_partition_that_cannot_be_looked_at_is_told_where_it_was_selected(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_looked_at_is_reported_where_it_was_selected(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(2)})
     (files.partition_directory(number=1) / "partition.metadata").write_text("no metadata")
     with files.open() as remote_log:

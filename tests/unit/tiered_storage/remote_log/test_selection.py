@@ -23,7 +23,7 @@ def test_a_selection_may_name_partitions() -> None:
     assert not Selection("orders", frozenset()).matches("orders", 0)
 
 
-def test_an_expression_that_is_none_is_refused_at_once() -> None:
+def test_an_expression_that_is_invalid_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"topics: 'orders\(' is not a regular expression: missing \)"):
         Selection("orders(")
 

@@ -72,7 +72,7 @@ def test_a_decision_is_about_one_life_of_a_topic(tmp_path: Path, store: SqlMetad
     assert is_wanted("orders", store.topics, settings_with(tmp_path)), "by its name alone it might be that one"
 
 
-def test_copying_may_pause_while_everything_else_goes_on(tmp_path: Path, store: SqlMetadataStore) -> None:
+def test_copying_may_pause_while_everything_else_continues(tmp_path: Path, store: SqlMetadataStore) -> None:
     store.topics.put(replace(ENABLED, local_deletion_allowed=True, properties={"remote.log.copy.disable": "true"}))
 
     decision = decide(LOG, store.topics, settings_with(tmp_path))

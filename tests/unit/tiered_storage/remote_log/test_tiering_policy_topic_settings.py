@@ -98,14 +98,14 @@ def test_the_older_right_beside_a_newer_one_is_refused(load: Load, newer: str, a
         load(text)
 
 
-def test_a_wrong_value_of_the_older_right_is_told_under_its_name() -> None:
+def test_a_wrong_value_of_the_older_right_is_reported_under_its_name() -> None:
     with pytest.raises(
         ConfigurationError, match=r"deletion\.allowed is 'perhaps'; allowed: a value for local\.deletion"
     ):
         TopicSettings.parse("orders", {"deletion.allowed": "perhaps"})
 
 
-def test_everything_that_is_wrong_with_a_topic_is_told_at_once() -> None:
+def test_everything_that_is_wrong_with_a_topic_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         TopicSettings.parse("orders", {"retention.mss": 5, "retention.bytes": 0, "remote.storage.enable": 7})
     assert str(caught.value).split("\n  ") == [

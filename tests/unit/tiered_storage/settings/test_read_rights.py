@@ -116,7 +116,7 @@ def test_a_broken_file_is_refused_with_its_lines(tmp_path: Path, text: str, told
     assert "rights.yaml" in str(raised.value)
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as raised:
         load(tmp_path, "roles:\n  A: {read: x}\nusers:\n  b: {write: [x]}\nothers: {}\n")
     assert len(str(raised.value).splitlines()) == 3

@@ -226,7 +226,7 @@ def test_a_wrong_property_of_a_topic_is_refused_likewise(
     assert _reads_as(problem, told)
 
 
-def test_a_topic_at_odds_with_the_defaults_is_told_by_its_own_line(refusal: Refusal, file: Path) -> None:
+def test_a_topic_at_odds_with_the_defaults_is_reported_by_its_own_line(refusal: Refusal, file: Path) -> None:
     message = refusal("topics:\n  orders:\n    retention.ms: 5\n  payments:\n    local.retention.ms: -1\n")
     assert message.startswith(f"{file}, line 4: topic payments, with the defaults: local.retention.ms is without limit")
 
@@ -251,7 +251,7 @@ def test_a_name_that_is_there_twice_is_refused(refusal: Refusal, file: Path) -> 
     )
 
 
-def test_everything_that_is_wrong_is_told_at_once(refusal: Refusal, file: Path) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(refusal: Refusal, file: Path) -> None:
     message = refusal(
         "log.dir: /a\nlease.duration.ms: soon\nstate.directory: ''\ncluster.id: a\ncluster.id: b\n",
         {"TIERED_STORAGE_COPY_WINDOW_BYTES": "-1", "TIERED_STORAGE_CLUSTER": "a"},

@@ -22,7 +22,7 @@ def test_where_nothing_went_the_log_begins_where_it_began() -> None:
     assert start_after_expiry(3, {}, {}) == 3
 
 
-def test_the_log_begins_behind_the_last_segment_that_went() -> None:
+def test_the_log_begins_after_the_last_segment_that_went() -> None:
     assert start_after_expiry(0, BEFORE, {"b": 19, "c": 29}) == 10
     assert start_after_expiry(0, BEFORE, {"a": 9, "c": 29}) == 20
     assert start_after_expiry(0, BEFORE, {}) == 30

@@ -77,7 +77,7 @@ def test_high_watermarks_that_lag_behind_hold_nothing_back(original: TieredSite)
     assert private.notices == ()
 
 
-def test_what_lies_behind_the_start_of_an_open_transaction_is_neither_copied_nor_expected(
+def test_what_lies_after_the_start_of_an_open_transaction_is_neither_copied_nor_expected(
     original: TieredSite,
 ) -> None:
     end = 4 * RECORDS

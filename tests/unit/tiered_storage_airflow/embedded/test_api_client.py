@@ -87,7 +87,7 @@ def test_unpausing_touches_nothing_else() -> None:
     assert requests[0].read() == b'{"is_paused":false}'
 
 
-def test_waiting_tells_of_the_tasks_and_ends_with_the_run() -> None:
+def test_waiting_reports_the_tasks_and_ends_with_the_run() -> None:
     told: list[tuple[str, list[TaskInstance]]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -209,7 +209,7 @@ def test_an_airflow_that_is_gone_is_an_error_that_says_so() -> None:
         api.unpause("copy_segments")
 
 
-def test_files_that_cannot_be_imported_are_told_with_their_reason() -> None:
+def test_files_that_cannot_be_imported_are_reported_with_their_reason() -> None:
     row = {"filename": "broken.py", "stack_trace": "Traceback:\n  here\nImportError: no such module\n"}
     with airflow(lambda _: httpx.Response(200, json={"import_errors": [row]})) as api:
         assert [(failure.file, failure.reason) for failure in api.import_failures()] == [

@@ -74,7 +74,7 @@ def test_the_made_java_drops_that_module_and_nothing_else(tmp_path: Path, monkey
     assert passed() == ""
 
 
-def test_the_made_java_is_made_anew_only_for_another_virtual_environment(
+def test_the_made_java_is_made_again_only_for_another_virtual_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = java_home(tmp_path, NO_PATH) / "bin" / "java"

@@ -51,6 +51,6 @@ def switch(site: TieredSite, *, lift: bool) -> None:
         assert (remote_log.safety.stopped() is None) is lift
 
 
-def test_deletions_are_stopped_and_go_on_though_no_report_can_be_written(full_site: TieredSite) -> None:
+def test_deletions_are_stopped_and_continue_though_no_report_can_be_written(full_site: TieredSite) -> None:
     switch(full_site, lift=False)
     switch(full_site, lift=True)

@@ -135,7 +135,7 @@ def test_a_further_try_is_made_where_that_can_help(
     assert isinstance(raised.value, AirflowFailException) == is_final
 
 
-def test_dead_letters_are_told_and_kept(site: TieredSite) -> None:
+def test_dead_letters_are_reported_and_kept(site: TieredSite) -> None:
     [broken] = [path for path in site.state.rglob("*.log") if f"{RECORDS:020d}-" in path.name and "/0/" in str(path)]
     raw = bytearray(broken.read_bytes())
     raw[-10] ^= 1

@@ -207,7 +207,7 @@ def test_over_a_gap_that_was_allowed_it_is_exported_again_as_it_was_before(site:
     assert (found["late_intervals"], found["late_intervals_left"]) == ([], 0)
 
 
-def test_a_gap_that_came_later_is_told_and_neither_fails_the_run_nor_takes_the_place_of_another(
+def test_a_gap_that_came_later_is_reported_and_neither_fails_the_run_nor_takes_the_place_of_another(
     site: TieredSite, capsys: pytest.CaptureFixture[str]
 ) -> None:
     older = export(context(0, 1))
@@ -251,7 +251,7 @@ def test_a_run_tries_three_times_as_many_at_most(site: TieredSite, capsys: pytes
     ]
 
 
-def test_what_is_told_of_the_own_interval_is_told_before_the_late_ones(
+def test_messages_on_the_own_interval_come_before_those_on_late_ones(
     site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the time is up, nothing can be told any more."""

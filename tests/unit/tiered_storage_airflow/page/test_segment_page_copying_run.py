@@ -13,7 +13,7 @@ from tiered_storage_airflow.page import segment_page as copying_run
 from tiered_storage_airflow.page.segment_page import _search
 
 
-def test_the_run_that_copied_a_segment_is_found_behind_those_that_exported_it(tmp_path: Path) -> None:
+def test_the_run_that_copied_a_segment_is_found_after_those_that_exported_it(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with unsynced(), files.open() as remote_log:
         copy(remote_log, "copy_segments/a run")

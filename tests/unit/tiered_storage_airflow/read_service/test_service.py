@@ -237,7 +237,7 @@ def test_who_has_no_right_hears_no_paths_hosts_or_topics(
     assert ["/srv/" in answer.text for answer in answers] == [False, is_told, False]
 
 
-def test_what_nobody_foresaw_is_counted_and_told_without_a_word_of_it(own_site: ReadServiceSite) -> None:
+def test_what_nobody_foresaw_is_counted_and_reported_without_a_word_of_it(own_site: ReadServiceSite) -> None:
     from unittest import mock
 
     unforeseen = mock.patch(

@@ -360,7 +360,7 @@ def test_of_two_broken_batches_the_first_is_named() -> None:
     assert caught.value.position == 0
 
 
-def test_sequences_start_again_behind_the_largest() -> None:
+def test_sequences_start_again_after_the_largest() -> None:
     batch = encode_batch(some_records(count=4), producer_id=1, producer_epoch=0, base_sequence=INT32_MAX - 1)
 
     assert [row["sequence"] for row in _decode([batch])] == [INT32_MAX - 1, INT32_MAX, 0, 1]

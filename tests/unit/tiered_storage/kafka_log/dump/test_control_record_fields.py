@@ -89,10 +89,10 @@ def test_what_cannot_be_told_is_shown_as_it_is(kind: int, value: bytes | None, w
 
 
 @given(st.none() | st.binary(max_size=6), st.none() | st.binary(max_size=40))
-def test_any_bytes_are_told_somehow(key: bytes | None, value: bytes | None) -> None:
+def test_any_bytes_are_shown_somehow(key: bytes | None, value: bytes | None) -> None:
     assert describe_control_record(Record(0, 0, key, value)).keys() & {"endTxnMarker", "controlType"}
 
 
 @given(st.integers(0, 6), st.binary(max_size=60))
-def test_any_value_of_a_known_type_is_told_somehow(kind: int, value: bytes) -> None:
+def test_any_value_of_a_known_type_is_shown_somehow(kind: int, value: bytes) -> None:
     assert describe_control_record(control(kind, b"\0\0" + value)).keys() & {"endTxnMarker", "controlType"}

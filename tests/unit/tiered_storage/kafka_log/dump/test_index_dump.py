@@ -133,7 +133,7 @@ def test_where_the_log_is_broken_the_log_is_named(tmp_path: Path, kind: int) -> 
 
 
 @pytest.mark.parametrize("kind", range(3))
-def test_zeros_behind_the_log_are_not_the_indexes_affair(tmp_path: Path, kind: int) -> None:
+def test_zeros_after_the_log_are_not_the_indexes_affair(tmp_path: Path, kind: int) -> None:
     segment = a_segment(tmp_path)
     with segment.log_path.open("ab") as file:
         file.truncate(1 << 20)

@@ -161,7 +161,7 @@ def test_records_that_cannot_be_read_are_named_and_the_next_batch_follows(tmp_pa
 
 
 @pytest.mark.parametrize("kept", [8, 16, 17, 60, 61, 70])
-def test_a_torn_end_is_named_behind_all_that_is_whole(tmp_path: Path, kept: int) -> None:
+def test_a_torn_end_is_named_after_all_that_is_whole(tmp_path: Path, kept: int) -> None:
     first, second, third = three_batches()
     events = dumped(a_log(tmp_path, first, second, third[:kept]))
     assert len(rows(events, RowKind.BATCH)) == 2
@@ -179,7 +179,7 @@ def test_a_torn_end_is_named_behind_all_that_is_whole(tmp_path: Path, kept: int)
         (57, b"\x7f\xff\xff\xff", "records in a range"),
     ],
 )
-def test_a_broken_header_ends_the_dump_behind_all_that_is_sound(
+def test_a_broken_header_ends_the_dump_after_all_that_is_sound(
     tmp_path: Path, at: int, content: bytes, reason: str
 ) -> None:
     first, second, third = three_batches()

@@ -92,7 +92,7 @@ def test_without_epochs_none_ends(tmp_path: Path) -> None:
         (10, []),
     ],
 )
-def test_epochs_behind_the_end_are_forgotten(
+def test_epochs_after_the_end_are_forgotten(
     cache: LeaderEpochCache, tmp_path: Path, end: int, expected: list[tuple[int, int]]
 ) -> None:
     cache.truncate_from_end(end)

@@ -72,7 +72,7 @@ def test_a_preallocated_index_of_any_size_is_read(tmp_path: Path, size: int) -> 
     assert TimeIndex.read(path, BASE).offsets.tolist() == [1032]
 
 
-def test_an_index_that_goes_on_behind_all_that_is_read_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_continues_after_all_that_is_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000001000.timeindex"
     with path.open("wb") as file:
         file.seek(MAX_INDEX_BYTES + 12)

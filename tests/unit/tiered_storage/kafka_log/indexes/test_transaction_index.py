@@ -112,7 +112,7 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
         assert index.to_bytes() == content
 
 
-def test_a_look_up_goes_on_into_later_segments_until_nothing_before_can_be_aborted_any_more() -> None:
+def test_a_look_up_continues_into_later_segments_until_nothing_before_can_be_aborted_any_more() -> None:
     first = TransactionIndex(0, (AbortedTransaction(1, 2, 8, 4), AbortedTransaction(2, 4, 9, 5)))
     second = TransactionIndex(10, (AbortedTransaction(3, 5, 12, 13),))
     third = TransactionIndex(20, (AbortedTransaction(4, 21, 25, 26),))
@@ -134,7 +134,7 @@ def test_a_look_up_goes_on_into_later_segments_until_nothing_before_can_be_abort
     assert not collect_aborted([first, second], 0, 30).is_complete
 
 
-def test_a_look_up_stops_at_no_offset_behind_a_marker(tmp_path: Path) -> None:
+def test_a_look_up_stops_at_no_offset_after_a_marker(tmp_path: Path) -> None:
     """A follower's entry names a later transaction, and passes over the one that its own producer begins before."""
     indexes = []
     for base_offset, content in ((0, BEGINS_ANEW_INDEX), (11, BEGUN_ANEW_ABORTED_INDEX)):

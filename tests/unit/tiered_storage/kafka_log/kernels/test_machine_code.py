@@ -35,7 +35,7 @@ def test_code_is_kept_for_the_next_process(folder: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("cut", [0, 5, 12, 20])
-def test_code_that_is_cut_is_compiled_anew(folder: Path, cut: int) -> None:
+def test_code_that_is_cut_is_compiled_again(folder: Path, cut: int) -> None:
     machine_code.code_of_kernels()
     (kept,) = folder.iterdir()
     whole = kept.read_bytes()
@@ -133,7 +133,7 @@ def test_code_of_another_user_is_neither_run_nor_replaced(
 
 
 @pytest.mark.parametrize(("script", "told"), [("echo no room >&2; exit 1", "no room"), (None, "No such file")])
-def test_what_keeps_the_compiler_from_working_is_told(
+def test_what_keeps_the_compiler_from_working_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
 ) -> None:
     monkeypatch.undo()

@@ -352,7 +352,7 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     assert LocalLog.open(log.directory).log_end_offset == 1
 
 
-def test_a_full_disk_is_told_and_what_was_flushed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_what_was_flushed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = create(tmp_path)
     log.append(records())
     log.flush()
@@ -372,7 +372,7 @@ def test_a_full_disk_is_told_and_what_was_flushed_stays(tmp_path: Path, monkeypa
         assert reopened.log_end_offset == 1
 
 
-def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_the_system_cuts_short_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, content, at: write(fd, content[:7], at))
 
@@ -381,7 +381,7 @@ def test_a_write_that_the_system_cuts_short_goes_on(tmp_path: Path, monkeypatch:
         assert len(read_all(log)) == 3
 
 
-def test_a_topic_id_that_is_none_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_topic_id_that_is_invalid_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
         LocalLog.create(tmp_path, "orders", 0, "no id")
     assert not (tmp_path / "orders-0").exists()

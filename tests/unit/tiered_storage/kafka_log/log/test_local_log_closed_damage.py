@@ -38,7 +38,7 @@ def break_batch(segment: LogSegment, number: int) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
-def test_an_index_that_cannot_be_built_anew_does_not_keep_a_log_closed(tmp_path: Path, kind: str) -> None:
+def test_an_index_that_cannot_be_rebuilt_does_not_keep_a_log_closed(tmp_path: Path, kind: str) -> None:
     log = many_segments(tmp_path)
     segment = log.segments[1]
     content = break_batch(segment, 2)
@@ -61,7 +61,7 @@ def test_an_index_that_cannot_be_built_anew_does_not_keep_a_log_closed(tmp_path:
     assert not lost.exists() or lost.read_bytes() == b"torn"
 
 
-def test_producers_are_known_behind_what_cannot_be_read(tmp_path: Path) -> None:
+def test_producers_are_known_after_what_cannot_be_read(tmp_path: Path) -> None:
     log = create(tmp_path, config=SMALL_SEGMENTS)
     log.append_encoded_batch(data(0, 20, 0, transactional=True))
     for sequence in range(3):

@@ -107,7 +107,7 @@ def test_a_crash_while_a_log_is_emptied_leaves_a_beginning_of_it_or_the_empty_on
 
 
 @pytest.mark.parametrize("base_offset", [0, 7])
-def test_a_crash_while_a_log_that_starts_behind_its_end_is_emptied_changes_nothing(
+def test_a_crash_while_a_log_that_starts_after_its_end_is_emptied_changes_nothing(
     tmp_path: Path, base_offset: int
 ) -> None:
     log = written(tmp_path / "log", base_offset)

@@ -195,7 +195,7 @@ def test_whatever_became_of_a_file_no_sound_record_is_lost(
 
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 @pytest.mark.parametrize("base", [0, 3, 6])
-def test_an_index_that_was_lost_is_told_of(tmp_path: Path, kind: str, base: int) -> None:
+def test_an_index_that_was_lost_is_reported(tmp_path: Path, kind: str, base: int) -> None:
     log = many_segments(tmp_path)
     before = files_in(log.directory)
     path = log.directory / f"{base:020d}.{kind}"

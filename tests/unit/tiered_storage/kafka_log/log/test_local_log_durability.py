@@ -94,7 +94,7 @@ def test_the_names_in_the_directory_are_synced_before_a_roll_moves_the_recovery_
         assert names <= synced.names[log.directory]
 
 
-def test_a_flush_after_a_log_was_opened_anew_syncs_what_came_since(
+def test_a_flush_after_a_log_was_opened_again_syncs_what_came_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with create(tmp_path, config=EVERY_BATCH_INDEXED) as log:

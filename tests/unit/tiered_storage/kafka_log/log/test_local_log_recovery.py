@@ -42,7 +42,7 @@ def written(directory: Path, batches: Sequence[int] = (3, 1, 2)) -> LocalLog:
     return log
 
 
-def test_a_log_goes_on_where_it_was_closed(tmp_path: Path) -> None:
+def test_a_log_continues_where_it_was_closed(tmp_path: Path) -> None:
     log = written(tmp_path)
     before = files_in(log.directory)
 
@@ -55,7 +55,7 @@ def test_a_log_goes_on_where_it_was_closed(tmp_path: Path) -> None:
     assert files_in(log.directory) == before
 
 
-def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:
+def test_a_tail_torn_at_any_byte_is_cut_off_and_the_log_continues(tmp_path: Path) -> None:
     log = written(tmp_path)
     path = log.segments[0].log_path
     content = path.read_bytes()
@@ -89,7 +89,7 @@ def test_zeros_and_flipped_bits_in_the_last_batch_are_cut_off(tmp_path: Path) ->
             assert reopened.truncated_bytes == len(damaged) - sound
 
 
-def test_indexes_that_are_missing_or_nonsense_are_built_anew(tmp_path: Path) -> None:
+def test_indexes_that_are_missing_or_nonsense_are_rebuilt(tmp_path: Path) -> None:
     log = written(tmp_path)
     segment = log.segments[0]
     before = segment.offset_index_path.read_bytes(), segment.time_index_path.read_bytes()
@@ -178,7 +178,7 @@ def test_a_directory_that_exists_is_not_created_over(tmp_path: Path) -> None:
         create(tmp_path)
 
 
-def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Path) -> None:
+def test_from_the_recovery_point_on_all_is_verified_and_rebuilt(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     before = files_in(log.directory)
     for path in log.directory.iterdir():
@@ -192,7 +192,7 @@ def test_from_the_recovery_point_on_all_is_verified_and_built_anew(tmp_path: Pat
     assert files_in(log.directory) == before
 
 
-def test_damage_behind_the_recovery_point_ends_the_log_there(tmp_path: Path) -> None:
+def test_damage_after_the_recovery_point_ends_the_log_there(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     path = log.segments[1].log_path
     content = bytearray(path.read_bytes())
@@ -222,7 +222,7 @@ def test_damage_before_the_recovery_point_is_not_looked_for(tmp_path: Path) -> N
             assert (reopened.log_end_offset, reopened.truncated_bytes) == (11, 0)
 
 
-def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_path: Path) -> None:
+def test_zeros_after_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     before = files_in(log.directory)
     with log.segments[1].log_path.open("ab") as file:
@@ -234,7 +234,7 @@ def test_zeros_behind_a_closed_segment_are_trimmed_and_what_follows_stays(tmp_pa
     assert files_in(log.directory) == before
 
 
-def test_indexes_of_closed_segments_that_are_missing_or_broken_are_built_anew(tmp_path: Path) -> None:
+def test_indexes_of_closed_segments_that_are_missing_or_broken_are_rebuilt(tmp_path: Path) -> None:
     log = many_segments(tmp_path)
     before = files_in(log.directory)
     log.segments[0].offset_index_path.unlink()
@@ -266,7 +266,7 @@ def test_indexes_may_be_preallocated(tmp_path: Path) -> None:
         assert reopened.segments[-1].offset_index_path.stat().st_size < 8 * 1000
 
 
-def test_a_transaction_index_of_the_active_segment_is_built_anew(tmp_path: Path) -> None:
+def test_a_transaction_index_of_the_active_segment_is_rebuilt(tmp_path: Path) -> None:
     log = create(tmp_path)
     log.append_encoded_batch(data(0, 9, 0, transactional=True))
     log.append_end_marker(9, 0, ABORT)

@@ -41,7 +41,7 @@ def suffixes(log: LocalLog) -> dict[str, int]:
     ("elapsed", "kept"),
     [(10_000, [0, 2, 4]), (11_000, [0, 2, 4]), (11_001, [2, 4]), (13_001, [4]), (15_001, [6]), (99_999, [6])],
 )
-def test_segments_go_once_their_last_record_is_too_old(tmp_path: Path, elapsed: int, kept: list[int]) -> None:
+def test_segments_are_deleted_once_their_last_record_is_too_old(tmp_path: Path, elapsed: int, kept: list[int]) -> None:
     now = [NOW]
     with log_of(tmp_path, now=now, retention_ms=10_000) as log:
         now[0] = NOW + elapsed
@@ -58,7 +58,7 @@ def test_segments_go_once_their_last_record_is_too_old(tmp_path: Path, elapsed: 
     ("bytes_kept", "kept"),
     [(6 * SIZE, [0, 2, 4]), (4 * SIZE + 1, [0, 2, 4]), (4 * SIZE, [2, 4]), (2 * SIZE, [4]), (1, [4]), (0, [6])],
 )
-def test_segments_go_while_the_log_stays_as_large_as_it_is_to_be(
+def test_segments_are_deleted_while_the_log_stays_as_large_as_it_is_to_be(
     tmp_path: Path, bytes_kept: int, kept: list[int]
 ) -> None:
     with log_of(tmp_path, retention_bytes=bytes_kept) as log:
@@ -132,7 +132,7 @@ def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path) -> None:
         assert bases(log) == [4]
 
 
-def test_without_limits_nothing_goes_and_an_empty_log_stays(tmp_path: Path) -> None:
+def test_without_limits_nothing_is_deleted_and_an_empty_log_stays(tmp_path: Path) -> None:
     with log_of(tmp_path / "full", now=[NOW * 2]) as log:
         assert log.delete_old_segments() == ()
     with log_of(tmp_path / "empty", 0, retention_bytes=0, retention_ms=0) as log:
@@ -140,7 +140,7 @@ def test_without_limits_nothing_goes_and_an_empty_log_stays(tmp_path: Path) -> N
         assert bases(log) == [0]
 
 
-def test_deleted_records_are_out_of_reach_and_their_segments_go(tmp_path: Path) -> None:
+def test_deleted_records_are_out_of_reach_and_their_segments_are_deleted(tmp_path: Path) -> None:
     with log_of(tmp_path) as log:
         log.delete_records(3)
 

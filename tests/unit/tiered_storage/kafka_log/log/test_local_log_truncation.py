@@ -67,7 +67,7 @@ def test_a_log_cut_anywhere_is_as_if_nothing_had_come_after(tmp_path: Path, end:
         assert (log.directory / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_batch_that_the_end_lies_within_goes_too(tmp_path: Path) -> None:
+def test_the_batch_that_the_end_lies_within_is_deleted_too(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         log.append(records(3), leader_epoch=1)
         log.append(records(3), leader_epoch=2)
@@ -93,7 +93,7 @@ def test_an_abort_that_is_cut_off_leaves_its_transaction_open(tmp_path: Path) ->
         assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 2, 3),)
 
 
-def test_cutting_behind_the_end_changes_nothing(tmp_path: Path) -> None:
+def test_cutting_after_the_end_changes_nothing(tmp_path: Path) -> None:
     with written(tmp_path) as log:
         before = visible(log)
         log.truncate_to(9)
@@ -116,7 +116,7 @@ def test_a_cut_takes_the_high_watermark_and_the_recovery_point_along(tmp_path: P
 
 
 @pytest.mark.parametrize("offset", [0, 3, 4, 9, 50])
-def test_a_log_that_is_emptied_goes_on_wherever_it_is_told(tmp_path: Path, offset: int) -> None:
+def test_a_log_that_is_emptied_continues_at_any_given_offset(tmp_path: Path, offset: int) -> None:
     with written(tmp_path) as log:
         log.truncate_fully_and_start_at(offset)
 
@@ -314,7 +314,7 @@ def known(log: LocalLog) -> tuple[object, ...]:
     return limits, log.leader_epochs, log.producers, aborted
 
 
-def test_a_closed_segment_is_checked_before_anything_behind_it_goes(tmp_path: Path) -> None:
+def test_a_closed_segment_is_checked_before_anything_after_it_is_deleted(tmp_path: Path) -> None:
     with written(tmp_path) as log:
         log.flush()
         path = log.segments[1].log_path
@@ -357,7 +357,9 @@ def test_after_a_cut_that_fails_halfway_nothing_is_taken_and_nothing_passes_for_
     ensure_unlocked(tmp_path)
 
 
-def test_what_failed_is_told_by_the_block_that_it_failed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_reported_by_the_block_that_it_failed_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_segments, "truncate_log_file", fails)
 
     with pytest.raises(OSError, match="the disk is gone"), written(tmp_path) as log:

@@ -57,7 +57,7 @@ def test_a_written_directory_is_read_as_a_brokers(tmp_path: Path) -> None:
     assert (found.skipped, found.damaged, found.warnings) == ({}, {}, ())
 
 
-def test_its_identity_recovery_points_and_clean_shutdown_are_told_as_kafka_does(tmp_path: Path) -> None:
+def test_identity_recovery_points_and_clean_shutdown_are_recorded_as_by_kafka(tmp_path: Path) -> None:
     write(tmp_path)
 
     assert MetaProperties.read(tmp_path / "meta.properties") == MetaProperties(1, "cluster", 4, DIRECTORY_ID)
@@ -205,7 +205,7 @@ def test_checkpoints_written_on_the_way_say_what_a_crash_leaves(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
-def test_without_the_mark_of_a_clean_shutdown_all_behind_the_recovery_points_is_verified(
+def test_without_the_mark_of_a_clean_shutdown_all_after_the_recovery_points_is_verified(
     tmp_path: Path, was_clean: bool
 ) -> None:
     config = LogConfig(segment_bytes=300)
@@ -393,7 +393,7 @@ def test_whoever_is_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Pat
         assert {name: content for name, content in state.items() if name.endswith(".log")} == logs
 
 
-def test_what_was_mended_in_all_logs_is_told(tmp_path: Path) -> None:
+def test_what_was_mended_in_all_logs_is_reported(tmp_path: Path) -> None:
     write(tmp_path)
     lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
     for path in lost:

@@ -49,7 +49,7 @@ def closed(tmp_path: Path) -> Closed:
     return Closed(tmp_path)
 
 
-def test_sound_indexes_are_read_and_nothing_is_told(closed: Closed) -> None:
+def test_sound_indexes_are_read_and_nothing_is_reported(closed: Closed) -> None:
     for _ in range(2):
         assert closed.positions() == POSITIONS
         assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
@@ -72,7 +72,7 @@ def test_sound_indexes_are_read_and_nothing_is_told(closed: Closed) -> None:
         ENTRY.pack(1, SIZE) + ENTRY.pack(2, 3 * SIZE) + ENTRY.pack(3, 3 * SIZE + 1),
     ],
 )
-def test_an_offset_index_that_would_hide_records_is_built_anew(closed: Closed, content: bytes | None) -> None:
+def test_an_offset_index_that_would_hide_records_is_rebuilt(closed: Closed, content: bytes | None) -> None:
     path = closed.segment.offset_index_path
     path.unlink()
     if content is not None:
@@ -95,7 +95,7 @@ def test_an_offset_index_that_is_only_sparser_stays(closed: Closed) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(80), ENTRY.pack(1, SIZE)])
-def test_an_offset_index_that_ends_too_early_is_built_anew(tmp_path: Path, content: bytes) -> None:
+def test_an_offset_index_that_ends_too_early_is_rebuilt(tmp_path: Path, content: bytes) -> None:
     """As long as it is empty, each read begins at the start of the segment."""
     closed = Closed(tmp_path, count=40)
     path = closed.segment.offset_index_path
@@ -171,7 +171,7 @@ def test_a_sound_index_leads_past_what_is_broken_in_the_log(closed: Closed) -> N
     "content",
     [None, b"", b"torn", b"\xff" * 12, TIME_ENTRY.pack(TIME + 2, 1) + TIME_ENTRY.pack(TIME, 2)],
 )
-def test_a_time_index_that_cannot_be_read_is_built_anew(closed: Closed, content: bytes | None) -> None:
+def test_a_time_index_that_cannot_be_read_is_rebuilt(closed: Closed, content: bytes | None) -> None:
     path = closed.segment.time_index_path
     path.unlink()
     if content is not None:
@@ -198,9 +198,7 @@ def test_nothing_is_guessed_where_the_log_is_broken_as_well(closed: Closed) -> N
 
 
 @pytest.mark.parametrize(("timestamp", "offset"), [(TIME + (1 << 40), 2), (TIME + 2, 3), (TIME + 2, 50)])
-def test_a_time_index_whose_last_entry_is_of_no_batch_is_built_anew(
-    closed: Closed, timestamp: int, offset: int
-) -> None:
+def test_a_time_index_whose_last_entry_is_of_no_batch_is_rebuilt(closed: Closed, timestamp: int, offset: int) -> None:
     closed.segment.time_index_path.write_bytes(TIME_ENTRY.pack(timestamp, offset))
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
@@ -232,7 +230,7 @@ def test_records_without_a_time_need_no_time_index(tmp_path: Path) -> None:
     assert told == []
 
 
-def test_a_transaction_index_that_cannot_be_read_is_built_anew(closed: Closed) -> None:
+def test_a_transaction_index_that_cannot_be_read_is_rebuilt(closed: Closed) -> None:
     path = closed.segment.transaction_index_path
     for content in (b"torn", path.read_bytes()[:-1], b"\xff" * 34):
         path.write_bytes(content)

@@ -36,7 +36,7 @@ def test_the_next_sequence_follows_the_last_one() -> None:
             entry(0, 1, 2).check_batch(batch(wrong), "orders-0")
 
 
-def test_behind_the_last_sequence_number_comes_0() -> None:
+def test_after_the_last_sequence_number_comes_0() -> None:
     entry(LAST_SEQUENCE).check_batch(batch(0), "orders-0")
     wrapped = AppendedBatch(last_sequence=1, last_offset=12, offset_delta=3, timestamp=TIME)
 
@@ -56,7 +56,7 @@ def test_a_new_epoch_begins_at_0_and_an_old_one_is_over() -> None:
         entry(5).check_batch(batch(6, epoch=2), "orders-0")
 
 
-def test_behind_the_marker_of_a_new_epoch_sequences_begin_again() -> None:
+def test_after_the_marker_of_a_new_epoch_sequences_begin_again() -> None:
     producer = entry(5)
     producer.add_marker(EndTransactionMarker(COMMIT, 1, TIME), epoch=4)
 
@@ -120,7 +120,7 @@ def test_from_the_second_version_of_transactions_on_a_marker_brings_a_new_epoch(
     producer.check_marker(marker, 4, "orders-0", transaction_version=2)
 
 
-def test_a_snapshot_tells_of_the_last_batch() -> None:
+def test_a_snapshot_reports_the_last_batch() -> None:
     producer = entry(0, 1, 2)
     producer.transaction_first_offset = 101
     snapshot = ProducerSnapshotEntry(9, 3, 2, 102, 0, TIME + 2, -1, 101)

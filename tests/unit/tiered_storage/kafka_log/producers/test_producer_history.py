@@ -83,7 +83,7 @@ def test_of_a_log_that_begins_later_only_the_rest_is_known(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["broken", "missing"])
-def test_behind_a_gap_only_the_rest_is_known(tmp_path: Path, damage: str) -> None:
+def test_after_a_gap_only_the_rest_is_known(tmp_path: Path, damage: str) -> None:
     directory = log_from(tmp_path, 0)
     for offset in range(1, 5):
         producer_snapshot_path(directory, offset).unlink()

@@ -137,7 +137,7 @@ def test_a_window_without_batches_changes_nothing() -> None:
     assert (state.end_offset, aborted) == (0, [])
 
 
-def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_anew_at_their_end() -> None:
+def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_again_at_their_end() -> None:
     batches = [data(offset, 1, (2**31 - 4 + offset) & 0x7FFFFFFF, count=1) for offset in range(9)]
 
     for state, _ in (fed(batches), added(batches)):
@@ -157,7 +157,7 @@ def test_of_a_state_for_snapshots_only_the_last_batch_is_kept() -> None:
     assert state.snapshot() == fed(batches)[0].snapshot()
 
 
-def test_an_epoch_that_comes_back_begins_anew() -> None:
+def test_an_epoch_that_comes_back_begins_again() -> None:
     first = [data(0, 1, 0, epoch=1)]
     later = [data(1, 1, 0, epoch=0), data(2, 1, 1, epoch=1)]
 

@@ -168,7 +168,7 @@ def test_lz4_blocks_are_independent_as_java_demands() -> None:
 
 @pytest.mark.parametrize("name", ODD_FRAMINGS)
 @pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
-def test_what_stands_behind_the_end_is_read_as_a_broker_reads_it(name: str, text: bytes) -> None:
+def test_what_stands_after_the_end_is_read_as_a_broker_reads_it(name: str, text: bytes) -> None:
     framing = ODD_FRAMINGS[name]
 
     assert decompress(framing.codec, framing.pack(text)) == text
@@ -176,7 +176,7 @@ def test_what_stands_behind_the_end_is_read_as_a_broker_reads_it(name: str, text
 
 @pytest.mark.parametrize("name", [name for name in BROKEN_FRAMINGS if name.split(", ")[1] not in OF_LZ4])
 @pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
-def test_what_stands_behind_the_end_is_refused_as_a_broker_refuses_it(name: str, text: bytes) -> None:
+def test_what_stands_after_the_end_is_refused_as_a_broker_refuses_it(name: str, text: bytes) -> None:
     framing = BROKEN_FRAMINGS[name]
 
     with pytest.raises(CorruptRecordError, match="data is broken"):
@@ -189,7 +189,7 @@ def test_a_wrong_checksum_of_an_lz4_frame_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
-def test_what_stands_behind_the_end_costs_no_more_than_it_holds(codec: Compression) -> None:
+def test_what_stands_after_the_end_costs_no_more_than_it_holds(codec: Compression) -> None:
     behind = bytes(MIB) if codec is not Compression.SNAPPY else compress(codec, b"") * (MIB // 16)
     packed = compress(codec, TEXT) + behind
     tracemalloc.start()

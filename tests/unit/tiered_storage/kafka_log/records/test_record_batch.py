@@ -215,7 +215,7 @@ def test_a_header_says_what_was_encoded() -> None:
     assert header.last_sequence == -1
 
 
-def test_sequence_numbers_start_again_behind_the_largest() -> None:
+def test_sequence_numbers_start_again_after_the_largest() -> None:
     batch = encode_batch(some_records(count=4), producer_id=1, producer_epoch=0, base_sequence=(1 << 31) - 2)
 
     assert read_batch_header(batch).last_sequence == 1

@@ -198,7 +198,7 @@ def test_checksums_are_let_be_on_request() -> None:
     assert len(table) == 1
 
 
-def test_a_segment_goes_on_as_it_was_after_an_error(scanner: Callable[..., SegmentScanner]) -> None:
+def test_a_segment_continues_as_it_was_after_an_error(scanner: Callable[..., SegmentScanner]) -> None:
     first, second = batches_of([1, 2])
     one = scanner("a segment", 0)
     one.feed(memoryview(first))
@@ -368,7 +368,7 @@ def test_a_file_that_is_whole_is_recovered_whole(path: Path) -> None:
 @pytest.mark.parametrize(
     "behind", [bytes(1), bytes(5000), b"\xff" * 80, struct.pack(">qiib", 107, 90, 0, 77) + bytes(99)]
 )
-def test_zeros_and_noise_behind_the_last_batch_are_not_recovered(path: Path, behind: bytes) -> None:
+def test_zeros_and_noise_after_the_last_batch_are_not_recovered(path: Path, behind: bytes) -> None:
     sound = b"".join(batches_of([3, 4], base_offset=100))
     path.write_bytes(sound + behind)
 
@@ -393,7 +393,7 @@ def test_zeros_to_the_end_are_no_damage_where_a_file_may_be_preallocated(
 
 
 @pytest.mark.parametrize("behind", [bytes(5000) + b"\1", b"\1" + bytes(5000), bytes(2 * MIB) + b"\1" + bytes(9)])
-def test_zeros_with_anything_behind_them_are_damage(path: Path, behind: bytes) -> None:
+def test_zeros_with_anything_after_them_are_damage(path: Path, behind: bytes) -> None:
     path.write_bytes(batches_of([3], base_offset=100)[0] + behind)
 
     with pytest.raises(CorruptRecordError):

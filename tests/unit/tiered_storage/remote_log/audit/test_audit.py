@@ -277,7 +277,7 @@ def test_a_gap_is_named_by_its_offsets(files: RemoteLogFiles) -> None:
         assert remote_log.checks.audit().anomalies == ()
 
 
-def test_a_gap_right_behind_our_log_start_is_named(files: RemoteLogFiles) -> None:
+def test_a_gap_right_after_our_log_start_is_named(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [first, second, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")
@@ -321,7 +321,7 @@ def test_what_went_locally_of_a_topic_that_is_not_copied_is_no_anomaly(tmp_path:
         assert remote_log.checks.audit().anomalies == ()
 
 
-def test_local_logs_that_cannot_be_looked_at_are_told_of_and_the_store_is_audited(files: RemoteLogFiles) -> None:
+def test_local_logs_that_cannot_be_looked_at_are_reported_and_the_store_is_audited(files: RemoteLogFiles) -> None:
     files.objects(".log")[0].unlink()
     shutil.rmtree(files.log_directory)
     with files.open() as remote_log:

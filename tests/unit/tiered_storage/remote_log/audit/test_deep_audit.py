@@ -216,7 +216,7 @@ def test_a_store_that_fails_is_no_anomaly(files: RemoteLogFiles, monkeypatch: py
         audited(files)
 
 
-def test_all_that_is_read_counts_towards_the_rate(files: RemoteLogFiles) -> None:
+def test_everything_that_is_read_counts_towards_the_rate(files: RemoteLogFiles) -> None:
     slept: list[float] = []
     with files.open() as remote_log:
         segment = segments_of(remote_log)[1]

@@ -86,7 +86,7 @@ def test_segments_are_cut_into_groups_of_about_the_same_size(
         assert by_workers(remote_log).anomalies == ()
 
 
-def test_what_no_worker_read_clears_nothing_and_is_told(files: RemoteLogFiles) -> None:
+def test_what_no_worker_read_clears_nothing_and_is_reported(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         report = by_workers(remote_log, lambda _: None)
 
@@ -95,7 +95,7 @@ def test_what_no_worker_read_clears_nothing_and_is_told(files: RemoteLogFiles) -
         assert verdict(remote_log, "orders") == [(False, 0)]
 
 
-def test_a_store_that_fails_is_told_and_other_segments_are_read(
+def test_a_store_that_fails_is_reported_and_other_segments_are_read(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = audit_segment

@@ -188,7 +188,7 @@ def test_one_that_a_writer_is_just_ahead_with_is_no_anomaly(files: RemoteLogFile
         assert anomalies(remote_log) == ()
 
 
-def test_a_broken_document_keeps_nobody_from_copying_and_is_written_anew(files: RemoteLogFiles) -> None:
+def test_a_broken_document_keeps_nobody_from_copying_and_is_written_again(files: RemoteLogFiles) -> None:
     flip(files)
     files.append(2)
     with files.open() as remote_log:
@@ -197,7 +197,7 @@ def test_a_broken_document_keeps_nobody_from_copying_and_is_written_anew(files: 
         assert stored(remote_log).state.log_start_offset == 10
 
 
-def test_one_of_a_lease_that_the_metadata_never_gave_is_told_and_left_alone(files: RemoteLogFiles) -> None:
+def test_one_of_a_lease_that_the_metadata_never_gave_is_reported_and_left_alone(files: RemoteLogFiles) -> None:
     document = document_of(files)
     later = document.with_name(document.name.replace(document.stem, f"{10**6:0{len(document.stem)}}"))
     content = PartitionManifest.parse(document.read_bytes(), "")

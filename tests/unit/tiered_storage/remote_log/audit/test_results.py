@@ -111,7 +111,7 @@ def test_too_many_unknown_objects_are_held_against_the_store_until_a_whole_audit
         assert (verdict.deep, verdict.anomalies) == (False, 0)
 
 
-def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_goes_on(tmp_path: Path) -> None:
+def test_an_overlap_is_named_and_finds_no_topic_wanting_so_that_trimming_continues(tmp_path: Path) -> None:
     """Nothing is missing of it, and before anything local goes every remote byte that holds it is read back."""
     topics = {"orders": {**ENABLED, "remote.deletion.allowed": False, "local.retention.bytes": 1}}
     files = a_copied_remote_log(tmp_path, topics=topics)

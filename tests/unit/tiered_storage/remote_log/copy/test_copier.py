@@ -367,7 +367,7 @@ def rebuilt(segment: LogSegment) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("which", ["index", "timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "torn", "falling", "false", "past the end"])
-def test_a_missing_or_false_index_is_told_and_a_rebuilt_one_travels(
+def test_a_missing_or_false_index_is_reported_and_a_rebuilt_one_travels(
     segment: LogSegment, storage: ObjectRemoteStorageManager, which: str, damage: str
 ) -> None:
     path = segment.offset_index_path if which == "index" else segment.time_index_path

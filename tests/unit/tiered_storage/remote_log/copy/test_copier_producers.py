@@ -207,7 +207,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("before", ["snapshot", "segments"])
-def test_an_index_that_is_not_true_is_told_and_a_rebuilt_one_travels(
+def test_an_index_that_is_not_true_is_reported_and_a_rebuilt_one_travels(
     aborting: LogSegment, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None], before: str
 ) -> None:
     path = aborting.transaction_index_path
@@ -652,7 +652,7 @@ def two_aborts(tmp_path: Path) -> LogSegment:
     return segment
 
 
-def test_an_abort_that_its_index_lacks_is_told_of_where_it_may_matter(
+def test_an_abort_that_its_index_lacks_is_reported_where_it_may_matter(
     two_aborts: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
     assert copied(two_aborts, storage).notices == ()

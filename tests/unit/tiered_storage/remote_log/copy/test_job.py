@@ -94,7 +94,7 @@ def test_what_a_job_leaves_in_the_work_area_holds_no_secret(tmp_path: Path) -> N
         assert secret not in written
 
 
-def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_go_on(tmp_path: Path) -> None:
+def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_continue(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 3, ("orders", 0): 2})
     flip_bit(files.local_segments("clicks")[1].log_path, BATCH_BYTES - 1)
 
@@ -118,7 +118,7 @@ def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_go_on
     assert left_out.error == "CorruptRecordError"
 
 
-def test_what_was_copied_behind_a_failure_while_that_was_under_way_is_left_out_too(
+def test_what_was_copied_after_a_failure_while_that_was_under_way_is_left_out_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first copy fails only once the second is through: two are under way at once, and never more."""

@@ -215,7 +215,7 @@ def test_what_the_broker_gave_up_is_not_due_though_its_files_are_still_there(tmp
         assert due(remote_log.plan_copy()) == [("orders-0", 10, 19), ("orders-0", 20, 29)]
 
 
-def test_offsets_that_went_locally_before_they_were_copied_are_told(tmp_path: Path) -> None:
+def test_offsets_that_went_locally_before_they_were_copied_are_reported(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         finish(remote_log, 0, 9)
@@ -271,7 +271,7 @@ def test_a_compacted_topic_is_refused_by_name_and_once(tmp_path: Path) -> None:
     assert "log cleaner has compacted views-0" in plan.refused[1].message
 
 
-def test_an_unreadable_partition_stops_no_other_and_is_told_with_the_reason(tmp_path: Path) -> None:
+def test_an_unreadable_partition_stops_no_other_and_is_reported_with_the_reason(tmp_path: Path) -> None:
     partitions = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1, ("views", 0): 1}
     files = a_remote_log(tmp_path, partitions, topics={"orders": ENABLED, "clicks": ENABLED})
     for topic, number in [("clicks", 0), ("orders", 1), ("views", 0)]:
@@ -446,7 +446,7 @@ def test_under_any_limit_each_partition_gives_its_earliest_and_none_more_than_it
     assert all(len(bases) >= min(most - 1, count) for bases, count in zip(taken, counts, strict=True))
 
 
-def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {(TOO_LONG, 0): 1, (TOO_LONG, 1): 1, (TOO_LONG[1:], 0): 1, ("orders", 0): 1})
     with files.open() as remote_log:
         plan = remote_log.plan_copy()
@@ -510,7 +510,7 @@ def test_segments_of_an_older_record_format_are_named_and_what_follows_them_wait
         assert ranges(segments_of(remote_log)) == [(20, 29), (30, 39)]
 
 
-def test_a_segment_of_an_older_format_behind_others_is_named_by_the_plan(tmp_path: Path) -> None:
+def test_a_segment_of_an_older_format_after_others_is_named_by_the_plan(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 4})
     older = files.local_segments()[1]
     older.log_path.write_bytes(a_message_of_magic_1(older.base_offset))

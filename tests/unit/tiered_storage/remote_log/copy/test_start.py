@@ -279,7 +279,7 @@ def test_outcomes_are_committed_in_order_however_they_come(tmp_path: Path) -> No
     assert start_offsets(report.committed) == [0, 10, 20]
 
 
-def test_what_comes_behind_a_failed_copy_goes_and_is_planned_anew(tmp_path: Path) -> None:
+def test_what_comes_after_a_failed_copy_is_deleted_and_planned_again(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -598,7 +598,7 @@ def test_a_lease_that_ran_out_but_that_nobody_took_is_still_good(tmp_path: Path)
         assert remote_log.commit_copy(outcomes).is_whole
 
 
-def test_a_copied_partition_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_copied_partition_continues_where_it_ended(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.append(3)
 

@@ -136,7 +136,7 @@ def sealed(fixed: tuple[int, ...], rdi: bytes, rdi_length: int | None = None) ->
         (b"\0\0\xff\xff" + ENTRY.to_bytes()[4:], "an entry of -1 bytes"),
     ],
 )
-def test_what_an_entry_cannot_mean_is_told(raw: bytes, reason: str) -> None:
+def test_what_an_entry_cannot_mean_is_reported(raw: bytes, reason: str) -> None:
     with pytest.raises(CorruptIndexError, match=reason):
         read_entry(raw, 0, "index")
 
@@ -148,7 +148,7 @@ def test_any_bytes_are_an_entry_or_corrupt(raw: bytes, position: int) -> None:
         read_entry(raw, position, "index")
 
 
-def test_offsets_that_come_again_are_told() -> None:
+def test_offsets_that_come_again_are_reported() -> None:
     raw = ENTRY.to_bytes()
     with pytest.raises(CorruptIndexError, match="4200 comes again") as raised:
         list(iterate_entries(raw + raw, "index"))
@@ -229,7 +229,7 @@ def test_the_small_indexes_have_kafkas_layout() -> None:
     assert indexes[IndexKind.REMOTE_TIME_INDEX] == struct.pack(">qiqi", 7, 0, 9, 2 * size)
 
 
-def test_a_gap_between_windows_is_told() -> None:
+def test_a_gap_between_windows_is_reported() -> None:
     table = batch_table(BASE, [Batch(1, 100, 0)] * 3)
     builder = RemoteIndexBuilder(METADATA, 1 << 20)
     builder.append(table.rows(0, 1))
@@ -270,13 +270,13 @@ SIZE = len(GOOD[IndexKind.REMOTE_LOG_INDEX]) // 3
         (IndexKind.REMOTE_TIME_INDEX, struct.pack(">qiqi", 5, 0, 5, SIZE), "does not rise"),
     ],
 )
-def test_small_indexes_that_are_broken_are_told(kind: IndexKind, raw: bytes, reason: str) -> None:
+def test_small_indexes_that_are_broken_are_reported(kind: IndexKind, raw: bytes, reason: str) -> None:
     with pytest.raises(CorruptIndexError, match=reason) as raised:
         trio({**GOOD, kind: raw})
     assert raised.value.path.startswith("segment: remote")
 
 
-def test_indexes_that_disagree_are_told() -> None:
+def test_indexes_that_disagree_are_reported() -> None:
     wrong_offset = {**GOOD, IndexKind.REMOTE_OFFSET_INDEX: struct.pack(">iiii", 0, 0, 1, 2 * SIZE)}
     with pytest.raises(CorruptIndexError, match="offset 4201 points to the chunk from 4202"):
         trio(wrong_offset).chunk_for_offset(4201)

@@ -193,7 +193,7 @@ def test_groups_that_have_not_begun_cost_few_looks(job: JobFolder, monkeypatch: 
     assert len(looks) - first == first - 1  # what is over is not looked at again
 
 
-def test_behind_the_block_the_watch_knows_the_end_and_a_job_that_ended_is_not_stuck(job: JobFolder) -> None:
+def test_after_the_block_the_watch_knows_the_end_and_a_job_that_ended_is_not_stuck(job: JobFolder) -> None:
     watched = Watched(job)
     with watched.watch:
         watched.tell(0, 6, 6000, is_over=True)

@@ -76,7 +76,7 @@ def test_the_first_commit_tells_the_store_and_a_later_one_only_what_is_new(tmp_p
         assert remote_log.checks.audit(deep=True).anomalies == ()
 
 
-def test_a_partition_without_any_segment_is_not_told_of(tmp_path: Path) -> None:
+def test_a_partition_without_any_segment_is_not_reported(tmp_path: Path) -> None:
     with a_remote_log(tmp_path, {("orders", 0): 0}).open() as remote_log:
         begin(remote_log)
         assert remote_log.segments.partition_state(ORDERS_0).lineage == ONE_LEADER
@@ -251,7 +251,7 @@ def test_a_run_of_nothing_but_such_partitions_ends_at_once(two_due: RemoteLogFil
             remote_log.begin_copy(plan_without_asking_the_store(remote_log), "copy")
 
 
-def test_a_lease_that_is_lost_before_the_store_is_told_leaves_that_partition_alone(
+def test_a_lease_lost_before_the_store_is_written_leaves_that_partition_alone(
     two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with two_due.open() as remote_log:

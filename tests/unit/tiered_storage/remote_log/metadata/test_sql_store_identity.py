@@ -39,7 +39,7 @@ def test_a_store_is_bound_for_good(store: SqlMetadataStore, tmp_path: Path, cloc
         assert other.identity.bound_store_uuid() == "object-store-1"
 
 
-def test_a_store_that_lost_its_uuid_is_told(store: SqlMetadataStore, path: Path) -> None:
+def test_a_store_that_lost_its_uuid_is_reported(store: SqlMetadataStore, path: Path) -> None:
     database = sqlite3.connect(path)
     with database:
         database.execute("DELETE FROM store_identity")

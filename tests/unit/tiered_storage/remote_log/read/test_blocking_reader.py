@@ -154,7 +154,7 @@ def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
         assert next(reader.records(ORDERS_0, 0)) == record(0)
 
 
-def test_what_a_crash_tore_behind_the_high_watermark_hinders_nobody(tmp_path: Path) -> None:
+def test_what_a_crash_tore_after_the_high_watermark_hinders_nobody(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     active = files.local_segments()[-1].log_path
     active.write_bytes(active.read_bytes() + active.read_bytes()[:40] + bytes(3000))

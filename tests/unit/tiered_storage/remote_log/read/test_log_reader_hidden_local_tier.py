@@ -115,7 +115,7 @@ def test_once_it_is_in_sight_again_it_is_read_however_old_what_was_seen_may_be(t
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_offsets_are_told_where_it_cannot_change_them(tmp_path: Path, isolation: Isolation) -> None:
+def test_offsets_are_reported_where_it_cannot_change_them(tmp_path: Path, isolation: Isolation) -> None:
     with a_site(tmp_path) as site:
         site.hides.append(PermissionError("not ours"))
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST, isolation) == FoundOffset(0, -1, 0)

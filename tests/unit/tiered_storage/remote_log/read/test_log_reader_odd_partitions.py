@@ -81,7 +81,7 @@ def without_segments(log: PartitionLog) -> PartitionLog:
 
 
 @pytest.mark.parametrize("end", [0, 3, 5, 10, 17, 25])
-def test_behind_the_end_of_a_local_log_that_lags_the_remote_tier_is_read(tmp_path: Path, end: int) -> None:
+def test_after_the_end_of_a_local_log_that_lags_the_remote_tier_is_read(tmp_path: Path, end: int) -> None:
     with a_reader(a_copied_remote_log(tmp_path), ends_at(end)) as (_, reader):
         for fetched in reader.batches(ORDERS_0, 0):
             assert fetched.tier is Tier.REMOTE or fetched.end_offset <= end
@@ -89,7 +89,7 @@ def test_behind_the_end_of_a_local_log_that_lags_the_remote_tier_is_read(tmp_pat
 
 
 @pytest.mark.parametrize("change", [ends_at(0), ends_at(7), ends_at(20), without_segments])
-def test_by_time_what_only_the_remote_tier_has_is_found_behind_a_local_log_that_lags(
+def test_by_time_what_only_the_remote_tier_has_is_found_after_a_local_log_that_lags(
     tmp_path: Path, change: Change
 ) -> None:
     with a_reader(a_copied_remote_log(tmp_path), change) as (_, reader):
@@ -113,7 +113,7 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
         assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
 
 
-def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_again(tmp_path: Path) -> None:
+def test_what_is_after_the_end_as_it_was_seen_is_looked_at_again(tmp_path: Path) -> None:
     files, end = a_copied_remote_log(tmp_path), [30]
     files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
     with a_reader(files, lambda log: replace(log, last_stable_offset=end[0], high_watermark=end[0])) as (_, reader):
@@ -124,7 +124,7 @@ def test_what_is_behind_the_end_as_it_was_seen_is_looked_at_again(tmp_path: Path
             list(reader.records(ORDERS_0, 36))
 
 
-def test_at_read_committed_what_was_copied_anew_since_it_was_looked_at_is_no_error(tmp_path: Path) -> None:
+def test_at_read_committed_what_was_copied_again_since_it_was_looked_at_is_no_error(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties |= {"log.dirs": [], "remote.log.reader.metadata.max.age.ms": 3_600_000}
     with files.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
@@ -271,7 +271,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
             reader.view(ORDERS_0)
 
 
-def test_a_reader_that_goes_on_has_the_following_chunks_on_their_way(tmp_path: Path) -> None:
+def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 12})
     files.properties["log.dirs"] = []
     begun, sixth, was_on_its_way = list[int](), threading.Event(), list[bool]()

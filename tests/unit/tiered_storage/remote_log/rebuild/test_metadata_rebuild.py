@@ -168,7 +168,7 @@ def test_what_was_never_finished_is_marked_and_goes_in_the_ordinary_way(files: R
 
 
 @pytest.mark.parametrize("reached", list(PartitionDeleteState))
-def test_the_deletion_of_a_topic_goes_on_where_it_was(files: RemoteLogFiles, reached: PartitionDeleteState) -> None:
+def test_the_deletion_of_a_topic_continues_where_it_was(files: RemoteLogFiles, reached: PartitionDeleteState) -> None:
     with files.open() as remote_log:
         remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_storage_enable=False))
         plan = remote_log.deletions.plan_topic_deletion("orders")
@@ -210,7 +210,7 @@ def test_a_run_of_before_is_refused_whatever_it_still_does(files: RemoteLogFiles
             remote_log.leases.release(lease)
 
 
-def test_a_second_rebuild_goes_on_above_the_first(files: RemoteLogFiles) -> None:
+def test_a_second_rebuild_continues_above_the_first(files: RemoteLogFiles) -> None:
     numbers = []
     for _ in range(2):
         lose_metadata(files)
@@ -256,7 +256,7 @@ def test_a_rebuild_that_fails_leaves_the_store_to_the_old_metadata(
 
 
 @pytest.mark.parametrize("step", ["read", "take_over"])
-def test_nobody_finds_metadata_that_are_not_whole_and_who_ends_early_may_begin_anew(
+def test_nobody_finds_metadata_that_are_not_whole_and_who_ends_early_may_begin_again(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     lose_metadata(files)
@@ -313,7 +313,7 @@ def test_everything_that_deletes_is_off_afterwards_and_settings_are_those_of_the
         assert remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)[0] == []
 
 
-def test_a_segment_that_cannot_be_known_is_told_and_hides_no_other(files: RemoteLogFiles) -> None:
+def test_a_segment_that_cannot_be_known_is_reported_and_hides_no_other(files: RemoteLogFiles) -> None:
     broken = next(path for path in files.objects(".indexes") if "00000000000000000010-" in path.name)
     flip_bit(broken, 100)
     lose_metadata(files)
@@ -404,7 +404,7 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
         assert_clean(remote_log)
 
 
-def test_a_document_that_is_gone_is_told_of(files: RemoteLogFiles) -> None:
+def test_a_document_that_is_gone_is_reported(files: RemoteLogFiles) -> None:
     shutil.rmtree(next(files.store.glob("*/orders-*/0/state")))
     lose_metadata(files)
     report = rebuilt(files)

@@ -242,7 +242,7 @@ def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
-def test_no_more_is_marked_than_a_document_may_name_and_the_next_run_goes_on(
+def test_no_more_is_marked_than_a_document_may_name_and_the_next_run_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiered_storage.remote_log.metadata.manifest_sync.MAX_MARKED", 2)

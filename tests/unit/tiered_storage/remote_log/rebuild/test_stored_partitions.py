@@ -49,7 +49,7 @@ def test_what_has_no_marker_is_unfinished(files: RemoteLogFiles) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".indexes", ".commit"])
-def test_a_segment_whose_manifest_cannot_be_trusted_is_told_and_hides_no_other(
+def test_a_segment_whose_manifest_cannot_be_trusted_is_reported_and_hides_no_other(
     files: RemoteLogFiles, suffix: str
 ) -> None:
     broken = [path for path in files.objects(suffix) if "/orders-" in str(path)][1]

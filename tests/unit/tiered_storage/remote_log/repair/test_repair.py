@@ -98,7 +98,7 @@ DAMAGES = pytest.mark.parametrize("damage", [delete_object, delete_marker, cut_o
 
 
 @DAMAGES
-def test_a_damaged_segment_is_copied_anew_where_the_local_log_has_it(
+def test_a_damaged_segment_is_copied_again_where_the_local_log_has_it(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None]
 ) -> None:
     damage(files)
@@ -215,7 +215,7 @@ def test_leftovers_stay_while_a_person_stopped_all_deletions(files: RemoteLogFil
     assert "looks wrong" in report.failures[0].message
 
 
-def test_while_deletions_are_stopped_damaged_segments_are_copied_anew_and_none_ends(files: RemoteLogFiles) -> None:
+def test_while_deletions_are_stopped_damaged_segments_are_copied_again_and_none_ends(files: RemoteLogFiles) -> None:
     flip_object(files)
     with files.open() as remote_log:
         damaged = segments_of(remote_log)[1]
@@ -268,7 +268,7 @@ def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing
     assert "looks wrong" in report.failures[0].message
 
 
-def test_what_ended_waits_for_the_right_and_is_told_of(tmp_path: Path) -> None:
+def test_what_ended_waits_for_the_right_and_is_reported(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
     flip_object(files)
     with files.open() as remote_log:

@@ -89,7 +89,9 @@ def remove_markers(files: RemoteLogFiles) -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("with_markers", [True, False])
-def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with_markers: bool, marked: bool) -> None:
+def test_they_are_finished_and_the_former_objects_are_deleted(
+    files: RemoteLogFiles, with_markers: bool, marked: bool
+) -> None:
     if not with_markers:
         remove_markers(files)
     if marked:
@@ -124,7 +126,7 @@ def test_they_are_finished_and_the_former_objects_go(files: RemoteLogFiles, with
     assert len(files.objects()) == 9
 
 
-def test_an_audit_tells_of_them_until_they_are_finished(files: RemoteLogFiles) -> None:
+def test_an_audit_reports_them_until_they_are_finished(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [notice] = remote_log.checks.audit().notices
         assert mentions(notice, "orders-0", "3 uncommitted copies", "complete in the store")
@@ -155,7 +157,7 @@ def test_what_was_finished_below_stays_where_no_log_start_is_known(tmp_path: Pat
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
-def test_what_lost_its_marker_before_the_metadata_were_made_anew_is_finished_too(tmp_path: Path) -> None:
+def test_what_lost_its_marker_before_the_metadata_were_rebuilt_is_finished_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
     files.objects(".commit")[1].unlink()

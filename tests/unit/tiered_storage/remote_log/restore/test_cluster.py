@@ -130,7 +130,7 @@ def test_a_topic_that_is_not_empty_leaves_the_maps_file_as_it_was(
     assert (path.read_bytes() if path.exists() else None) == there
 
 
-def test_each_restore_has_a_map_of_its_own_in_a_folder_and_goes_on_by_it(tmp_path: Path, held: list[Record]) -> None:
+def test_each_restore_has_a_map_of_its_own_in_a_folder_and_continues_by_it(tmp_path: Path, held: list[Record]) -> None:
     files, folder = a_copied_remote_log(tmp_path), tmp_path / "restores"
     first = restore(files, folder, is_folder=True)
     again = restore(files, folder, is_folder=True)

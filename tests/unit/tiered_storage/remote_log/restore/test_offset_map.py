@@ -27,7 +27,7 @@ def lines(path: Path) -> list[str]:
     start=st.integers(0, 5),
     torn=st.integers(0, 40),
 )
-def test_what_was_added_is_found_and_a_second_run_goes_on_behind_it(
+def test_what_was_added_is_found_and_a_second_run_continues_after_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, bool]], start: int, torn: int
 ) -> None:
     """Old offsets have gaps, as markers leave them; now and then the process ends, once with a torn last line."""
@@ -178,7 +178,7 @@ def test_a_map_that_may_not_begin_leaves_everything_as_it_was(tmp_path: Path, th
         ('{"partition": 0, "old": -1, "new": 0, "count": 1}', "does not follow"),
     ],
 )
-def test_a_broken_line_is_told_with_its_place(tmp_path: Path, line: str, reason: str) -> None:
+def test_a_broken_line_is_reported_with_its_place(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "map.jsonl"
     OffsetMapWriter.open(path, head(p0=0)).__exit__(None, None, None)
     place = path.stat().st_size

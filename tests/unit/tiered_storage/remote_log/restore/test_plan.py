@@ -111,7 +111,7 @@ def test_records_out_of_order_are_looked_for_in_the_next_segments(tmp_path: Path
     assert chosen(files, from_timestamp=NOW + 6 * SECOND, to_timestamp=NOW + 10 * SECOND) == [(5, 6), (7, 8), (9, 10)]
 
 
-def test_a_range_goes_on_to_the_end_of_the_transaction_that_it_ends_in(tmp_path: Path) -> None:
+def test_a_range_continues_to_the_end_of_the_transaction_that_it_ends_in(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0})
     with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
         log = writer.log("orders", 0)
@@ -171,7 +171,7 @@ def test_a_partition_that_is_being_deleted_is_refused(files: RemoteLogFiles) -> 
         plan.ensure_possible(allow_gaps=True)
 
 
-def test_of_several_lives_one_has_to_be_named(files: RemoteLogFiles) -> None:
+def test_of_several_incarnations_one_has_to_be_named(files: RemoteLogFiles) -> None:
     first = topic_id("orders")
     other = topic_id("another life of orders")
     path = files.log_directory / "orders-0" / "partition.metadata"

@@ -14,7 +14,7 @@ from tiered_storage.remote_log.restore.target_cluster import TargetCluster
 NOBODY = "127.0.0.1:1"
 
 
-def test_a_cluster_that_does_not_answer_is_told_of_in_one_message_with_the_reason(
+def test_a_cluster_that_does_not_answer_is_reported_in_one_message_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(target_cluster, "ANSWER_SECONDS", 1)

@@ -182,7 +182,7 @@ def test_copies_that_never_finished_do_not_count(tmp_path: Path) -> None:
         assert going(plan_with(remote_log, NOW * 2, retention_ms=1)) == [0, 10, 20]
 
 
-def test_a_copy_of_another_leader_does_not_count_but_goes_with_its_offsets(tmp_path: Path) -> None:
+def test_a_copy_of_another_leader_does_not_count_but_is_deleted_with_its_offsets(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     lineage = [EpochEntry(0, 0), EpochEntry(1, 15)]
     write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
@@ -231,7 +231,7 @@ def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-def test_what_lies_below_our_log_start_still_goes(tmp_path: Path) -> None:
+def test_what_lies_below_our_log_start_is_still_deleted(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         advance(remote_log, 15)
         plan = plan_with(remote_log)
@@ -310,7 +310,7 @@ def test_what_expired_is_gone_from_readers_metadata_and_store(tmp_path: Path) ->
         assert expire(remote_log).deleted == ()
 
 
-def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_goes(
+def test_our_log_start_moves_before_anything_is_marked_and_that_before_anything_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - SEGMENT_BYTES))
@@ -364,7 +364,7 @@ def test_a_deletion_that_fails_stays_marked_and_is_tried_again(tmp_path: Path) -
         assert states_of(opened) == [(20, FINISHED)]
 
 
-def test_a_partition_that_somebody_holds_is_left_and_told(tmp_path: Path) -> None:
+def test_a_partition_that_somebody_holds_is_left_and_reported(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.properties["topics"] = {topic: {**ENABLED, "retention.bytes": 1} for topic in ("clicks", "orders")}
     with files.open() as remote_log:
@@ -471,7 +471,7 @@ def test_deletion_that_was_forbidden_since_the_mark_deletes_nothing(tmp_path: Pa
         assert files.objects() == []
 
 
-def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
+def test_nothing_is_deleted_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
@@ -492,7 +492,7 @@ def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: 
     assert files.objects() == before
 
 
-def test_nothing_goes_any_more_once_the_disk_of_the_store_is_unmounted(tmp_path: Path) -> None:
+def test_nothing_is_deleted_any_more_once_the_disk_of_the_store_is_unmounted(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW)
@@ -505,7 +505,9 @@ def test_nothing_goes_any_more_once_the_disk_of_the_store_is_unmounted(tmp_path:
 # -------------------------------------------------------------------------------------------------- unfinished copies
 
 
-def test_what_a_dead_copy_left_goes_after_a_grace_time_in_which_its_worker_may_still_write(tmp_path: Path) -> None:
+def test_what_a_dead_copy_left_is_deleted_after_a_grace_time_in_which_its_worker_may_still_write(
+    tmp_path: Path,
+) -> None:
     files = a_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
     with files.open() as remote_log:
         carry_out(remote_log, begin(remote_log, "dead run"))
@@ -533,7 +535,7 @@ def test_copies_under_way_are_left_alone_and_that_is_no_trouble(tmp_path: Path) 
         assert remote_log.commit_copy(outcomes).is_whole
 
 
-def test_marked_copies_of_a_partition_that_is_held_are_told_as_left(tmp_path: Path) -> None:
+def test_marked_copies_of_a_partition_that_is_held_are_reported_as_left(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         begin(remote_log, "run")
@@ -550,7 +552,7 @@ def test_a_partition_with_nothing_to_delete_is_not_even_leased(tmp_path: Path) -
         remote_log.leases.check(lease)
 
 
-def test_copying_goes_on_behind_what_expired(tmp_path: Path) -> None:
+def test_copying_continues_after_what_expired(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
     with files.open() as remote_log:
         expire(remote_log)
@@ -652,7 +654,7 @@ def test_what_is_only_local_of_a_topic_that_is_not_tiered_is_not_ours_to_end(tmp
         assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
 
 
-def test_a_local_segment_that_is_broken_stays_and_is_told(tmp_path: Path) -> None:
+def test_a_local_segment_that_is_broken_stays_and_is_reported(tmp_path: Path) -> None:
     files = the_store_is_away(tmp_path, retention_ms=1)
     flip_bit(files.local_segments()[0].log_path, 100)
 
@@ -727,7 +729,7 @@ def copy_twice(remote_log: RemoteLogManager, offset: int) -> RemoteLogSegmentMet
     return committed
 
 
-def test_of_two_copies_the_one_that_nobody_reads_goes_after_the_grace_time(tmp_path: Path) -> None:
+def test_of_two_copies_the_one_that_nobody_reads_is_deleted_after_the_grace_time(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         copy_twice(remote_log, 10)
@@ -842,7 +844,7 @@ def test_of_a_disabled_topic_no_more_goes_than_was_asked_for(tmp_path: Path) -> 
         assert going(rest) == [20]
 
 
-def test_all_that_is_remote_of_a_disabled_topic_goes_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_everything_that_is_remote_of_a_disabled_topic_is_deleted_where_that_is_asked_for(tmp_path: Path) -> None:
     asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
     files = a_copied_remote_log(tmp_path, topics={"orders": asked})
     with files.open() as remote_log:
@@ -940,7 +942,7 @@ def test_a_topic_disabled_out_of_sight_of_its_local_log_keeps_its_log_start(tmp_
 
 
 @pytest.mark.parametrize("changed", ["derived id", "no local log", "known id"])
-def test_second_copies_stay_where_nobody_knows_that_both_are_of_one_life(tmp_path: Path, changed: str) -> None:
+def test_second_copies_stay_where_nobody_knows_that_both_are_of_one_incarnation(tmp_path: Path, changed: str) -> None:
     def of_offsets(start: int, end: int, letter: str) -> RemoteLogSegmentMetadata:
         segment = segments[0]
         epochs = (EpochEntry(0, start),)

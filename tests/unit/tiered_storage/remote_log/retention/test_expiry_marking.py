@@ -122,7 +122,7 @@ def test_a_stop_while_a_group_is_looked_at_marks_nothing_of_it(
             held_by(remote_log, "another", partition)
 
 
-def test_a_stop_after_a_group_was_planned_anew_marks_nothing_of_it(
+def test_a_stop_after_a_group_was_planned_again_marks_nothing_of_it(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with files.open() as remote_log:
@@ -184,7 +184,7 @@ def test_the_store_knows_before_the_metadata_do(files: RemoteLogFiles, monkeypat
         assert seen == [[10] * 4]
 
 
-def test_a_right_that_was_taken_away_is_told_for_each_partition(files: RemoteLogFiles) -> None:
+def test_a_right_that_was_taken_away_is_reported_for_each_partition(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         plans = plans_of(remote_log)
         remote_log.topics.put(replace(remote_log.decided_topic(ORDERS_0), remote_deletion_allowed=False))

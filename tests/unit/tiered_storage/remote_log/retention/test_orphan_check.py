@@ -80,7 +80,7 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
     return files
 
 
-def test_what_was_committed_after_the_backup_stays_and_is_told(restored: RemoteLogFiles) -> None:
+def test_what_was_committed_after_the_backup_stays_and_is_reported(restored: RemoteLogFiles) -> None:
     report = expire_twice(restored)
 
     assert report.deleted == ()
@@ -112,7 +112,7 @@ def test_it_goes_where_it_lies_below_our_log_start(restored: RemoteLogFiles) -> 
     assert "nothing else holds offsets 15 to 19" in report.failures[0].message
 
 
-def test_nothing_goes_of_a_partition_of_which_the_store_knows_later_segments(restored: RemoteLogFiles) -> None:
+def test_nothing_is_deleted_of_a_partition_of_which_the_store_knows_later_segments(restored: RemoteLogFiles) -> None:
     shutil.copy(database(restored), restored.root / "old.db")
     shutil.rmtree(restored.log_directory)
     (restored.root / "before").rename(restored.log_directory)
@@ -130,7 +130,7 @@ def test_nothing_goes_of_a_partition_of_which_the_store_knows_later_segments(res
         assert states_of(remote_log) == [(start, STARTED) for start in (0, 10, 20)]
 
 
-def test_a_second_copy_of_what_is_finished_goes(tmp_path: Path) -> None:
+def test_a_second_copy_of_what_is_finished_is_deleted(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         begun = begin(remote_log)
@@ -187,7 +187,7 @@ def test_a_second_copy_stays_where_the_finished_one_is_rotten(tmp_path: Path) ->
     assert "'tiered-storage audit --deep'" in report.failures[0].message
 
 
-def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_made_anew(tmp_path: Path) -> None:
+def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_rebuilt(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
@@ -230,7 +230,7 @@ def only_data_left(files: RemoteLogFiles, lost: Path, *, broken: bool = False) -
 
 @pytest.mark.parametrize("broken", [False, True])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_made_anew(
+def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_rebuilt(
     tmp_path: Path, broken: bool, damaged: bool
 ) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
@@ -282,7 +282,7 @@ def test_the_data_of_a_second_copy_go_where_a_finished_one_has_their_batches(tmp
     assert not data.exists()
 
 
-def test_data_without_any_sound_batch_go(tmp_path: Path) -> None:
+def test_data_without_any_sound_batch_are_deleted(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole

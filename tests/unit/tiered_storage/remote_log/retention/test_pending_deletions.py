@@ -18,7 +18,7 @@ def a_site(root: Path) -> RemoteLogFiles:
     return a_copied_remote_log(root, {("orders", 0): 3, ("former", 0): 2}, topics=TOPICS)
 
 
-def test_topics_that_are_to_go_are_shown_with_all_their_segments(tmp_path: Path) -> None:
+def test_topics_that_are_to_be_deleted_are_shown_with_all_their_segments(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     assert run_on(files, "delete-topic", "former").exit_code == 0
 

@@ -54,7 +54,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     return a_copied_remote_log(tmp_path, topics=DISABLED)
 
 
-def test_a_marked_topic_goes_in_the_background_and_what_is_local_stays(files: RemoteLogFiles) -> None:
+def test_a_marked_topic_is_deleted_in_the_background_and_what_is_local_stays(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         mark(remote_log)
         assert state_of(remote_log) is MARKED
@@ -154,7 +154,7 @@ def test_a_copy_that_never_finished_waits_for_the_grace_time_and_so_does_the_end
         assert files.objects() == []
 
 
-def test_what_a_zombie_writes_behind_the_deletion_goes_after_the_grace_time(files: RemoteLogFiles) -> None:
+def test_what_a_zombie_writes_after_the_deletion_is_deleted_after_the_grace_time(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         mark(remote_log)
         zombie = files.objects(".log")[0]
@@ -172,7 +172,7 @@ def test_what_a_zombie_writes_behind_the_deletion_goes_after_the_grace_time(file
         assert [anomaly.is_leftover for anomaly in remote_log.checks.audit().anomalies] == [True]
 
 
-def test_a_folder_with_something_foreign_in_it_is_told_and_ends_later(files: RemoteLogFiles) -> None:
+def test_a_folder_with_something_foreign_in_it_is_reported_and_ends_later(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         mark(remote_log)
         foreign = files.objects()[0].with_name("notes.txt")
@@ -186,7 +186,7 @@ def test_a_folder_with_something_foreign_in_it_is_told_and_ends_later(files: Rem
         assert state_of(remote_log) is FINISHED
 
 
-def test_a_partition_that_is_held_is_told_and_goes_with_the_next_run(files: RemoteLogFiles) -> None:
+def test_a_partition_that_is_held_is_reported_and_deleted_by_the_next_run(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "a copy")
         plan = remote_log.deletions.plan_topic_deletion("orders")
@@ -200,7 +200,7 @@ def test_a_partition_that_is_held_is_told_and_goes_with_the_next_run(files: Remo
         assert [finding.partition for finding in delete(remote_log).left] == ["orders-0"]
 
 
-def test_without_the_right_nothing_is_marked_and_nothing_that_is_marked_goes(files: RemoteLogFiles) -> None:
+def test_without_the_right_nothing_is_marked_and_nothing_that_is_marked_is_deleted(files: RemoteLogFiles) -> None:
     forbidden = Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders")
     with files.open() as remote_log:
         mark(remote_log)
@@ -221,7 +221,7 @@ def test_a_stop_holds_for_marks_too(files: RemoteLogFiles) -> None:
         assert state_of(remote_log) is None
 
 
-def test_a_new_life_is_copied_while_the_former_one_goes(tmp_path: Path) -> None:
+def test_a_new_incarnation_is_copied_while_the_former_one_is_deleted(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     former = replace(ORDERS_0, topic_id=partition_of("another").topic_id)
     with files.open() as remote_log:

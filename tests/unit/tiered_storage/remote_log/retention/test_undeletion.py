@@ -268,7 +268,7 @@ def test_only_the_partitions_that_are_named_come_back(tmp_path: Path) -> None:
         assert {state for _, state in states_of(remote_log, partition_of("orders", 1))} == {FINISHED}
 
 
-def test_a_partition_that_somebody_works_on_is_left_and_told(files: RemoteLogFiles) -> None:
+def test_a_partition_that_somebody_works_on_is_left_and_reported(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         expire(remote_log)
         held_by(remote_log, "a run of expire")

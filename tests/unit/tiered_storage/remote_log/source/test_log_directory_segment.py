@@ -24,7 +24,7 @@ def test_reading_begins_with_the_batch_that_an_offset_is_in(
     assert LogDirectorySegment(segments[1]).read(offset) == (written[position:], position)
 
 
-def test_behind_the_end_there_is_nothing(segments: list[LogSegment]) -> None:
+def test_after_the_end_there_is_nothing(segments: list[LogSegment]) -> None:
     assert LogDirectorySegment(segments[1]).read(20) is None
 
 

@@ -162,7 +162,7 @@ def test_a_partition_whose_ids_nobody_knows_is_the_same_as_another_of_its_name(
 
 
 @pytest.mark.parametrize("differing", ["cluster", "topic"])
-def test_of_another_cluster_or_life_it_is_another_partition(tmp_path: Path, differing: str) -> None:
+def test_of_another_cluster_or_incarnation_it_is_another_partition(tmp_path: Path, differing: str) -> None:
     files = a_remote_log(tmp_path)
     again = shutil.copytree(files.log_directory, tmp_path / "again")
     if differing == "cluster":
@@ -269,7 +269,7 @@ def test_a_known_high_watermark_counts_though_a_person_vouches_for_the_end(tmp_p
     assert look(files, end_is_stable=True).last_stable_offset == 13
 
 
-def test_the_end_that_a_person_vouches_for_is_behind_the_last_whole_batch(tmp_path: Path) -> None:
+def test_the_end_that_a_person_vouches_for_is_after_the_last_whole_batch(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 1})
     (files.log_directory / HIGH_WATERMARK_CHECKPOINT).unlink()
     active = files.local_segments()[-1].log_path
@@ -337,7 +337,7 @@ def test_no_directory_and_one_that_is_not_kafkas_are_refused(tmp_path: Path) -> 
     assert LogDirectorySource(()).partition(ORDERS_0) is None
 
 
-def test_what_is_missing_or_left_out_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_or_left_out_is_reported(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0})
     (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
     (files.log_directory / "orders-1.0123456789abcdef0123456789abcdef-delete").mkdir()

@@ -42,7 +42,7 @@ def log_starts(files: RemoteLogFiles) -> dict[tuple[str, int], int]:
     return dict(read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT))
 
 
-def test_the_oldest_segments_go_with_all_that_belongs_to_them(tmp_path: Path) -> None:
+def test_the_oldest_segments_are_deleted_with_all_that_belongs_to_them(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     (files.partition_directory() / "00000000000000000000.txnindex").write_bytes(b"")
 
@@ -59,7 +59,7 @@ def test_the_oldest_segments_go_with_all_that_belongs_to_them(tmp_path: Path) ->
     assert log_starts(files) == {("orders", 0): 20}
 
 
-def test_a_trimmed_log_opens_and_goes_on(tmp_path: Path) -> None:
+def test_a_trimmed_log_opens_and_continues(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
@@ -99,7 +99,7 @@ def test_without_a_checkpoint_one_is_made(tmp_path: Path) -> None:
     assert log_starts(files) == {("orders", 0): 10}
 
 
-def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
+def test_nothing_is_deleted_while_a_broker_has_the_directory(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     going = seen(files)[:2]
     command = [sys.executable, "-c", AS_A_BROKER, str(files.log_directory / ".lock")]
@@ -316,7 +316,7 @@ def test_a_link_to_a_whole_log_directory_has_its_lock(tmp_path: Path) -> None:
     assert files.local_starts() == [20, 30]
 
 
-def test_on_a_full_disk_indexes_make_the_room_for_the_checkpoint_before_any_log_goes(
+def test_on_a_full_disk_indexes_make_the_room_for_the_checkpoint_before_any_log_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen_before_the_first_log: list[int] = []

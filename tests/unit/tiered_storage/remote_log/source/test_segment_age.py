@@ -37,7 +37,7 @@ def test_a_segment_is_older_once_all_of_its_records_are(segment: LogSegment, ind
     assert is_older_than(LogDirectorySegment(segment), LARGEST + 1)
 
 
-def test_an_index_that_tells_of_a_later_record_keeps_the_segment(segment: LogSegment) -> None:
+def test_an_index_that_reports_a_later_record_keeps_the_segment(segment: LogSegment) -> None:
     content = segment.time_index_path.read_bytes()
     segment.time_index_path.write_bytes(content[:-12] + (LARGEST + 5).to_bytes(8, "big") + content[-4:])
 

@@ -79,7 +79,7 @@ def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
         CommitMarker.parse(raw, "marker")
 
 
-def test_one_is_told_in_words() -> None:
+def test_one_is_reported_in_words() -> None:
     marker = CommitMarker("LRlSo8aWSY2Bd2IKwOXe9g", 1000, 0x12AB, 200, 0xCD)
     assert str(marker) == (
         "segment LRlSo8aWSY2Bd2IKwOXe9g, 1000 bytes of data with CRC-32C 000012ab, 200 of indexes with 000000cd"

@@ -74,9 +74,7 @@ def test_with_a_broken_bundle_or_another_segments_it_is_none(
 
 
 @pytest.mark.parametrize("change", [cut, take_the_first_ones])
-def test_with_a_marker_that_tells_of_something_else_it_is_none(
-    files: RemoteLogFiles, change: Callable[[Path], None]
-) -> None:
+def test_with_a_marker_of_something_else_it_is_none(files: RemoteLogFiles, change: Callable[[Path], None]) -> None:
     change(files.objects(".commit")[1])
     assert found(files)[0] is None
 

@@ -158,7 +158,7 @@ def test_of_many_segments_all_markers_are_removed_first(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ObjectKind if kind is not ObjectKind.KEY])
-def test_a_segment_whose_deletion_fails_is_told_and_holds_up_no_other(
+def test_a_segment_whose_deletion_fails_is_reported_and_holds_up_no_other(
     storage: ObjectRemoteStorageManager, client: RecordingDirectory, kind: ObjectKind
 ) -> None:
     stuck, other = copy(storage), copy(storage)

@@ -505,7 +505,7 @@ def test_a_block_that_fails_leaves_all_as_it_was(files: RemoteLogFiles) -> None:
     assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
 
-def test_a_worker_that_died_is_told_of(files: RemoteLogFiles) -> None:
+def test_a_worker_that_died_is_reported(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log, remote_log.tables.export(request(files), "run") as begun:
         job = begun.write_job("runs/export/1")
         report = begun.commit(list(job.outcomes()))

@@ -135,7 +135,7 @@ def test_what_was_broken_or_missing_before_hinders_nothing(files: RemoteLogFiles
     assert not export(files, allow_gaps=True).changed
 
 
-def test_what_broke_beside_what_was_broken_before_is_told_alone(files: RemoteLogFiles) -> None:
+def test_what_broke_beside_what_was_broken_before_is_reported_alone(files: RemoteLogFiles) -> None:
     rot(files, 10)
     assert export(files).rows == 20
     copy_more(files)

@@ -83,7 +83,7 @@ def due(files: RemoteLogFiles) -> list[Interval]:
     return [each.interval for each in late(files).due]
 
 
-def test_an_interval_waits_until_what_is_copied_goes_on_behind_it(files: RemoteLogFiles) -> None:
+def test_an_interval_waits_until_what_is_copied_continues_after_it(files: RemoteLogFiles) -> None:
     assert export(files) == (0,)
     assert late(files) == waiting(TAIL)
     append_and_copy(files, 2)  # to 39, which is in it

@@ -279,7 +279,7 @@ def test_a_segment_without_its_manifest_tells_nothing(
     assert reached(files) == 29_000
 
 
-def test_what_is_decided_may_go_on_behind_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
+def test_what_is_decided_may_continue_after_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
     """Where transactions follow one another without a break, what is copied always ends within some."""
     steps: list[Step] = [Sent([0]), ROLL, Sent([50_000]), ROLL, Sent([90_000], producer=1), ROLL, Ended(1, COMMIT)]
     files, _ = a_copied_topic(tmp_path, steps)

@@ -85,7 +85,7 @@ def test_they_begin_with_the_offset_and_stop_where_they_are_told_to(
     assert [each["offset"] for each in found] == list(range(offset, offset + count))
 
 
-def test_at_the_end_there_is_nothing_and_behind_it_is_out_of_range(site: ReadServiceSite) -> None:
+def test_at_the_end_there_is_nothing_and_after_it_is_out_of_range(site: ReadServiceSite) -> None:
     assert lines(site.get(RECORDS, params={"offset": 35})) == []
     answer = site.get(RECORDS, params={"offset": 36})
     assert answer.status_code == 416
@@ -151,7 +151,7 @@ def test_at_read_committed_no_form_has_records_of_aborted_transactions(
 
 
 @pytest.mark.parametrize("form", ["json", "arrow", "batches"])
-def test_behind_what_is_committed_there_is_nothing_yet_and_that_is_not_out_of_range(
+def test_after_what_is_committed_there_is_nothing_yet_and_that_is_not_out_of_range(
     with_transactions: ReadServiceSite, form: str
 ) -> None:
     for offset in (42, 43):

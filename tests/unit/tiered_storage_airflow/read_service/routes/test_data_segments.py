@@ -67,7 +67,7 @@ def test_several_ranges_and_what_is_none_give_the_whole(
 
 
 @pytest.mark.parametrize("header", ["bytes=999999999-", "bytes=999999999-9999999999", "bytes=-0"])
-def test_a_range_behind_the_end_is_told_the_size(site: ReadServiceSite, path: str, whole: bytes, header: str) -> None:
+def test_a_range_after_the_end_is_told_the_size(site: ReadServiceSite, path: str, whole: bytes, header: str) -> None:
     answer = site.get(path, headers={"Range": header})
     assert answer.status_code == 416
     assert answer.headers["content-range"] == f"bytes */{len(whole)}"
@@ -85,7 +85,7 @@ def test_a_range_counts_only_for_the_bytes_that_the_client_knows(
     assert site.get(path, headers={"If-None-Match": etag}).status_code == 304
 
 
-def test_head_tells_of_the_bytes_and_gives_none(site: ReadServiceSite, path: str, whole: bytes) -> None:
+def test_head_reports_the_bytes_and_gives_none(site: ReadServiceSite, path: str, whole: bytes) -> None:
     from support.read_service_site import login
 
     answer = site.client.head(path, headers={**login("reader"), "Range": "bytes=2-3"})

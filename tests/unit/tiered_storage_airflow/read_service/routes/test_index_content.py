@@ -19,7 +19,7 @@ def test_a_manifest_of_json_is_given(site: ReadServiceSite, monkeypatch: pytest.
     [b'{"a":NaN}', b'{"a":-Infinity}', b'{"a":' * 300 + b"1" + b"}" * 300, b'{"a":' + b"[" * 900 + b"]" * 900 + b"}",
      b"[" * 100_000, b"[]", b"\xff", b"", b'{"a":' + b"9" * 10_000 + b"}"],
 )  # fmt: skip
-def test_a_manifest_that_is_none_is_a_damaged_object(
+def test_a_manifest_that_is_invalid_is_a_damaged_object(
     site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, hostile: bytes
 ) -> None:
     assert given(site, monkeypatch, hostile) == (502, "RemoteObjectCorrupt")

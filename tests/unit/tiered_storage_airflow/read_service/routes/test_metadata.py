@@ -63,7 +63,7 @@ def test_indexes_are_given_entry_by_entry(site: ReadServiceSite, name: str, firs
     assert (part["entries"], part["next"]) == (found["entries"][-1:], None)
 
 
-def test_an_index_that_is_not_there_is_told_from_a_lost_one(own_site: ReadServiceSite) -> None:
+def test_an_index_that_is_not_there_is_distinguished_from_a_lost_one(own_site: ReadServiceSite) -> None:
     path = f"{ORDERS}/segments/{own_site.segments()[0].segment_id.id}/indexes"
     assert own_site.get(f"{path}/transaction").status_code in {200, 404}
     assert own_site.get(f"{path}/nonsense").status_code == 422
@@ -72,7 +72,7 @@ def test_an_index_that_is_not_there_is_told_from_a_lost_one(own_site: ReadServic
     assert (lost.status_code, lost.json()["title"]) == (502, "RemoteObjectNotFound")
 
 
-def test_a_broken_index_is_told_of(own_site: ReadServiceSite) -> None:
+def test_a_broken_index_is_reported(own_site: ReadServiceSite) -> None:
     bundle = own_site.files.objects(".indexes")[0]
     content = bundle.read_bytes()
     for broken in (content[:20], bytes(len(content)), content[:-1] + b"?", b""):

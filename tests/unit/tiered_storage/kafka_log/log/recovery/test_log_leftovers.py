@@ -34,7 +34,7 @@ def each(kinds: tuple[str, ...], base: int) -> dict[str, set[int]]:
     return {kind: {base} for kind in kinds}
 
 
-def test_deleted_and_unfinished_files_go(tmp_path: Path) -> None:
+def test_deleted_and_unfinished_files_are_deleted(tmp_path: Path) -> None:
     segment(tmp_path, 0, ".deleted")
     segment(tmp_path, 5, ".cleaned")
     segment(tmp_path, 5)
@@ -106,7 +106,7 @@ def test_a_swap_that_is_cut_off_again_and_again_comes_to_the_same_end(
     assert not list(tmp_path.glob("*.swap"))
 
 
-def test_nothing_goes_for_a_swap_whose_checksum_is_wrong(tmp_path: Path) -> None:
+def test_nothing_is_deleted_for_a_swap_whose_checksum_is_wrong(tmp_path: Path) -> None:
     segment(tmp_path, 0)
     batch = data(0)
     segment(tmp_path, 0, ".swap", batch[:-1] + bytes([batch[-1] ^ 1]), kinds=("log",))
@@ -135,7 +135,7 @@ def test_a_swap_that_was_under_way_is_brought_to_its_end(tmp_path: Path) -> None
     assert (tmp_path / "00000000000000000010.log").read_bytes() == data(12, count=3) + data(20, count=5)
 
 
-def test_a_swap_of_which_the_segment_was_renamed_already_goes_on(tmp_path: Path) -> None:
+def test_a_swap_of_which_the_segment_was_renamed_already_continues(tmp_path: Path) -> None:
     segment(tmp_path, 10, kinds=("log",))
     segment(tmp_path, 10, ".swap", kinds=("index", "timeindex"))
 
@@ -161,7 +161,7 @@ def test_indexes_without_their_log_go(tmp_path: Path) -> None:
     assert files(tmp_path) == {"snapshot": {0, 7}} | each(KINDS[:4], 0)
 
 
-def test_nothing_goes_for_a_broken_swap(tmp_path: Path) -> None:
+def test_nothing_is_deleted_for_a_broken_swap(tmp_path: Path) -> None:
     segment(tmp_path, 0)
     segment(tmp_path, 0, ".swap", b"broken", kinds=("log",))
 

@@ -184,7 +184,7 @@ def test_where_all_is_known_the_log_alone_counts(tmp_path: Path) -> None:
     assert entries(segment) == true == (AbortedTransaction(20, 0, 2, 3),)
 
 
-def test_an_abort_that_is_cut_off_goes(tmp_path: Path) -> None:
+def test_an_abort_that_is_cut_off_is_deleted(tmp_path: Path) -> None:
     segment = aborting(tmp_path, closed=False)
     with reopen(segment.directory) as log:
         log.truncate_to(3)

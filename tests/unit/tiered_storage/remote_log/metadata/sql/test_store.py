@@ -196,7 +196,7 @@ def test_a_store_that_was_replaced_meanwhile_is_not_written_to_any_more(
         store.segments.list_partitions()
 
 
-def test_a_store_that_was_removed_meanwhile_is_told_and_not_made_anew(store: SqlMetadataStore, path: Path) -> None:
+def test_a_store_that_was_removed_meanwhile_is_reported_and_not_made_again(store: SqlMetadataStore, path: Path) -> None:
     store.leases.acquire(ORDERS_0, "run-1", 60_000)
     path.unlink()
 

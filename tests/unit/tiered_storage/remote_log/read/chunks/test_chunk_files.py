@@ -83,7 +83,7 @@ def test_a_disk_that_takes_nothing_costs_nothing(tmp_path: Path, monkeypatch: py
     files.close()
 
 
-def test_what_dead_processes_left_goes_and_what_the_living_hold_stays(tmp_path: Path) -> None:
+def test_what_dead_processes_left_is_deleted_and_what_the_living_hold_stays(tmp_path: Path) -> None:
     living = ChunkFiles(tmp_path, 10 * SIZE)
     living.put("key", a_chunk(1))
     dead = tmp_path / "4711-0123456789abcdef"

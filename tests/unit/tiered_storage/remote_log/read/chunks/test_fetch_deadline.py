@@ -50,7 +50,7 @@ def test_what_may_succeed_later_is_tried_again_after_growing_pauses() -> None:
     assert time.slept == pytest.approx([0.02, 0.1, 0.2])
 
 
-def test_when_the_time_is_up_the_last_error_is_told_and_no_pause_outlasts_it() -> None:
+def test_when_the_time_is_up_the_last_error_is_reported_and_no_pause_outlasts_it() -> None:
     time = FakeTime()
     begun = time.seconds
     with pytest.raises(RemoteStorageError, match="number 3"):
@@ -59,7 +59,7 @@ def test_when_the_time_is_up_the_last_error_is_told_and_no_pause_outlasts_it() -
 
 
 @pytest.mark.parametrize("error", [RemoteObjectCorruptError("rotten"), ReadTimedOutError("slow")])
-def test_what_will_not_change_is_told_at_once(error: TieredStorageError) -> None:
+def test_what_will_not_change_is_reported_at_once(error: TieredStorageError) -> None:
     time = FakeTime()
     with pytest.raises(type(error)):
         attempt(time, 10_000, error)

@@ -123,7 +123,7 @@ def test_a_clock_that_was_set_back_marks_nothing_so_that_the_right_one_finds_it_
     assert len(files.objects()) == 9
 
 
-def test_copying_goes_on_under_a_clock_that_jumped_and_does_not_let_it_pass(files: RemoteLogFiles) -> None:
+def test_copying_continues_under_a_clock_that_jumped_and_does_not_let_it_pass(files: RemoteLogFiles) -> None:
     files.clock.step(YEAR)
     files.append(4)
     with files.open() as remote_log:

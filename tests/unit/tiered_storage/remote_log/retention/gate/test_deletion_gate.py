@@ -93,7 +93,9 @@ def test_each_kind_needs_its_own_right(remote_log: RemoteLogManager, topic: Topi
     assert {kind for kind in DeletionKind if not gate.is_allowed(ORDERS_0, kind)} == kinds
 
 
-def test_nothing_goes_from_a_store_that_is_another_one(files: RemoteLogFiles, remote_log: RemoteLogManager) -> None:
+def test_nothing_is_deleted_from_a_store_that_is_another_one(
+    files: RemoteLogFiles, remote_log: RemoteLogManager
+) -> None:
     (files.store / "store.json").unlink()
     for kind in DeletionKind:
         with pytest.raises(StoreMismatchError):
@@ -151,7 +153,7 @@ def test_what_stops_is_a_share_above_the_limit_of_more_than_a_few(
 
 
 @pytest.mark.parametrize("moment", [10**18, -(10**18)])
-def test_a_time_that_no_calendar_has_is_told_all_the_same(moment: int) -> None:
+def test_a_time_that_no_calendar_has_is_reported_all_the_same(moment: int) -> None:
     assert as_date(moment) == f"{moment} ms"
 
 

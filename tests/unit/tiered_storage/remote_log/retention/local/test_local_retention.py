@@ -102,7 +102,7 @@ def keeping(size: int) -> dict[str, Any]:
         (-1, []),
     ],
 )
-def test_segments_go_oldest_first_while_the_excess_is_at_least_their_size(
+def test_segments_are_deleted_oldest_first_while_the_excess_is_at_least_their_size(
     tmp_path: Path, limit: int, going: list[int]
 ) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
@@ -115,7 +115,7 @@ def test_segments_go_oldest_first_while_the_excess_is_at_least_their_size(
     assert plan.held_back is None
 
 
-def test_the_active_segment_counts_but_never_goes(tmp_path: Path) -> None:
+def test_the_active_segment_counts_but_is_never_deleted(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 35, held_by(remote_log, "test"))
 
@@ -141,7 +141,7 @@ def test_the_active_segment_counts_but_never_goes(tmp_path: Path) -> None:
         (-1, 10**9, []),
     ],
 )
-def test_segments_go_once_their_latest_record_is_older_than_the_limit(
+def test_segments_are_deleted_once_their_latest_record_is_older_than_the_limit(
     tmp_path: Path, limit: int, age_of_first: int, going: list[int]
 ) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
@@ -184,7 +184,7 @@ def test_size_and_time_take_turns_from_the_oldest_on(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ what is safe
 
 
-def test_what_is_not_remote_stays_with_all_behind_it_and_the_plan_says_why(tmp_path: Path) -> None:
+def test_what_is_not_remote_stays_with_all_after_it_and_the_plan_says_why(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         copy(remote_log, max_segments=1)
@@ -332,7 +332,7 @@ def test_what_went_locally_is_read_from_the_remote_tier(tmp_path: Path) -> None:
     ],
     ids=["nothing is set", "deletion is not allowed", "not tiered", "another topic"],
 )
-def test_nothing_goes_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
+def test_nothing_is_deleted_that_was_not_switched_on(tmp_path: Path, topics: dict[str, Any]) -> None:
     files = a_copied_remote_log(tmp_path, topics=topics)
 
     with files.open() as remote_log:
@@ -361,7 +361,7 @@ def test_only_the_topics_and_partitions_that_were_asked_for(tmp_path: Path) -> N
         assert [str(plan.topic_id_partition) for plan in plans] == ["orders-1"]
 
 
-def test_unreadable_partitions_are_told_where_somebody_asked_for_them(tmp_path: Path) -> None:
+def test_unreadable_partitions_are_reported_where_somebody_asked_for_them(tmp_path: Path) -> None:
     partitions = {("clicks", 0): 1, ("orders", 0): 1, ("orders", 1): 1}
     files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
     for topic in ("clicks", "orders"):
@@ -377,7 +377,7 @@ def test_unreadable_partitions_are_told_where_somebody_asked_for_them(tmp_path: 
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_where_an_object_is_missing_nothing_local_goes(tmp_path: Path, suffix: str, which: int) -> None:
+def test_where_an_object_is_missing_nothing_local_is_deleted(tmp_path: Path, suffix: str, which: int) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
     missing = files.objects(suffix)[which]
     missing.unlink()
@@ -390,7 +390,7 @@ def test_where_an_object_is_missing_nothing_local_goes(tmp_path: Path, suffix: s
     assert read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT) == {("orders", 0): 0}
 
 
-def test_where_an_object_is_too_short_nothing_local_goes(tmp_path: Path) -> None:
+def test_where_an_object_is_too_short_nothing_local_is_deleted(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
     cut(files.objects(".log")[1], SEGMENT_BYTES - 1)
 
@@ -427,7 +427,7 @@ def test_one_partitions_failure_stops_no_other(tmp_path: Path) -> None:
     assert (files.local_starts(number=0), files.local_starts(number=1)) == ([0, 10], [10])
 
 
-def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
+def test_nothing_is_deleted_while_a_broker_has_the_directory(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
 
     with files.open() as remote_log:
@@ -440,7 +440,7 @@ def test_nothing_goes_while_a_broker_has_the_directory(tmp_path: Path) -> None:
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_nothing_goes_while_deletions_are_stopped(tmp_path: Path) -> None:
+def test_nothing_is_deleted_while_deletions_are_stopped(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
 
     with files.open() as remote_log:
@@ -514,7 +514,7 @@ def test_without_the_remote_right_a_plan_takes_only_what_is_held_whole(tmp_path:
         assert len(remote_log.deletions.enforce_local_retention(whole).trimmed) == 1
 
 
-def test_nothing_goes_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
+def test_nothing_is_deleted_where_store_and_metadata_do_not_belong_together(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     (files.store / "store.json").unlink()
 
@@ -744,7 +744,7 @@ def test_a_missing_or_shorter_object_keeps_what_it_must_hold(tmp_path: Path, suf
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
+def test_nothing_local_is_deleted_under_metadata_that_are_older_than_the_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     database = files.root / "state" / "remote_log_metadata.db"
     last_week = database.read_bytes()
@@ -760,7 +760,7 @@ def test_nothing_goes_locally_under_metadata_that_are_older_than_the_store(tmp_p
     assert files.local_starts() == [0, 10, 20, 30, 40, 50]
 
 
-def test_nothing_is_trimmed_where_all_that_is_remote_is_to_go(tmp_path: Path) -> None:
+def test_nothing_is_trimmed_where_all_that_is_remote_is_to_be_deleted(tmp_path: Path) -> None:
     disabled = {"orders": {**ENABLED, "remote.storage.enable": False}}
     files = a_copied_remote_log(tmp_path, topics=disabled)
     with files.open() as remote_log:
@@ -836,7 +836,7 @@ def test_what_was_looked_at_goes_before_the_next_is_looked_at(tmp_path: Path, mo
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-def test_where_a_later_step_fails_the_ones_before_it_are_done_and_told_of(tmp_path: Path) -> None:
+def test_if_a_later_step_fails_the_earlier_ones_are_done_and_reported(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     flip_bit(files.objects(".log")[2], 100)
     with files.open() as remote_log:

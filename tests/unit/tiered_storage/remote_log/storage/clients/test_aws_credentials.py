@@ -134,13 +134,13 @@ def test_a_role_that_is_refused_is_named(s3_endpoint: S3Endpoint) -> None:
             assert s3_endpoint.secret_key not in str(raised.value)
 
 
-def test_no_credentials_at_all_are_told(s3_endpoint: S3Endpoint) -> None:
+def test_no_credentials_at_all_are_reported(s3_endpoint: S3Endpoint) -> None:
     given = replace(options_for(s3_endpoint), access_key_id=None, secret_access_key=None)
     with pytest.raises(RemoteStorageRefusedError, match="no credentials are set"):
         put(ObjectStore(f"s3://{s3_endpoint.bucket}/root", given), 10)
 
 
-def test_an_unknown_profile_is_told(s3_endpoint: S3Endpoint) -> None:
+def test_an_unknown_profile_is_reported(s3_endpoint: S3Endpoint) -> None:
     given = replace(options_for(s3_endpoint), access_key_id=None, secret_access_key=None, profile="nobody")
     with pytest.raises(RemoteStorageRefusedError, match="nobody"):
         put(ObjectStore(f"s3://{s3_endpoint.bucket}/root", given), 10)

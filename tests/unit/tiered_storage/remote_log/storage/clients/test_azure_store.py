@@ -47,7 +47,7 @@ def assert_each_call_raises(store: ObjectStore, error: type[RemoteStorageError],
         assert KEY not in str(raised.value), name
 
 
-def test_a_container_that_is_missing_is_told(azure: AzureEndpoint) -> None:
+def test_a_container_that_is_missing_is_reported(azure: AzureEndpoint) -> None:
     store = ObjectStore("az://no-such-container/root", azure.options)
     assert_each_call_raises(store, RemoteObjectNotFoundError, r"^az://no-such-container/root.*does not exist")
 

@@ -70,7 +70,7 @@ def forbidden(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("error_number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_told_and_left_as_it_was(
+def test_a_full_disk_is_reported_and_left_as_it_was(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     monkeypatch.setattr(os, "write", failing(error_number, after=2))
@@ -81,7 +81,7 @@ def test_a_full_disk_is_told_and_left_as_it_was(
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
 
-def test_too_little_room_is_told_before_the_first_byte(directory: LocalDirectory, root: Path) -> None:
+def test_too_little_room_is_reported_before_the_first_byte(directory: LocalDirectory, root: Path) -> None:
     chunks = iter([memoryview(b"never asked for")])
     with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*{2**60} bytes are needed"):
         directory.put(NAME, 2**60, chunks)
@@ -272,7 +272,7 @@ def test_an_interrupted_writer_leaves_nothing(directory: LocalDirectory) -> None
     assert list(directory.list()) == []
 
 
-def test_a_file_where_a_folder_should_be_is_told(directory: LocalDirectory, root: Path) -> None:
+def test_a_file_where_a_folder_should_be_is_reported(directory: LocalDirectory, root: Path) -> None:
     put(directory, "cluster", b"a file")
     with pytest.raises(RemoteStorageError, match=f"^{root}/cluster/topic/0/object.log: could not make the folder of"):
         put(directory)
@@ -372,7 +372,7 @@ def test_what_is_no_regular_file_is_no_object(directory: LocalDirectory, root: P
                 read(name)
 
 
-def test_of_many_deletions_those_that_fail_are_told_and_each_folder_is_synced_once(
+def test_of_many_deletions_those_that_fail_are_reported_and_each_folder_is_synced_once(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["a/1", "a/2", "b/1", "b/2"]
@@ -390,7 +390,7 @@ def test_of_many_deletions_those_that_fail_are_told_and_each_folder_is_synced_on
     assert list(directory.list()) == []
 
 
-def test_deletions_in_a_folder_that_cannot_be_synced_are_told_as_failed(
+def test_deletions_in_a_folder_that_cannot_be_synced_are_reported_as_failed(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a/1", "b/1"):

@@ -142,7 +142,7 @@ def test_a_store_that_refuses_is_named_and_not_tried_again(server: ScriptedServe
 
 
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "size"])
-def test_a_bucket_that_is_missing_is_told(s3_endpoint: S3Endpoint, call: str) -> None:
+def test_a_bucket_that_is_missing_is_reported(s3_endpoint: S3Endpoint, call: str) -> None:
     store = ObjectStore("s3://no-such-bucket/root", options_for(s3_endpoint))
     with pytest.raises(RemoteObjectNotFoundError, match=r"^s3://no-such-bucket/root.*bucket does not exist"):
         CALLS[call](store)
@@ -251,7 +251,7 @@ def test_a_server_that_stumbles_is_tried_again(server: ScriptedServer, call: str
     assert next(stumbles, None) is None
 
 
-def test_a_store_without_room_is_told(server: ScriptedServer) -> None:
+def test_a_store_without_room_is_reported(server: ScriptedServer) -> None:
     server.answer = lambda method, _path: 507 if method == "PUT" else None
     with pytest.raises(RemoteStorageFullError, match=f"^s3://bucket/root/{NAME}.*no room"):
         put(server.store(), 10)
@@ -273,7 +273,7 @@ def test_an_upload_is_aborted_when_it_cannot_be_completed(server: ScriptedServer
     assert server.calls[-1] == "DELETE uploadId=U1"
 
 
-def test_the_sources_own_error_is_told_even_where_the_abort_fails(server: ScriptedServer) -> None:
+def test_the_sources_own_error_is_reported_even_where_the_abort_fails(server: ScriptedServer) -> None:
     server.answer = lambda method, _path: 403 if method == "DELETE" else None
 
     def chunks() -> Iterator[memoryview]:

@@ -203,7 +203,7 @@ def test_any_values_make_a_manifest_or_are_corrupt(fields: dict[str, object]) ->
         replace(METADATA, leader_epochs=()),
     ],
 )
-def test_a_manifest_of_another_segment_is_told(other: Any) -> None:
+def test_a_manifest_of_another_segment_is_reported(other: Any) -> None:
     MANIFEST.check_against(METADATA, "manifest")
     with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: the manifest is of"):
         MANIFEST.check_against(other, "manifest")

@@ -77,7 +77,7 @@ def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
 
 
 @pytest.mark.parametrize("ending", ["1.json", f"{7:020}.txt", f"{7:020}.json/x", f"{7:020}.json.tmp", f"x{7:020}.json"])
-def test_what_is_no_partitions_document_is_told_apart(ending: str) -> None:
+def test_other_objects_are_not_taken_for_a_partitions_document(ending: str) -> None:
     assert parse_partition_manifest_name(f"{partition_manifests_folder(partition())}/{ending}") is None
     assert parse_partition_manifest_name(f"state/{7:020}.json") is None
 

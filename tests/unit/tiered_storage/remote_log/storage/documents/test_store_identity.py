@@ -78,7 +78,7 @@ DOCUMENT = f"a-cluster/orders-{'A' * 22}/0/state/{5:020}.json"
 
 
 @pytest.mark.parametrize("used", [SEGMENT, DOCUMENT, store_generation_name(1)])
-def test_a_used_store_that_lost_its_identity_is_not_marked_anew(client: LocalDirectory, used: str) -> None:
+def test_a_used_store_that_lost_its_identity_is_not_marked_again(client: LocalDirectory, used: str) -> None:
     client.create(used, b"{}")
     with pytest.raises(StoreMismatchError, match=r"store\.json is missing, .*'tiered-storage rebuild-metadata'"):
         ensure_store_identity(client, "metadata-1")
@@ -100,7 +100,7 @@ def test_a_store_that_another_process_marks_and_uses_meanwhile_is_the_same_store
     assert ensure_store_identity(Raced(tmp_path), "metadata-1") == "store-1"
 
 
-def test_what_a_process_left_that_was_killed_while_it_marked_the_store_goes(
+def test_what_a_process_left_that_was_killed_while_it_marked_the_store_is_deleted(
     client: LocalDirectory, tmp_path: Path
 ) -> None:
     ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")

@@ -182,7 +182,7 @@ def test_zstd_that_holds_more_than_it_says_is_refused() -> None:
         by.decode(told.to_bytes() + payload, next(ChunkTable.of([told.chunk]).within(0, 10)), "an object")
 
 
-def test_a_head_of_a_later_release_is_told() -> None:
+def test_a_head_of_a_later_release_is_reported() -> None:
     raw = bytearray(FrameHead(0, 0, 1, 1, 0).to_bytes())
     raw[4] = 2
     with pytest.raises(LaterVersionError):

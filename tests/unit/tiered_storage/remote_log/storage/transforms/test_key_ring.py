@@ -56,7 +56,7 @@ def test_a_lost_key_is_named_with_its_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("active", ["first", "third"])
-def test_another_key_under_the_same_id_is_told_from_damage(tmp_path: Path, active: str) -> None:
+def test_another_key_under_the_same_id_is_distinguished_from_damage(tmp_path: Path, active: str) -> None:
     wrapped = key_ring(tmp_path, active).wrap(DATA_KEY, SEGMENT)
     rsa_files(tmp_path, "first", other="x")
     aes_file(tmp_path, "third")

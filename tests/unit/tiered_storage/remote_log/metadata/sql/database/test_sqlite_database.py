@@ -88,7 +88,7 @@ def test_a_truncated_file_is_refused(filled: Path, kept: float, torn: int) -> No
 
 
 @pytest.mark.parametrize("table", ["segments", "leases", "segments_by_offset"])
-def test_a_damaged_page_is_told(filled: Path, table: str) -> None:
+def test_a_damaged_page_is_reported(filled: Path, table: str) -> None:
     database = sqlite3.connect(filled)
     (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
     database.close()
@@ -109,7 +109,7 @@ def test_a_damaged_page_is_told(filled: Path, table: str) -> None:
     "damage",
     ["leader_epochs = '[[0'", "leader_epochs = '[1]'", "leader_epochs = 5", "state = 9"],
 )
-def test_a_row_that_we_cannot_have_written_is_told(filled: Path, clock: ManualClock, damage: str) -> None:
+def test_a_row_that_we_cannot_have_written_is_reported(filled: Path, clock: ManualClock, damage: str) -> None:
     _execute(filled, f"UPDATE segments SET {damage} WHERE start_offset = 100")  # noqa: S608 - our own words
 
     with (
@@ -119,7 +119,7 @@ def test_a_row_that_we_cannot_have_written_is_told(filled: Path, clock: ManualCl
         list(store.segments.list_remote_log_segments(ORDERS_0))
 
 
-def test_a_state_that_there_is_not_is_told_where_segments_are_counted(filled: Path, clock: ManualClock) -> None:
+def test_a_state_that_there_is_not_is_reported_where_segments_are_counted(filled: Path, clock: ManualClock) -> None:
     _execute(filled, "UPDATE segments SET state = 9 WHERE start_offset = 100")
 
     with (
@@ -129,14 +129,14 @@ def test_a_state_that_there_is_not_is_told_where_segments_are_counted(filled: Pa
         store.segments.count_remote_log_segments(ORDERS_0)
 
 
-def test_text_that_is_no_text_is_told(filled: Path, clock: ManualClock) -> None:
+def test_text_that_is_no_text_is_reported(filled: Path, clock: ManualClock) -> None:
     _execute(filled, "UPDATE segments SET topic = CAST(X'FFFE' AS TEXT) WHERE start_offset = 100")
 
     with sqlite_store(filled.parent, clock) as store, pytest.raises(MetadataCorruptError, match="UTF-8"):
         list(store.segments.list_remote_log_segments(ORDERS_0))
 
 
-def test_a_damaged_topic_is_told(filled: Path, clock: ManualClock) -> None:
+def test_a_damaged_topic_is_reported(filled: Path, clock: ManualClock) -> None:
     _execute(filled, "INSERT INTO topics VALUES ('cluster-1', 'id', 'orders', 1, 0, '[]', 0)")
 
     with sqlite_store(filled.parent, clock) as store, pytest.raises(MetadataCorruptError, match="topic orders"):
@@ -150,7 +150,7 @@ def test_a_damaged_topic_is_told(filled: Path, clock: ManualClock) -> None:
         "partition_deletions VALUES ('cluster-1', 'topic-id-of-orders', 0, 'orders', 7, 1000)",
     ],
 )
-def test_a_damaged_partition_is_told(filled: Path, clock: ManualClock, row: str) -> None:
+def test_a_damaged_partition_is_reported(filled: Path, clock: ManualClock, row: str) -> None:
     _execute(filled, f"INSERT INTO {row}")
 
     with sqlite_store(filled.parent, clock) as store:
@@ -160,7 +160,7 @@ def test_a_damaged_partition_is_told(filled: Path, clock: ManualClock, row: str)
         assert store.segments.log_start_offset(ORDERS_0) is None
 
 
-def test_a_file_that_is_gone_while_its_last_commits_are_there_is_told(path: Path) -> None:
+def test_a_file_that_is_gone_while_its_last_commits_are_there_is_reported(path: Path) -> None:
     log = path.with_name("metadata.sqlite-wal")
     log.write_bytes(b"the last commits")
 
@@ -178,7 +178,7 @@ def test_a_directory_is_no_file(path: Path) -> None:
         read_all(path)
 
 
-def test_a_file_in_place_of_a_directory_is_told(path: Path) -> None:
+def test_a_file_in_place_of_a_directory_is_reported(path: Path) -> None:
     path.write_bytes(b"")
 
     with pytest.raises(ConfigurationError, match="/below: cannot create the metadata store there"):
@@ -205,7 +205,7 @@ def test_a_locked_store_is_told_to_those_who_write_and_read_by_the_others(locked
     assert refused.value.retriable
 
 
-def test_a_store_goes_on_once_it_is_no_longer_locked(filled: Path, clock: ManualClock) -> None:
+def test_a_store_continues_once_it_is_no_longer_locked(filled: Path, clock: ManualClock) -> None:
     other = sqlite3.connect(filled, isolation_level=None)
     with open_metadata_store(sqlite_url(filled.parent), clock, busy_timeout_ms=20) as store:
         other.execute("BEGIN IMMEDIATE")
@@ -217,7 +217,7 @@ def test_a_store_goes_on_once_it_is_no_longer_locked(filled: Path, clock: Manual
     other.close()
 
 
-def test_a_store_that_another_program_keeps_for_itself_is_told(filled: Path) -> None:
+def test_a_store_that_another_program_keeps_for_itself_is_reported(filled: Path) -> None:
     other = sqlite3.connect(filled, isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
@@ -228,7 +228,7 @@ def test_a_store_that_another_program_keeps_for_itself_is_told(filled: Path) -> 
     other.close()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(filled: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(filled: Path) -> None:
     with SqliteDatabase(filled, 20) as database:
         with database.reading() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
@@ -247,7 +247,7 @@ def test_a_full_disk_is_told_and_loses_nothing(filled: Path) -> None:
 @pytest.mark.parametrize(
     ("directory_mode", "file_mode"), [(0o755, 0o444), (0o777, 0o444), (0o755, 0o666), (0o755, 0o600)]
 )
-def test_a_store_that_may_not_be_written_is_told(directory_mode: int, file_mode: int, clock: ManualClock) -> None:
+def test_a_store_that_may_not_be_written_is_reported(directory_mode: int, file_mode: int, clock: ManualClock) -> None:
     # Not below tmp_path, which only its owner can enter.
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -262,7 +262,7 @@ def test_a_store_that_may_not_be_written_is_told(directory_mode: int, file_mode:
     assert "write" in str(told)
 
 
-def test_a_store_that_cannot_be_made_where_it_should_be_is_told(clock: ManualClock) -> None:
+def test_a_store_that_cannot_be_made_where_it_should_be_is_reported(clock: ManualClock) -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
 
@@ -306,7 +306,7 @@ def test_an_error_in_a_transaction_takes_all_of_it_back(filled: Path) -> None:
             assert connection.exec_driver_sql("SELECT count(*) FROM segments").scalar_one() == 400
 
 
-def test_what_sqlite_says_otherwise_is_told_too(filled: Path) -> None:
+def test_what_sqlite_says_otherwise_is_reported_too(filled: Path) -> None:
     with (
         SqliteDatabase(filled, 20) as database,
         pytest.raises(RemoteMetadataError, match=f"{filled}: no such table: nowhere"),
