@@ -20,7 +20,7 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 
 
 class SqliteObjects:
-    """An ObjectClient, whose docstrings say what each method does. Any thread may use it: each call opens its own."""
+    """An ObjectClient, whose docstrings say what each method does. Each call has a connection of its own."""
 
     longest_part = 255
 

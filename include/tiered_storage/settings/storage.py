@@ -100,8 +100,8 @@ class StorageSettings(PropertyModel):
     rsm_config: Mapping[str, str] = setting(
         STORAGE_MANAGER.prefix, {}, REMOTE_STORAGE, Source.KAFKA, allowed=_OPTIONS, is_secret=True
     )
-    """Every other name that begins so is an option of your own class, which gets all options as they are, without the
-    prefix: also those of this table, which keep their meaning. A file or a run's settings give them, no variable."""
+    """Every other name that begins so is an option of your own class. The class gets all options as they are, without
+    the prefix: also those of this table, which keep their meaning. Variables of the environment cannot set options."""
 
     rsm_config_url: StorageUrl = setting(
         "rsm.config.url",
