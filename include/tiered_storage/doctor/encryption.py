@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import RemoteStorageError
+from tiered_storage.remote_log.storage.clients.aws_credentials import AwsIdentity
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.transforms.aes_gcm import new_data_key
-from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess
+from tiered_storage.remote_log.storage.transforms.aws_kms import KmsClients
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.settings.settings import Settings
 
@@ -30,13 +31,12 @@ def check_encryption(settings: Settings, options: ObjectStoreOptions) -> Iterato
         else:
             yield ok(_NAME, "there is no key ring: new segments are not encrypted")
         return
-    kms = KmsAccess(options.region, options.access_key_id, options.secret_access_key, options.session_token)
-    ring = options.key_ring.reached_by(kms)
+    ring = options.key_ring
     if ring.problem is not None:
         yield wrong(_NAME, ring.problem, "encrypted segments can be neither written nor read until this is mended")
         return
     yield from _check_files(path, ring)
-    yield from _check_active(ring, is_wanted=is_wanted)
+    yield from _check_active(ring, AwsIdentity(options).kms_client, is_wanted=is_wanted)
 
 
 def _check_files(path: Path, ring: KeyRing) -> Iterator[Check]:
@@ -50,17 +50,17 @@ def _check_files(path: Path, ring: KeyRing) -> Iterator[Check]:
             yield wrong(_NAME, f"{path}: key {key.id}: {key.problem}", "without it, its segments cannot be read")
 
 
-def _check_active(ring: KeyRing, *, is_wanted: bool) -> Iterator[Check]:
+def _check_active(ring: KeyRing, kms: KmsClients, *, is_wanted: bool) -> Iterator[Check]:
     if ring.active is None and not is_wanted:
         yield ok(_NAME, f"{ring.source}: {len(ring.keys)} keys; rsm.config.encryption.key.pair.id is not set")
         return
     data_key = new_data_key()
     try:
-        wrapped = ring.wrap(data_key, _PROBE)
+        wrapped = ring.wrap(data_key, _PROBE, kms)
         if ring.active_key().is_public:
             message = f"{ring.source}: key {ring.active} has only its public half: this machine can write, but not read"
             yield note(_NAME, message)
-        elif ring.unwrap(wrapped, _PROBE) != data_key:
+        elif ring.unwrap(wrapped, _PROBE, kms) != data_key:
             yield wrong(_NAME, f"{ring.source}: key {ring.active} unwraps another key than it wrapped", "do not use it")
         else:
             yield ok(_NAME, f"{ring.source}: {len(ring.keys)} keys; key {ring.active} wraps and unwraps")

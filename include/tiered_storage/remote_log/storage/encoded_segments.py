@@ -16,6 +16,7 @@ from tiered_storage.remote_log.storage.documents.object_names import SegmentObje
 from tiered_storage.remote_log.storage.documents.segment_key import OBJECT_BYTES, encode_segment_key, parse_segment_key
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.transforms.aes_gcm import SegmentCipher, new_data_key
+from tiered_storage.remote_log.storage.transforms.aws_kms import KmsClients, usual_clients
 from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec, EncodedChunks, most_stored_bytes
 from tiered_storage.remote_log.storage.transforms.chunk_frame import (
     COMPRESSED,
@@ -58,11 +59,12 @@ class SegmentLayout:
 
 
 class EncodedSegments:
-    """The encoded segments in the store of `client`, with the keys of `keys`. Thread-safe."""
+    """The encoded segments in the store of `client`, with the keys of `keys`, some of them in `kms`. Thread-safe."""
 
-    def __init__(self, client: ObjectClient, keys: KeyRing) -> None:
+    def __init__(self, client: ObjectClient, keys: KeyRing, kms: KmsClients = usual_clients) -> None:
         self._client = client
         self._keys = keys
+        self._kms = kms
         self._layouts: OrderedDict[str, SegmentLayout] = OrderedDict()
         self._ciphers: OrderedDict[str, SegmentCipher] = OrderedDict()
         self._lock = threading.Lock()
@@ -84,7 +86,7 @@ class EncodedSegments:
     def _claimed(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> SegmentCipher:
         """Create the segment's `.key` with a new data key; return the cipher of that key."""
         segment_id, data_key = metadata.segment_id, new_data_key()
-        key = encode_segment_key(segment_id.id, self._keys.wrap(data_key, str(segment_id)))
+        key = encode_segment_key(segment_id.id, self._keys.wrap(data_key, str(segment_id), self._kms))
         # A store may have created it although its answer was lost and the request repeated.
         if not self._client.create(names.key, key) and self._stored_key(names) != key:
             raise RemoteStorageError(
@@ -106,8 +108,8 @@ class EncodedSegments:
         Raises EncryptionKeyError with the `.key` unchanged.
         """
         segment = str(metadata.segment_id)
-        data_key = self._keys.unwrap(self.wrapped_key(metadata, names), segment)
-        content = encode_segment_key(metadata.segment_id.id, self._keys.wrap(data_key, segment))
+        data_key = self._keys.unwrap(self.wrapped_key(metadata, names), segment, self._kms)
+        content = encode_segment_key(metadata.segment_id.id, self._keys.wrap(data_key, segment, self._kms))
         self._client.put(names.key, len(content), iter((memoryview(content),)))
 
     def cipher(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> SegmentCipher:
@@ -115,7 +117,7 @@ class EncodedSegments:
         segment_id = metadata.segment_id
         known = self._known(self._ciphers, segment_id.id)
         if known is None:
-            data_key = self._keys.unwrap(self.wrapped_key(metadata, names), str(segment_id))
+            data_key = self._keys.unwrap(self.wrapped_key(metadata, names), str(segment_id), self._kms)
             known = SegmentCipher.of(segment_id, data_key)
             self._keep(self._ciphers, segment_id.id, known)
         return known

@@ -20,6 +20,7 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.storage.clients.aws_credentials import AwsIdentity
 from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,
     ObjectClient,
@@ -59,7 +60,7 @@ from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, delete_singly
 from tiered_storage.remote_log.storage.stored_segments import StoredSegments, names_of
-from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess
+from tiered_storage.remote_log.storage.transforms.aws_kms import KmsClients, usual_clients
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
@@ -72,14 +73,18 @@ class ObjectRemoteStorageManager(ListableStorage):
     encodes_segments = True
 
     def __init__(
-        self, client: ObjectClient, reserve: StoreReserve | None = None, key_ring: KeyRing | None = None
+        self,
+        client: ObjectClient,
+        reserve: StoreReserve | None = None,
+        key_ring: KeyRing | None = None,
+        kms: KmsClients = usual_clients,
     ) -> None:
         """Keep segments in the store of `client`, which `close` closes and whose `reserve` `spend_reserve` spends.
 
-        `key_ring` has the keys of encrypted segments.
+        `key_ring` has the keys of encrypted segments; `kms` is how those in AWS KMS are reached.
         """
         self._client = client
-        self._encoded = EncodedSegments(client, key_ring or KeyRing())
+        self._encoded = EncodedSegments(client, key_ring or KeyRing(), kms)
         self._stored = StoredSegments(client, self._encoded)
         self._reserve = reserve or StoreReserve()
         self._pair: tuple[str, str] | None = None
@@ -90,8 +95,8 @@ class ObjectRemoteStorageManager(ListableStorage):
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
         """Open the store at `url`. Raises ConfigurationError."""
         reserve = StoreReserve()
-        kms = KmsAccess(options.region, options.access_key_id, options.secret_access_key, options.session_token)
-        return cls(open_object_client(url, options, reserve=reserve), reserve, options.key_ring.reached_by(kms))
+        kms = AwsIdentity(options).kms_client
+        return cls(open_object_client(url, options, reserve=reserve), reserve, options.key_ring, kms)
 
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """See ListableStorage."""

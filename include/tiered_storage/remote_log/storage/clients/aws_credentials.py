@@ -1,4 +1,4 @@
-"""Credentials for requests to S3: keys, or what AWS's own tools would find, and roles that are assumed with them.
+"""Credentials for requests to S3 and KMS: keys, or what AWS's own tools find, and roles that are assumed with them.
 
 Requests ask for credentials. botocore keeps them and renews temporary ones ten minutes or more before they expire, so
 an upload that outlasts its session goes on with the next one.
@@ -51,6 +51,7 @@ class AwsIdentity:
         self._options = options
         self._lock = Lock()
         self._found: Credentials | None = None
+        self._kms_clients: dict[tuple[str | None, str | None], Any] = {}
 
     def credentials(self) -> S3Credential:
         """Return credentials for a request.
@@ -81,6 +82,21 @@ class AwsIdentity:
                 aws_session_token=frozen.token,
             )
             return f"{sts.get_caller_identity()['Arn']} (from {found.method})"
+
+    def kms_client(self, region: str | None, endpoint: str | None) -> Any:
+        """Return botocore's client of AWS KMS for this identity; see KmsClients. Raises as `credentials`."""
+        # Here a role that is refused is told apart from a key that is.
+        self.credentials()
+        found = self._resolved()
+        with self._lock:
+            client = self._kms_clients.get((region, endpoint))
+            if client is None:
+                session = _session(self._options)
+                session._credentials = found  # no other way renews them
+                create = _bounded_clients(session, self._options)
+                client = create("kms", region_name=region, endpoint_url=endpoint)
+                self._kms_clients[region, endpoint] = client
+            return client
 
     def _resolved(self) -> Credentials:
         with self._lock:
@@ -130,6 +146,12 @@ def _session(options: ObjectStoreOptions) -> Session:
 
 def _sts_clients(session: Session, options: ObjectStoreOptions) -> Callable[..., Any]:
     """Return a function as Session.create_client, whose clients reach STS where `options` say, in bounded time."""
+    create = _bounded_clients(session, options)
+    return lambda service, **given: create(service, endpoint_url=options.sts_endpoint, **given)
+
+
+def _bounded_clients(session: Session, options: ObjectStoreOptions) -> Callable[..., Any]:
+    """Return a function as Session.create_client, whose clients answer in bounded time."""
     from botocore.config import Config  # noqa: PLC0415 -- as above
 
     bounded = Config(
@@ -140,7 +162,7 @@ def _sts_clients(session: Session, options: ObjectStoreOptions) -> Callable[...,
 
     def create(service: str, config: Config | None = None, **given: Any) -> Any:
         merged = bounded if config is None else bounded.merge(config)
-        return session.create_client(service, endpoint_url=options.sts_endpoint, config=merged, **given)
+        return session.create_client(service, config=merged, **given)
 
     return create
 

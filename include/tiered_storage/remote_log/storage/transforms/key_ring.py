@@ -22,7 +22,7 @@ import binascii
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +31,12 @@ from typing import TYPE_CHECKING, Any, Self
 from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.regular_files import open_regular
 from tiered_storage.remote_log.storage.transforms.aes_gcm import KEY_BYTES
-from tiered_storage.remote_log.storage.transforms.aws_kms import KmsAccess, decrypt_by_kms, encrypt_by_kms
+from tiered_storage.remote_log.storage.transforms.aws_kms import (
+    KmsClients,
+    decrypt_by_kms,
+    encrypt_by_kms,
+    usual_clients,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
@@ -88,7 +93,6 @@ class KeyRing:
     keys: Mapping[str, Key] = field(default_factory=dict)
     source: str = "rsm.config.encryption.key.ring.file"
     problem: str | None = None
-    kms: KmsAccess = field(default_factory=KmsAccess)
 
     @classmethod
     def load(cls, path: Path | None, active: str | None) -> Self:
@@ -132,10 +136,6 @@ class KeyRing:
         ]
         return json.dumps({"active": self.active, "source": self.source, "problem": self.problem, "keys": keys})
 
-    def reached_by(self, kms: KmsAccess) -> KeyRing:
-        """Return the ring, which reaches AWS KMS with `kms`."""
-        return replace(self, kms=kms)
-
     def active_key(self) -> Key:
         """Return the key that wraps new data keys. Raises EncryptionKeyError if it cannot."""
         if self.active is None:
@@ -144,8 +144,8 @@ class KeyRing:
             )
         return self._key(self.active)
 
-    def wrap(self, data_key: bytes, segment: str) -> WrappedKey:
-        """Return the `data_key` of `segment`, wrapped by the active key. Raises EncryptionKeyError."""
+    def wrap(self, data_key: bytes, segment: str, kms: KmsClients = usual_clients) -> WrappedKey:
+        """Return the `data_key` of `segment`, wrapped by the active key. Raises as `unwrap`."""
         key = self.active_key()
         context = segment.encode()
         if key.algorithm is WrapAlgorithm.RSA_OAEP:
@@ -153,21 +153,21 @@ class KeyRing:
         elif key.algorithm is WrapAlgorithm.AES_GCM:
             wrapped = _wrapped_by_aes(key, data_key, context)
         else:
-            wrapped = encrypt_by_kms(self.kms, key.kms_key_id, key.kms_endpoint, data_key, segment)
+            wrapped = encrypt_by_kms(kms, key.kms_key_id, key.kms_endpoint, data_key, segment)
         return WrappedKey(key.id, WrapAlgorithm(key.algorithm or ""), wrapped)
 
-    def unwrap(self, wrapped: WrappedKey, segment: str) -> bytes:
+    def unwrap(self, wrapped: WrappedKey, segment: str, kms: KmsClients = usual_clients) -> bytes:
         """Return the data key of `segment`.
 
         Raises EncryptionKeyError if the ring lacks the key or has another one under its id, and RemoteStorageError if
         AWS KMS does not answer.
         """
         try:
-            return self._unwrapped(wrapped, segment)
+            return self._unwrapped(wrapped, segment, kms)
         except EncryptionKeyError as error:
             raise EncryptionKeyError(f"{segment}: its data key cannot be unwrapped: {error}") from error
 
-    def _unwrapped(self, wrapped: WrappedKey, segment: str) -> bytes:
+    def _unwrapped(self, wrapped: WrappedKey, segment: str, kms: KmsClients) -> bytes:
         key = self._key(wrapped.key_id)
         if key.algorithm is not wrapped.algorithm:
             raise EncryptionKeyError(
@@ -179,7 +179,7 @@ class KeyRing:
                 f"{self.source}: key {key.id} has only its public half: add its {PRIVATE_KEY_FILE} to decrypt"
             )
         if key.algorithm is WrapAlgorithm.AWS_KMS:
-            return _checked(key, decrypt_by_kms(self.kms, key.kms_key_id, key.kms_endpoint, wrapped.wrapped, segment))
+            return _checked(key, decrypt_by_kms(kms, key.kms_key_id, key.kms_endpoint, wrapped.wrapped, segment))
         unwrap = _unwrapped_by_rsa if key.algorithm is WrapAlgorithm.RSA_OAEP else _unwrapped_by_aes
         data_key = unwrap(key, wrapped.wrapped, segment.encode())
         if data_key is None:
