@@ -86,7 +86,7 @@ async def _topic(
     partitions, following = await partitions_of(service, topic, start, PARTITIONS_OF_A_PAGE)
     shown = [(await describe(service, each), await service.tiers.look(each)) for each in partitions]
     # On a thread: drawing 100,000 segments takes a while.
-    return _page(await service.asking.run(lambda: topic_page(_root(request), topic, shown, following)))
+    return _page(await service.threads.asking.run(lambda: topic_page(_root(request), topic, shown, following)))
 
 
 async def _partition(
@@ -94,7 +94,7 @@ async def _partition(
 ) -> Response:
     may_read = await _may_read(asked.service, visitor, asked.partition)
     content = await look_up(asked, start, may_read=may_read)
-    return _page(await asked.service.asking.run(lambda: partition_page(_root(request), content)))
+    return _page(await asked.service.threads.asking.run(lambda: partition_page(_root(request), content)))
 
 
 async def _segment(request: Request, asked: DescribedDep, visitor: VisitorDep, segment_id: SegmentPath) -> Response:
@@ -116,13 +116,13 @@ async def _records(
     batches = service.tiers.batches(asked.partition, readable.start, readable.end, isolation)
     stream = RecordStream(batches, RECORDS, MOST_BYTES, Form.JSON, service, access)
     records: list[ShownRecord] = []
-    service.take_place()
+    service.places.take()
     try:
         async with aclosing(stream.encoded(shown_records)) as pieces:
             async for piece in pieces:
                 records += piece
     finally:
-        service.free_place()
+        service.places.free()
     return _page(records_page(_root(request), asked.partition, readable, records))
 
 

@@ -74,9 +74,9 @@ async def look_up(asked: Asked, start: int, *, may_read: bool) -> PartitionConte
         times=Times(
             await _time_of(service.tiers, partition, 0),
             await _time_of(service.tiers, partition, OffsetSpec.MAX_TIMESTAMP),
-            await service.asking.run(lambda: _active_since(view)),
+            await service.threads.asking.run(lambda: _active_since(view)),
         ),
-        listed=await service.asking.run(lambda: _list(service.log, partition, start)),
+        listed=await service.threads.asking.run(lambda: _list(service.log, partition, start)),
         now=wall_clock(),
         stuck_after=service.log.settings.copy_stuck_after_ms,
         may_read=may_read,

@@ -74,7 +74,7 @@ async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
     """Return the run if the work area still has it and the search takes less than SECONDS."""
     try:
         async with asyncio.timeout(SECONDS):
-            return await service.searching.run(lambda: _search(service.log, segment_id))
+            return await service.threads.searching.run(lambda: _search(service.log, segment_id))
     except (TimeoutError, ProblemError, TieredStorageError):
         return None
 

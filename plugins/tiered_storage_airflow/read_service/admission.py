@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from fastapi import Request
 
+from tiered_storage_airflow.read_service.access import Metrics
 from tiered_storage_airflow.read_service.problem import busy
+
+MOST_LARGE = 4
+SECONDS_FOR_ROOM = 30.0
 
 MOST_KNOWN = 10_000
 MOST_STRANGERS = 1000
@@ -152,3 +156,45 @@ class FairQueue:
                 self._left -= 1
         if self._left < self._most:
             self._plan_next(loop)
+
+
+class Places:
+    """The places for responses with bytes or records, and for the large batches among them. For one event loop."""
+
+    def __init__(self, most_streams: int, figures: Metrics) -> None:
+        """Let `most_streams` responses be in progress, and MOST_LARGE large batches be decompressed at once."""
+        self.most_streams = most_streams
+        self.streams = 0
+        """How many responses are in progress."""
+        self.large = asyncio.Semaphore(MOST_LARGE)
+        """For records that take much memory decompressed; each holder may decompress one such batch."""
+        self._figures = figures
+
+    def take(self) -> None:
+        """Take a place for a response with bytes or records. Raises ProblemError (429) if none is free."""
+        if self.streams >= self.most_streams:
+            self._figures.refused.labels("stream").inc()
+            raise busy(f"{self.most_streams} responses with bytes or records are in progress, the most allowed")
+        self._count(1)
+
+    def free(self) -> None:
+        """Release the place."""
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        self.streams += change
+        self._figures.streams.set(self.streams)
+
+    @asynccontextmanager
+    async def for_a_large_batch(self) -> AsyncIterator[None]:
+        """Wait for one of the places for large batches. Raises ProblemError (429) if none becomes free in time."""
+        try:
+            async with asyncio.timeout(SECONDS_FOR_ROOM):
+                await self.large.acquire()
+        except TimeoutError:
+            self._figures.refused.labels("large batch").inc()
+            raise busy(f"{MOST_LARGE} large batches are being sent, the most allowed") from None
+        try:
+            yield
+        finally:
+            self.large.release()

@@ -78,8 +78,8 @@ def asked(right: Right) -> Callable[..., object]:
         access.topic, access.partition = topic, partition
         await ensure_right(service, visitor, right, topic)
         access.has_right = True
-        log, asking = service.log, service.asking
-        remote = await service.seen_remote.get(lambda: asking.run(log.segments.list_partitions))
+        log, asking = service.log, service.threads.asking
+        remote = await service.seen.remote.get(lambda: asking.run(log.segments.list_partitions))
         found = await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id))
         return Asked(service, found, visitor, right)
 
@@ -92,7 +92,7 @@ ReadDep = Annotated[Asked, Depends(asked(Right.READ))]
 
 async def known_partitions(service: OpenService) -> list[TopicIdPartition]:
     """Return all partitions, remote and local; the list may be a moment old."""
-    return await service.seen_partitions.get(lambda: service.asking.run(lambda: _known(service.log)))
+    return await service.seen.partitions.get(lambda: service.threads.asking.run(lambda: _known(service.log)))
 
 
 def _known(log: RemoteLogManager) -> list[TopicIdPartition]:
@@ -145,13 +145,13 @@ SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A
 
 async def find_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
     """Return a segment in any state. Raises ProblemError: 404 if there never was one, 410 if it was deleted."""
-    return await asked.service.asking.run(lambda: _find(asked, segment_id))
+    return await asked.service.threads.asking.run(lambda: _find(asked, segment_id))
 
 
 async def readable_segment(asked: Asked, segment_id: str) -> RemoteLogSegmentMetadata:
     """Return a readable segment. Raises ProblemError: 404, 409 until its copy is finished, 410 if it was deleted."""
     segment = await find_segment(asked, segment_id)
-    state = await asked.service.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
+    state = await asked.service.threads.asking.run(lambda: asked.service.log.segments.partition_state(asked.partition))
     if state.delete_state is not None or segment.end_offset < (state.log_start_offset or 0):
         raise _gone(segment_id)
     if segment.state is SegmentState.COPY_SEGMENT_STARTED:

@@ -46,7 +46,7 @@ class RecordStream:
     async def _records(self) -> AsyncGenerator[bytes, None]:
         is_arrow = self.form is Form.ARROW
         # Sent with the first records, so that an error in them can still become an error response.
-        begin = await self.service.moving.run(record_forms.arrow_begin) if is_arrow else b""
+        begin = await self.service.threads.moving.run(record_forms.arrow_begin) if is_arrow else b""
         encode = record_forms.arrow_message if is_arrow else record_forms.json_lines
         async with aclosing(self.encoded(encode)) as pieces:
             async for piece in pieces:
@@ -91,7 +91,7 @@ class RecordStream:
                 yield piece, count
         except CorruptRecordError:
             # Too large, or really corrupt: decoding it again with a higher limit shows which.
-            async with self.service.room_for_a_large_batch():
+            async with self.service.places.for_a_large_batch():
                 large = record_forms.decoded(self.form, fetched, reached, record_forms.MOST_BYTES)
                 async for piece, _, count in self._decoded(large, most, encode):
                     yield piece, count
@@ -99,7 +99,7 @@ class RecordStream:
     async def _decoded(
         self, decoding: Iterator[pa.RecordBatch], most: int, encode: Callable[[pa.RecordBatch], Piece]
     ) -> AsyncGenerator[tuple[Piece, int, int], None]:
-        while most and (found := await self.service.moving.run(_next(decoding, most, encode))):
+        while most and (found := await self.service.threads.moving.run(_next(decoding, most, encode))):
             piece, first, last, count = found
             most -= count
             self.access.took(first, last, count)

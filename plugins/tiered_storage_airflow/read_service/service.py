@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
@@ -14,10 +13,10 @@ from fastapi import Depends, Request
 
 from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
 from tiered_storage_airflow.read_service.access import Metrics
-from tiered_storage_airflow.read_service.admission import Admission, FairQueue, ShortCalls
-from tiered_storage_airflow.read_service.problem import ProblemError, busy
+from tiered_storage_airflow.read_service.admission import Admission, FairQueue, Places, ShortCalls
+from tiered_storage_airflow.read_service.problem import ProblemError
 from tiered_storage_airflow.read_service.rights_file import RightsFile
-from tiered_storage_airflow.read_service.threads import BoundedThreads
+from tiered_storage_airflow.read_service.threads import BoundedThreads, ServiceThreads
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 if TYPE_CHECKING:
@@ -28,13 +27,9 @@ if TYPE_CHECKING:
 
 SECONDS_TO_ANSWER = 60.0
 """How long, in seconds, a response may take to begin, and then each of its pieces."""
-MOST_WAITING_CALLS = 1000
-MOST_SEARCHES = 8
 REPORT_THREADS = 2
 MOST_WAITING_REPORTS = 30
 MOST_SENDING = 4
-MOST_LARGE = 4
-SECONDS_FOR_ROOM = 30.0
 SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
 """How long, in seconds, rights are cached: a read on a thread may wait long for threads that encode JSON."""
@@ -78,128 +73,96 @@ class HealthCheck:
 
 
 @dataclass(slots=True)
+class Seen:
+    """What was read a moment ago, shared among requests."""
+
+    rights: SingleFlight[ReadRights] = field(default_factory=lambda: SingleFlight(SECONDS_OF_RIGHTS))
+    health: SingleFlight[list[HealthCheck]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
+    remote: SingleFlight[Sequence[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
+    """The partitions that are or were remote."""
+    partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
+    """All partitions, including local ones, which take longer to find."""
+
+
+class MetadataWatch:
+    """Compares metadata and store in the background, so that no request waits for a store that hangs."""
+
+    def __init__(self, log: RemoteLogManager, thread: BoundedThreads) -> None:
+        """Compare those of `log` on `thread`. Opening `log` compared them as well."""
+        self._log = log
+        self._thread = thread
+        self._error: RemoteMetadataError | None = None
+        self._comparison: asyncio.Task[None] | None = None
+        self._compared_at = time.monotonic()
+
+    def ensure_readable(self) -> None:
+        """Raise the error that the last comparison found; begin the next one if it is due.
+
+        Raises OutdatedMetadataError and StoreMismatchError.
+        """
+        is_due = time.monotonic() > self._compared_at + SECONDS_BETWEEN_LOOKS
+        if is_due and (self._comparison is None or self._comparison.done()):
+            self._compared_at = time.monotonic()
+            self._comparison = asyncio.ensure_future(self._compare())
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+
+    async def _compare(self) -> None:
+        try:
+            await self._thread.run(self._log.guard.ensure_readable)
+            self._error = None
+        except (OutdatedMetadataError, StoreMismatchError) as error:
+            self._error = error
+        except (TieredStorageError, ProblemError):
+            # The metadata or the store cannot be reached now: requests that need them report that.
+            return
+
+
+@dataclass(slots=True)
 class OpenService:
     """An open remote log, and the limits on the work with it."""
 
     log: RemoteLogManager
     rights: RightsFile
-    reading_rights: BoundedThreads
-    """One thread of its own, so that a read that hangs delays nothing else."""
-    moving: BoundedThreads
-    """For encoding records as JSON or Arrow."""
-    asking: BoundedThreads
-    """For metadata, which so never wait for bytes."""
-    most_streams: int
+    threads: ServiceThreads
+    places: Places
+    tiers: Tiers
+    sending: FairQueue
+    """For each piece that is sent."""
+    figures: Metrics
+    watch: MetadataWatch
     stalled_after_seconds: float
     seconds_to_answer: float
     """How long, in seconds, each piece of a response may take."""
-    figures: Metrics
-    tiers: Tiers
-    large: asyncio.Semaphore
-    """For records that take much memory decompressed; each holder may decompress one such batch."""
-    looking: Mapping[str, BoundedThreads]
-    """One thread for each kind of background check, so that one that hangs delays no other."""
-    searching: BoundedThreads
-    """For slow searches, such as for the run that copied a segment."""
-    sending: FairQueue
-    """For each piece that is sent."""
-    streams: int = 0
-    seen_rights: SingleFlight[ReadRights] = field(default_factory=lambda: SingleFlight(SECONDS_OF_RIGHTS))
-    seen_health: SingleFlight[list[HealthCheck]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    seen_remote: SingleFlight[Sequence[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    """The partitions that are or were remote."""
-    seen_partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
-    """All partitions, including local ones, which take longer to find."""
-    unreadable: RemoteMetadataError | None = None
-    """Why the metadata are no longer read."""
-    look: asyncio.Task[None] | None = None
-    looked_at: float = field(default_factory=time.monotonic)
-    """When metadata and store were last compared; opening them compares them too."""
+    seen: Seen = field(default_factory=Seen)
 
     @classmethod
     def of(
         cls, settings: Settings, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float
     ) -> Self:
         """Create the threads that `settings` allow."""
-        threads = settings.read_service_threads
-        moving = BoundedThreads("moving", threads, settings.read_service_max_streams)
-        asking = BoundedThreads("asking", threads, MOST_WAITING_CALLS)
+        threads = ServiceThreads.of(settings)
         return cls(
             log,
             RightsFile(settings.read_service_rights_file),
-            BoundedThreads("rights", 1, MOST_WAITING_CALLS),
-            moving,
-            asking,
-            settings.read_service_max_streams,
+            threads,
+            Places(settings.read_service_max_streams, figures),
+            Tiers.of(log),
+            FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
+            figures,
+            MetadataWatch(log, threads.looking["pair"]),
             settings.read_service_stalled_after_ms / 1000,
             seconds_to_answer,
-            figures,
-            Tiers.of(log),
-            asyncio.Semaphore(MOST_LARGE),
-            {name: BoundedThreads(f"looking-{name}", 1, 0) for name in ("metadata", "store", "pair")},
-            BoundedThreads("searching", 1, MOST_SEARCHES),
-            FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
         )
-
-    def ensure_readable(self) -> None:
-        """Raise the error that the last comparison of metadata and store found; begin the next one if it is due.
-
-        No request waits for a comparison, since the store may hang. Raises OutdatedMetadataError and
-        StoreMismatchError.
-        """
-        is_due = time.monotonic() > self.looked_at + SECONDS_BETWEEN_LOOKS
-        if is_due and (self.look is None or self.look.done()):
-            self.looked_at = time.monotonic()
-            self.look = asyncio.ensure_future(self._look())
-        if self.unreadable is not None:
-            raise type(self.unreadable)(str(self.unreadable))
-
-    async def _look(self) -> None:
-        try:
-            await self.looking["pair"].run(self.log.guard.ensure_readable)
-            self.unreadable = None
-        except (OutdatedMetadataError, StoreMismatchError) as error:
-            self.unreadable = error
-        except (TieredStorageError, ProblemError):
-            # The metadata or the store cannot be reached now: requests that need them report that.
-            return
 
     async def rights_now(self) -> ReadRights:
         """Return the rights, at most a second old."""
-        return await self.seen_rights.get(lambda: self.reading_rights.run(self.rights.current))
-
-    def take_place(self) -> None:
-        """Take a place for a response with bytes or records. Raises ProblemError (429) if none is free."""
-        if self.streams >= self.most_streams:
-            self.figures.refused.labels("stream").inc()
-            raise busy(f"{self.most_streams} responses with bytes or records are in progress, the most allowed")
-        self.streams += 1
-        self.figures.streams.set(self.streams)
-
-    def free_place(self) -> None:
-        """Release the place."""
-        self.streams -= 1
-        self.figures.streams.set(self.streams)
-
-    @asynccontextmanager
-    async def room_for_a_large_batch(self) -> AsyncIterator[None]:
-        """Wait for one of the places for large batches. Raises ProblemError (429) if none becomes free in time."""
-        try:
-            async with asyncio.timeout(SECONDS_FOR_ROOM):
-                await self.large.acquire()
-        except TimeoutError:
-            self.figures.refused.labels("large batch").inc()
-            raise busy(f"{MOST_LARGE} large batches are being sent, the most allowed") from None
-        try:
-            yield
-        finally:
-            self.large.release()
+        return await self.seen.rights.get(lambda: self.threads.rights.run(self.rights.current))
 
     def close(self) -> None:
         """End all threads, then close the remote log."""
         self.tiers.close()
-        for threads in (self.reading_rights, self.moving, self.asking, self.searching, *self.looking.values()):
-            threads.close()
+        self.threads.close()
         self.log.close()
 
 
@@ -231,7 +194,7 @@ class ReadService:
         Raises OutdatedMetadataError and StoreMismatchError once other metadata have replaced the open ones.
         """
         if self._opened is not None:
-            self._opened.ensure_readable()
+            self._opened.watch.ensure_readable()
             return self._opened
         return await self._opening.get(lambda: self._threads.run(self._open))
 

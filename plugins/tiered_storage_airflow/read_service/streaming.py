@@ -68,13 +68,13 @@ class PiecesResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Send the response until its end, or until the client leaves. Raises ProblemError if no place is free."""
-        self._service.take_place()
+        self._service.places.take()
         self._looked = asyncio.get_running_loop().time()
         try:
             await self._send_while_there(receive, send)
         finally:
             # Release the place before anything awaits: in a cancelled request every await fails at once.
-            self._service.free_place()
+            self._service.places.free()
 
     async def _send_while_there(self, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))

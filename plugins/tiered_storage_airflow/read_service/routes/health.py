@@ -19,13 +19,18 @@ async def health(service: OpenService) -> HealthAnswer:
     """Return the state of metadata and store, at most a moment old, and the present state of the rest."""
     await service.rights_now()
     has_rights = service.rights.problem is None
-    has_room = service.streams < service.most_streams
+    places = service.places
+    has_room = places.streams < places.most_streams
     checks = [
-        *await service.seen_health.get(lambda: _look(service)),
+        *await service.seen.health.get(lambda: _look(service)),
         HealthCheck(
             "rights", has_rights, "read" if has_rights else "nobody has any right; the service's log has the reason"
         ),
-        HealthCheck("room", has_room, f"{service.streams} of {service.most_streams} places for responses are taken"),
+        HealthCheck(
+            "room",
+            has_room,
+            f"{places.streams} of {places.most_streams} places for responses are taken",
+        ),
     ]
     return HealthAnswer(all(check.ok for check in checks), checks)
 
@@ -43,7 +48,7 @@ async def _look(service: OpenService) -> list[HealthCheck]:
 async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> HealthCheck:
     try:
         async with asyncio.timeout(SECONDS):
-            await service.looking[name].run(ask)
+            await service.threads.looking[name].run(ask)
     except TimeoutError:
         return HealthCheck(name, False, f"no response within {SECONDS:g} s")
     except ProblemError:

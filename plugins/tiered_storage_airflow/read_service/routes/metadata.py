@@ -47,7 +47,8 @@ SegmentStateName = Literal["COPY_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DEL
 async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
     """Return the topics that the user may see, remote and local ones."""
     rights, known = await service.rights_now(), await known_partitions(service)
-    return await service.asking.run(lambda: _visible(known, partial(rights.allows, visitor.name, visitor.roles)))
+    may = partial(rights.allows, visitor.name, visitor.roles)
+    return await service.threads.asking.run(lambda: _visible(known, may))
 
 
 def _visible(known: Collection[TopicIdPartition], allows: Callable[[Right, str], bool]) -> TopicsAnswer:
@@ -110,7 +111,7 @@ async def segments(
             shown.append(SegmentAnswer.of(following))
         return SegmentsAnswer(shown, None)
 
-    return await asked.service.asking.run(find)
+    return await asked.service.threads.asking.run(find)
 
 
 @router.get("/topics/{topic}/partitions/{partition}/segments/{segment_id}")
@@ -137,7 +138,7 @@ async def index(
         if "has no index" in str(error):
             raise not_found(f"the segment {segment_id} has no index {name.value}") from error
         raise
-    entries, count = await service.moving.run(lambda: index_entries(name, raw, segment, start, limit))
+    entries, count = await service.threads.moving.run(lambda: index_entries(name, raw, segment, start, limit))
     following = start + len(entries)
     return IndexAnswer(segment_id, name.value, len(raw), count, entries, following if following < count else None)
 
@@ -146,7 +147,7 @@ async def describe(service: OpenService, partition: TopicIdPartition) -> Partiti
     """Return the description of a partition."""
     view = await service.tiers.look(partition)
     segments = service.log.segments
-    count, state = await service.asking.run(
+    count, state = await service.threads.asking.run(
         lambda: (segments.count_remote_log_segments(partition), segments.partition_state(partition))
     )
     local, tiered, end = view.local, view.coverage.end_offset, view.end_offset(Isolation.READ_UNCOMMITTED)

@@ -107,7 +107,7 @@ def test_the_file_is_looked_at_once_in_its_time_for_all_requests(
         return await own_site.service.opened()
 
     service: OpenService = own_site.client.portal.call(opened)  # type: ignore[union-attr]
-    service.seen_rights = SingleFlight(3600)
+    service.seen.rights = SingleFlight(3600)
     looks = mock.Mock(wraps=service.rights.current)
     monkeypatch.setattr(service.rights, "current", looks)
     for _ in range(30):
@@ -115,7 +115,7 @@ def test_the_file_is_looked_at_once_in_its_time_for_all_requests(
     assert looks.call_count == 1
     own_site.rights.write_text("users: {reader: {read: [payments]}}")
     assert own_site.get(DESCRIBING[1]).status_code == 200
-    service.seen_rights = SingleFlight(0)
+    service.seen.rights = SingleFlight(0)
     assert own_site.get(DESCRIBING[1]).status_code == 404
 
 

@@ -32,7 +32,7 @@ def narrow_site(logins: None, tmp_path: Path) -> Iterator[ReadServiceSite]:
 
 def streams(site: ReadServiceSite) -> int:
     async def count() -> int:
-        return (await site.service.opened()).streams
+        return (await site.service.opened()).places.streams
 
     return int(site.client.portal.call(count))  # type: ignore[union-attr]
 
@@ -105,7 +105,7 @@ def test_a_client_that_stands_still_is_given_up(narrow_site: ReadServiceSite) ->
 
 def test_who_finds_no_place_is_told_to_come_again_and_metadata_need_none(narrow_site: ReadServiceSite) -> None:
     async def take() -> None:
-        (await narrow_site.service.opened()).take_place()
+        (await narrow_site.service.opened()).places.take()
 
     narrow_site.client.portal.call(take)  # type: ignore[union-attr]
     full = narrow_site.get(RECORDS)

@@ -192,18 +192,18 @@ def test_about_so_many_bytes_are_whole_batches(site: ReadServiceSite, form: str)
 def test_who_finds_no_room_for_a_large_batch_is_told_to_come_again(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage_airflow.read_service import record_forms, service
+    from tiered_storage_airflow.read_service import admission, record_forms
 
     monkeypatch.setattr(record_forms, "USUAL_BYTES", 10)
-    monkeypatch.setattr(service, "SECONDS_FOR_ROOM", 0.05)
+    monkeypatch.setattr(admission, "SECONDS_FOR_ROOM", 0.05)
 
     async def take(count: int) -> None:
         opened = await own_site.service.opened()
         for _ in range(count):
-            await opened.large.acquire()
+            await opened.places.large.acquire()
 
     assert len(lines(own_site.get(RECORDS))) == 35
-    own_site.client.portal.call(take, service.MOST_LARGE)  # type: ignore[union-attr]
+    own_site.client.portal.call(take, admission.MOST_LARGE)  # type: ignore[union-attr]
     answer = own_site.get(RECORDS)
     assert (answer.status_code, answer.json()["title"], answer.headers["retry-after"]) == (429, "Busy", "5")
 
