@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.key_rings import RING, ring_file, ring_of_three
+from support.key_rings import RING, ring_file, ring_of_three, rsa_files
 from support.local_logs import read_all
 from support.metadata_stores import ManualClock
 from support.remote_logs import (
@@ -327,6 +327,27 @@ def test_a_lost_key_is_one_error_a_segment_and_stops_nothing_else(files: RemoteL
     assert run_on(files, "audit", "--deep").exit_code == 0
     with files.open() as remote_log:
         assert {segment.segment_id.id for segment in finished(segments_of(remote_log))} == ids
+
+
+def test_another_key_under_the_same_id_is_told_and_changes_nothing(files: RemoteLogFiles) -> None:
+    before = {path: path.read_bytes() for path in files.objects()}
+    rsa_files(files.root / "keys", "first", "another")
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    files.properties["log.dirs"] = []
+    for command, *arguments in (
+        ("read", "orders", 0, "--offset", 12),
+        ("audit", "--deep"),
+        ("rotate-keys",),
+        ("repair", "--deep"),
+        ("restore", "orders", "--to-directory", files.root / "restored"),
+    ):
+        result = run_on(files, command, *arguments)
+        said = result.out + result.err
+        assert (result.exit_code, "Traceback" in said) == (1, False), command
+        assert "another key under this id" in said, (command, said)
+    assert {path: path.read_bytes() for path in files.objects() if path in before} == before
+    rsa_files(files.root / "keys", "first")
+    assert run_on(files, "audit", "--deep").exit_code == 0
 
 
 def lose_the_first_key(files: RemoteLogFiles) -> None:
