@@ -99,7 +99,7 @@ class RemoteLogManager(RemoteLogContext):
 
         limit = max_segments or self.settings.copy_max_segments_per_run
         chosen = CopySelection(selection, window_end, limit, self.clock())
-        # Raises OutdatedMetadataError; whoever copies reports a store that is out of reach.
+        # Raises OutdatedMetadataError; the copy reports a store that is out of reach.
         with suppress(RemoteStorageError, StoreMismatchError):
             self.guard.ensure_same()
         plan = plan_copy(self, chosen, self._why_no_name)

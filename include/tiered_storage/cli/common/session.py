@@ -87,8 +87,8 @@ def named_partitions(remote_log: RemoteLogManager) -> list[TopicIdPartition]:
 def chosen_topics(remote_log: RemoteLogManager, selection: Selection) -> list[Topic]:
     """Return the decisions on each selected topic, by name."""
     chosen = [one for one in named_partitions(remote_log) if selection.matches(one.topic, one.partition)]
-    lives = {(one.cluster_id, one.topic_id): one for one in chosen}
-    return sorted(map(remote_log.decided_topic, lives.values()), key=lambda topic: topic.name)
+    incarnations = {(one.cluster_id, one.topic_id): one for one in chosen}
+    return sorted(map(remote_log.decided_topic, incarnations.values()), key=lambda topic: topic.name)
 
 
 def refused_by_decision(

@@ -27,8 +27,8 @@ class LostIdentities:
         self._by_name: dict[str, dict[tuple[str, str], list[TopicIdPartition]]] = {}
         self._by_topic_id: dict[str, dict[str, list[TopicIdPartition]]] = {}
         for each in partitions:
-            life = each.cluster_id, each.topic_id
-            self._by_name.setdefault(each.topic, {}).setdefault(life, []).append(each)
+            incarnation = each.cluster_id, each.topic_id
+            self._by_name.setdefault(each.topic, {}).setdefault(incarnation, []).append(each)
             self._by_topic_id.setdefault(each.topic_id, {}).setdefault(each.cluster_id, []).append(each)
 
     def recognised(

@@ -279,7 +279,7 @@ def _look(
     ]
     notices = []
     if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
-        gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} went locally and were never copied"
+        gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} were deleted locally and never copied"
         notices.append(Finding(str(partition), gap))
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
     why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))

@@ -283,7 +283,7 @@ class _Marked:
 def _groups(plans: Iterable[ExpiryPlan]) -> Iterator[list[ExpiryPlan]]:
     """Yield the plans in groups that hold each partition once.
 
-    What is to be read back whole takes its time: nobody else's lease waits for that.
+    A plan whose segments are read back whole is a group of its own: no other partition's lease waits for that.
     """
     group: list[ExpiryPlan] = []
     partitions: set[TopicIdPartition] = set()

@@ -310,8 +310,8 @@ class ObjectDeletion:
     ) -> list[RemoteLogSegmentMetadata]:
         """Remove from `due` the second copies whose offsets no finished segment in the store's listing holds any more.
 
-        They were marked a grace time ago because others held their offsets. Of a topic that is no longer tiered, all
-        remote data are deleted, whatever holds them.
+        They were marked a grace time ago because others held their offsets. If the topic is no longer tiered, all its
+        remote data are deleted, whatever else holds them.
         """
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]

@@ -34,7 +34,7 @@ class SourceKind:
 
 
 def _open_log_directories(settings: Settings) -> SegmentSource:
-    # Whoever only opens segments does not need this, whoever only plans does not need the other.
+    # A worker that only opens segments needs no source, and a plan needs no opener.
     from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 
     return LogDirectorySource(settings.log_dirs, settings.cluster_id, settings.log_end_is_stable)

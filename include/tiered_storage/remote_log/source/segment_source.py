@@ -239,7 +239,7 @@ class OpenSegment(Protocol):
         ...
 
     def position_before(self, offset: int) -> int:
-        """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 where that is no help."""
+        """Return where (bytes) a batch at or before `offset` begins, by the offset index; 0 if that is unusable."""
         ...
 
     def read(self, offset: int) -> tuple[bytes, int] | None:

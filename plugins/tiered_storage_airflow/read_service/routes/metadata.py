@@ -52,13 +52,13 @@ async def topics(service: OpenServiceDep, visitor: VisitorDep) -> TopicsAnswer:
 
 
 def _visible(known: Collection[TopicIdPartition], allows: Callable[[Right, str], bool]) -> TopicsAnswer:
-    lives: dict[tuple[str, str, str], list[int]] = {}
+    incarnations: dict[tuple[str, str, str], list[int]] = {}
     for each in known:
-        lives.setdefault((each.topic, each.cluster_id, each.topic_id), []).append(each.partition)
+        incarnations.setdefault((each.topic, each.cluster_id, each.topic_id), []).append(each.partition)
     return TopicsAnswer(
         [
             TopicAnswer(topic, topic_id, cluster_id, sorted(numbers), allows(Right.READ, topic))
-            for (topic, cluster_id, topic_id), numbers in sorted(lives.items())
+            for (topic, cluster_id, topic_id), numbers in sorted(incarnations.items())
             if allows(Right.DESCRIBE, topic)
         ]
     )
@@ -78,8 +78,8 @@ async def partitions(
     access.topic = topic
     await ensure_right(service, visitor, Right.DESCRIBE, topic)
     access.has_right = True
-    lives, following = await partitions_of(service, topic, start, limit)
-    return PartitionsAnswer([await describe(service, each) for each in lives], following)
+    partitions, following = await partitions_of(service, topic, start, limit)
+    return PartitionsAnswer([await describe(service, each) for each in partitions], following)
 
 
 @router.get("/topics/{topic}/partitions/{partition}")

@@ -162,5 +162,5 @@ def _why_doubtful(partition: TopicIdPartition, verdicts: Iterable[AuditVerdict])
 
 
 def _topic_of(partition: TopicIdPartition) -> tuple[str, str, str]:
-    # With the name: the settings file goes by it, and of some partitions it is unknown.
+    # With the name: the settings file uses it, and for some partitions it is unknown.
     return partition.cluster_id, partition.topic_id, partition.topic

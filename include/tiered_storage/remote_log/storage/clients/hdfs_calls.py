@@ -1,6 +1,6 @@
 """Calls of hdfs-native with a time limit, and its errors as ours.
 
-A NameNode that stands still keeps its connections open and answers nothing, and hdfs-native waits for it without end.
+A NameNode that hangs keeps its connections open and never answers, and hdfs-native waits for it without a limit.
 """
 
 from __future__ import annotations
