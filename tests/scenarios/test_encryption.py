@@ -50,6 +50,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.tables.exports import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -485,6 +486,25 @@ def test_a_rotation_leaves_what_another_run_holds_and_what_it_cannot_unwrap(file
     files.properties["rsm.config.encryption.key.pair.id"] = "fourth"
     result = run_on(files, "rotate-keys")
     assert (result.exit_code, "no key fourth" in result.err) == (1, True)
+
+
+def test_a_rotation_that_lost_its_lease_replaces_no_further_key(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation that stood still must not wrap by a key that was removed since."""
+    files.properties["rsm.config.encryption.key.pair.id"] = "third"
+    with files.open() as remote_log:
+        rewrap = ObjectRemoteStorageManager.rewrap_key
+
+        def taken_over(storage: ObjectRemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> None:
+            rewrap(storage, metadata)
+            files.clock.now += remote_log.settings.lease_duration_ms + 1
+            held_by(remote_log, "another rotation")
+
+        monkeypatch.setattr(ObjectRemoteStorageManager, "rewrap_key", taken_over)
+        result = run_on(files, "rotate-keys", "--json")
+    assert (result.exit_code, result.document["rotated"], keys_of(result)) == (1, 1, {"first": 2, "third": 1})
+    assert "another rotation" in result.document["left"][0]
 
 
 def a_flipped_bit_in_json(path: Path) -> None:

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tiered_storage.errors import LeaseHeldError, RemoteStorageError
+from tiered_storage.errors import LeaseHeldError, LeaseLostError, RemoteStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 
@@ -71,10 +71,10 @@ class KeyRotator:
         report.due += len(due)
         if not due or dry_run:
             return
-        with self._under_lease(partition, report) as is_held:
-            if is_held:
+        with self._under_lease(partition, report) as lease:
+            if lease is not None:
                 # Again: an expiry may have deleted some before the lease.
-                self._rewrap([one for one in self._stored(partition) if one in due], keys, storage, report)
+                self._rewrap([one for one in self._stored(partition) if one in due], keys, storage, report, lease)
 
     def _rewrap(
         self,
@@ -82,8 +82,11 @@ class KeyRotator:
         keys: Mapping[RemoteLogSegmentMetadata, str],
         storage: ListableStorage,
         report: KeyRotation,
+        lease: Lease,
     ) -> None:
         for segment in segments:
+            # A run that stood still may have a key that was removed since.
+            self.context.leases.check(lease)
             with _told(segment, report.failures):
                 storage.rewrap_key(segment)
                 report.rotated += 1
@@ -95,17 +98,19 @@ class KeyRotator:
         return [one for one in every if one.state in _HAS_OBJECTS and one.custom_metadata is not None]
 
     @contextmanager
-    def _under_lease(self, partition: TopicIdPartition, report: KeyRotation) -> Iterator[bool]:
+    def _under_lease(self, partition: TopicIdPartition, report: KeyRotation) -> Iterator[Lease | None]:
         leases, duration = self.context.leases, self.context.settings.lease_duration_ms
         try:
             lease = leases.acquire(partition, self.owner, duration)
         except LeaseHeldError as error:
             report.left.append(Finding(str(partition), str(error)))
-            yield False
+            yield None
             return
         try:
             with kept_alive(leases, [lease], duration):
-                yield True
+                yield lease
+        except LeaseLostError as error:
+            report.left.append(Finding(str(partition), str(error)))
         finally:
             leases.release(lease)
 
