@@ -20,8 +20,8 @@ from tiered_storage.errors import (
     RemoteStorageRefusedError,
     TieredStorageError,
 )
-from tiered_storage.remote_log.storage.clients.hdfs import USER, Hdfs
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
+from tiered_storage.remote_log.storage.clients.options import HDFS_USER, ObjectStoreOptions
 
 MIB = 1 << 20
 NAME = "folder/object"
@@ -139,11 +139,14 @@ def test_bytes_that_a_disk_changed_are_noticed(own: Hdfs, own_hdfs: RealHdfs) ->
 
 def test_a_user_without_the_right_is_refused(client: Hdfs, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put(client, NAME, b"x")
-    by_property = Hdfs(url, ObjectStoreOptions(properties={USER: "mallory"}))
     monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
-    for mallory in (by_property, Hdfs(url, QUICK)):
+    by_environment = Hdfs(url, QUICK)
+    with pytest.raises(RemoteStorageRefusedError, match="mallory"):
+        names(by_environment)
+    by_property = Hdfs(url, ObjectStoreOptions(properties={HDFS_USER: "trudy"}))
+    for user, mallory in (("trudy", by_property), ("mallory", by_environment)):
         for refused in (lambda of: get(of, NAME), lambda of: put(of, NAME, b"y"), names):
-            with pytest.raises(RemoteStorageRefusedError, match="mallory"):
+            with pytest.raises(RemoteStorageRefusedError, match=user):
                 refused(mallory)
         assert isinstance(mallory.delete_many([NAME])[NAME], RemoteStorageRefusedError)
     assert get(client, NAME) == b"x"

@@ -31,6 +31,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs import groups as job_groups
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
 from tiered_storage_airflow.embedded.java import java_home
+from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 PROJECT = Path(__file__).resolve().parents[2]
 # Without `site` no .pth file is read, so that what is installed can be imported, but for what is installed as editable.
@@ -249,20 +250,45 @@ def test_workers_reach_hdfs_by_their_environment(
     configuration.mkdir()
     addresses = {"dfs.ha.namenodes.lake": "nn0", "dfs.namenode.rpc-address.lake.nn0": real_hdfs.address}
     write_hadoop_settings(configuration / "hdfs-site.xml", addresses)
-    folder = f"/{uuid4().hex}"
-    Client(real_hdfs.url).mkdirs(folder, 0o700)
-    Client(real_hdfs.url).set_owner(folder, "tiering")
     environment = {"HADOOP_CONF_DIR": str(configuration), "HADOOP_USER_NAME": "tiering"}
+    folder = folder_of(real_hdfs, "tiering")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    submit = replace(spark_submit, environment=spark_submit.environment | environment)
+    assert owners_of_a_copy(submit, real_hdfs, folder, tmp_path) == {"tiering"}
+
+
+def test_workers_reach_hdfs_by_an_airflow_connection(
+    spark_submit: SparkSubmit, real_hdfs: RealHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, _, port = real_hdfs.address.partition(":")
+    connection = {"conn_type": "hdfs", "host": host, "port": int(port), "login": "tiering"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    monkeypatch.setattr("support.tiered_site.store_options", RemoteStorageHook("lake").options)
+    assert "AIRFLOW_CONN_LAKE" not in spark_submit.environment
+    folder = folder_of(real_hdfs, "tiering")
+    monkeypatch.setenv("HADOOP_USER_NAME", "of-the-machine")
+    assert owners_of_a_copy(spark_submit, real_hdfs, folder, tmp_path) == {"tiering"}
+
+
+def folder_of(hdfs: RealHdfs, user: str) -> str:
+    """Make a folder in HDFS that is this user's alone."""
+    folder = f"/{uuid4().hex}"
+    Client(hdfs.url).mkdirs(folder, 0o700)
+    Client(hdfs.url).set_owner(folder, user)
+    return folder
+
+
+def owners_of_a_copy(submit: SparkSubmit, hdfs: RealHdfs, folder: str, tmp_path: Path) -> set[str]:
+    """Copy two segments to `folder` in the name service `lake`; return who owns the files there."""
     site = TieredSite(tmp_path / "site")
     site.write_logs({"orders-0": 2})
     url = f"hdfs://lake{folder}"
     site.configure({"orders": TIERED}, rsm_config_url=f"{url}/remote", work_url=f"{url}/work")
 
-    replace(spark_submit, environment=spark_submit.environment | environment)(site, "runs/first/1")
+    submit(site, "runs/first/1")
 
     assert site.finished("orders-0") == [0, 10]
-    files = [status for status in Client("hdfs://lake").list_status(folder, recursive=True) if not status.isdir]
-    assert {status.owner for status in files} == {"tiering"}
+    files = [status for status in Client(hdfs.url).list_status(folder, recursive=True) if not status.isdir]
     assert len([status for status in files if status.path.endswith(".commit")]) == 2
+    return {status.owner for status in files}

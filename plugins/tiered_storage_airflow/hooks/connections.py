@@ -6,12 +6,14 @@ what a connection gives replaces the environment's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.storage.clients.options import HADOOP_SETTINGS, HDFS_USER
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -32,10 +34,10 @@ def connection_options(connection: Connection, store_url: str, environment: Obje
             f"the connection {connection.conn_id} is of type {connection.conn_type}, and the store is "
             f"{scheme}://…: use one of the store's usual type, or of type remote_storage"
         )
-    return _READERS.get(usual or scheme, _aws)(connection, environment)
+    return _READERS.get(usual or scheme, _aws)(connection, environment, store_url)
 
 
-def _aws(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+def _aws(connection: Connection, environment: ObjectStoreOptions, _: str) -> ObjectStoreOptions:
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
 
     extra = connection.extra_dejson
@@ -88,7 +90,7 @@ def _token_file(connection: Connection, method: str | None) -> str | None:
     )
 
 
-def _azure(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+def _azure(connection: Connection, environment: ObjectStoreOptions, _: str) -> ObjectStoreOptions:
     extra = {name.removeprefix("extra__wasb__"): value for name, value in connection.extra_dejson.items() if value}
     text = dict(part.partition("=")[::2] for part in str(extra.get("connection_string", "")).split(";"))
     host = extra.get("endpoint_url") or connection.host or ""
@@ -122,7 +124,7 @@ _AZURE_CREDENTIALS = {
 """What obstore calls an identity, by the field that gives it; a later one goes before an earlier one."""
 
 
-def _google(connection: Connection, environment: ObjectStoreOptions) -> ObjectStoreOptions:
+def _google(connection: Connection, environment: ObjectStoreOptions, _: str) -> ObjectStoreOptions:
     import json
 
     extra = {
@@ -140,12 +142,48 @@ def _google(connection: Connection, environment: ObjectStoreOptions) -> ObjectSt
     )
 
 
-_READERS: dict[str, Callable[[Connection, ObjectStoreOptions], ObjectStoreOptions]] = {
+def _hdfs(connection: Connection, environment: ObjectStoreOptions, store_url: str) -> ObjectStoreOptions:
+    """Read user, NameNodes and Hadoop's settings. A URL without a port is a name service of the connection's hosts."""
+    service = urlsplit(store_url).netloc
+    named = {} if ":" in service else _name_nodes(connection, service)
+    if connection.login:
+        named[HDFS_USER] = connection.login
+    settings = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in connection.extra_dejson.items()
+        if name.startswith(HADOOP_SETTINGS)
+    }
+    return replace(environment, properties={**environment.properties, **named, **settings})
+
+
+def _name_nodes(connection: Connection, service: str) -> dict[str, str]:
+    """Return where the NameNodes of `service` are. The port of a webhdfs connection is one for HTTP."""
+    if not connection.host:
+        return {}
+    hosts = [host.strip() for host in connection.host.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", host) for host in hosts):
+        raise ConfigurationError(
+            f"the connection {connection.conn_id} names no hosts of NameNodes in its host: give names alone, with "
+            "commas between them, and the port in the field for it"
+        )
+    port = (connection.conn_type != "webhdfs" and connection.port) or _NAME_NODE_PORT
+    members = {f"nn{number}": f"{host}:{port}" for number, host in enumerate(hosts)}
+    return {
+        f"dfs.ha.namenodes.{service}": ",".join(members),
+        **{f"dfs.namenode.rpc-address.{service}.{member}": address for member, address in members.items()},
+    }
+
+
+_NAME_NODE_PORT = 8020
+"""Where NameNodes answer RPC by default."""
+
+_READERS: dict[str, Callable[[Connection, ObjectStoreOptions, str], ObjectStoreOptions]] = {
     "s3": _aws,
     "az": _azure,
     "gs": _google,
+    "hdfs": _hdfs,
 }
 """What reads a connection, by the scheme of the store's URL."""
 
-_USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs"}
+_USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs", "hdfs": "hdfs", "webhdfs": "hdfs"}
 """The scheme of the stores that a connection's type is for; other types are for any store."""

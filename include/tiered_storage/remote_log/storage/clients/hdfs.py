@@ -11,6 +11,7 @@ HDFS refuses colons in names, and `.snapshot` and `.reserved` as names: in a pat
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import sys
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from hdfs_native import Client, FileStatus, WriteOptions
 
@@ -40,16 +41,14 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     is_temporary_name,
     temporary_name,
 )
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-
-USER = "hadoop.user.name"
-"""The property with the user's name on a cluster without Kerberos; HADOOP_USER_NAME of the environment by default."""
+from tiered_storage.remote_log.storage.clients.options import HADOOP_SETTINGS, HDFS_USER, ObjectStoreOptions
 
 LISTED_AT_ONCE = 1000
 CONCURRENT_DELETIONS = 16
 HOSTS_ASKED = 3
 """How many hosts may fail to answer within the time of one call."""
 
+_USER_VARIABLE = "HADOOP_USER_NAME"
 _LONGEST_FILE_NAME = 255
 _RESERVED = frozenset({".snapshot", ".reserved"})
 _ENCODED = {"%25": "%", "%3A": ":", "%2E": "."}
@@ -65,8 +64,8 @@ class Hdfs:
     ) -> None:
         """Use `url`: hdfs://host:port/folder, or hdfs://nameservice/folder of the configuration in HADOOP_CONF_DIR.
 
-        The options' properties are settings of Hadoop's. Raises ConfigurationError if URL and options make no client.
-        Nothing is sent yet.
+        The options' properties are settings of Hadoop's; HDFS_USER becomes the user of the whole process. Raises
+        ConfigurationError if URL and options make no client. Nothing is sent yet.
         """
         parsed = urlsplit(url)
         if parsed.scheme != "hdfs" or not parsed.netloc or parsed.query or parsed.fragment or parsed.username:
@@ -290,10 +289,13 @@ def _open(netloc: str, options: ObjectStoreOptions) -> Client:
         "dfs.client.failover.max.attempts": str(options.max_retries),
         "dfs.client.failover.sleep.base.millis": "100",
         "dfs.client.failover.sleep.max.millis": "2000",
-    } | dict(options.properties)
-    user = settings.pop(USER, "")
+    } | {name: value for name, value in options.properties.items() if name.startswith(HADOOP_SETTINGS)}
+    user = settings.pop(HDFS_USER, "")
+    if user and os.environ.get(_USER_VARIABLE) != user:
+        # hdfs-native ignores the user in a URL, and reads this variable whenever it connects.
+        os.environ[_USER_VARIABLE] = user
     try:
-        return Client(f"hdfs://{quote(user, safe='')}@{netloc}" if user else f"hdfs://{netloc}", settings)
+        return Client(f"hdfs://{netloc}", settings)
     except RAISED_BY_HDFS as error:
         raise ConfigurationError(
             f"hdfs://{netloc}: no client can be made ({error}): give host and port of the NameNode, or for a name "

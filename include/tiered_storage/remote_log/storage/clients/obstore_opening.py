@@ -13,7 +13,7 @@ from obstore.store import from_url
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.aws_credentials import credential_provider
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.clients.options import HADOOP_SETTINGS, ObjectStoreOptions
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -87,7 +87,7 @@ def _certificates(path: str) -> bytes:
 def _of_provider(url: str, options: ObjectStoreOptions) -> dict[str, Any]:
     """Return config and credentials of the provider at `url`."""
     scheme = urlsplit(url).scheme
-    others = tuple(prefix for each, prefix in _PREFIXES.items() if each != scheme)
+    others = (*HADOOP_SETTINGS, *(prefix for each, prefix in _PREFIXES.items() if each != scheme))
     properties = {name: value for name, value in options.properties.items() if not name.startswith(others)}
     if scheme == "az":
         endpoint = {} if options.endpoint is None else {"azure_storage_endpoint": options.endpoint}

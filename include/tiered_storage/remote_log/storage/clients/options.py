@@ -8,6 +8,12 @@ from typing import Any, Self
 
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 
+HDFS_USER = "hadoop.user.name"
+"""The property with the user's name on an HDFS without Kerberos; HADOOP_USER_NAME of the environment by default."""
+
+HADOOP_SETTINGS = ("dfs.", "hadoop.", "fs.")
+"""How the names of properties for hdfs:// begin: they are settings of Hadoop's."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreOptions:
@@ -16,9 +22,10 @@ class ObjectStoreOptions:
     `roles` (ARNs) are assumed one with the other, the first with `web_identity_token_file`, the keys, or `profile`.
     `role_arguments` go to STS with the last one, such as ExternalId. `ca_bundle` is a file in PEM format.
     `region` and the keys are for s3:// URLs, `endpoint` also for az://. `properties` go to obstore unchanged, such as
-    `azure_storage_account_key` for az://. Times are ms. `max_retries` counts the requests after the first one, all
-    begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments. `configs` are the options in the
-    settings for a class of the user's own. Neither keys nor properties nor `configs` show in the repr.
+    `azure_storage_account_key` for az://, those of HADOOP_SETTINGS to HDFS. Times are ms. `max_retries` counts the
+    requests after the first one, all begun within `retry_timeout_ms`. `key_ring` has the keys of encrypted segments.
+    `configs` are the options in the settings for a class of the user's own. Neither keys nor properties nor `configs`
+    show in the repr.
     """
 
     endpoint: str | None = None
