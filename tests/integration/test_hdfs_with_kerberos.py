@@ -7,6 +7,7 @@ cache. Needs the system's libgssapi_krb5.so.2.
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import re
 import subprocess
@@ -19,15 +20,19 @@ from pathlib import Path
 import pytest
 
 from servers.hdfs import HadoopPrograms, RealHdfs
+from tiered_storage.remote_log.storage.clients.options import HDFS_USER
 
 SECONDS = 60
 TICKET_SECONDS = 4
 PROGRAM = """
+import json
+import os
 import sys
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-client = Hdfs(sys.argv[1], ObjectStoreOptions(max_retries=2))
+properties = json.loads(os.environ.get("PROPERTIES", "{}"))
+client = Hdfs(sys.argv[1], ObjectStoreOptions(max_retries=2, properties=properties))
 try:
     client.put("object", 3, iter((memoryview(b"abc"),)))
     print(client.get_range("object", 0, 3).decode())
@@ -141,3 +146,12 @@ def test_a_client_without_the_clusters_configuration_is_told_so(
 ) -> None:
     told = said(secure_hdfs, realm, tmp_path / "cache", HADOOP_CONF_DIR=str(tmp_path))
     assert re.match("RemoteStorageError True .*HADOOP_CONF_DIR", told)
+
+
+def test_settings_of_a_connection_do_in_place_of_the_clusters_configuration(
+    secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
+) -> None:
+    properties = json.dumps({"hadoop.security.authentication": "kerberos", HDFS_USER: "somebody"})
+    keys = {"KRB5_CLIENT_KTNAME": f"FILE:{realm.keytab}"}
+    cache, nothing = tmp_path / "cache", str(tmp_path)
+    assert said(secure_hdfs, realm, cache, HADOOP_CONF_DIR=nothing, PROPERTIES=properties, **keys) == "abc\n"
