@@ -179,7 +179,7 @@ def _check_clock(
     with closing(open_storage(settings, options)) as storage:
         is_independent = has_own_clock(storage, options)
         skew = settings.clock_max_skew_ms
-        agreement = ClockAgreement(clock, machine_boot_time, storage, store.clock_reading, skew, is_independent)
+        agreement = ClockAgreement(clock, machine_boot_time, storage, store.clock_readings, skew, is_independent)
         why = agreement.why_refused()
     if why is None:
         yield ok("clock", "nothing shows that it jumped")

@@ -154,7 +154,7 @@ class GenerationGuard:
     def _publish_next(self, generations: StoreGenerations, known: Generation, reason: str) -> None:
         if known.next_token is not None:
             # The store is about to get this clock's time, which must not vouch for the clock later.
-            self.store.clock_reading.begin(generations.renewed_at)
+            self.store.clock_readings.begin(generations.renewed_at)
             holder = f"{socket.gethostname()}:{self.store.generation.where}"
             generations.publish(StoredGeneration(known.number + 1, known.next_token, reason, self.clock(), holder))
 

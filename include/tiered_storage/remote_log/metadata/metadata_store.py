@@ -120,14 +120,18 @@ RenewedAt: TypeAlias = Callable[[], int | None]
 
 
 class ClockReadings(Protocol):
-    """The last clock reading that a run checked."""
+    """The last clock reading that a run checked, for each start of each machine."""
 
-    def read(self) -> ClockReading | None:
-        """Return the recorded reading; None before the first."""
+    def read(self, boot_id: str) -> ClockReading | None:
+        """Return the reading of a machine that runs since the start `boot_id`; None before its first."""
         ...
 
-    def read_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
-        """Return the recorded reading, else what `begin` would record; None if metadata and store have no time."""
+    def latest(self) -> ClockReading | None:
+        """Return the reading with the latest time, of whichever machine; None before the first."""
+        ...
+
+    def latest_or_newest(self, renewed_at: RenewedAt) -> ClockReading | None:
+        """Return the latest reading, else what `begin` would record; None if metadata and store have no time."""
         ...
 
     def begin(self, renewed_at: RenewedAt) -> None:
@@ -135,7 +139,11 @@ class ClockReadings(Protocol):
         ...
 
     def record(self, reading: ClockReading) -> None:
-        """Replace the reading, after checking the clock against the earlier one."""
+        """Replace the reading of that start of the machine, after checking the clock against the earlier one."""
+        ...
+
+    def forget_later_than(self, wall: int) -> None:
+        """Delete the readings of clocks that showed more than `wall` (ms): they were ahead."""
         ...
 
 
@@ -173,7 +181,7 @@ class MetadataStore(Protocol):
         ...
 
     @property
-    def clock_reading(self) -> ClockReadings:
+    def clock_readings(self) -> ClockReadings:
         """The last reading of the clock."""
         ...
 
@@ -204,7 +212,7 @@ class MetadataStore(Protocol):
 
 _OPENING = ("open", "is_there")
 _METHODS = ("work_area_key", "check_integrity", "spend_reserve", "copy_to", "close", "__enter__", "__exit__")
-_PARTS = ("segments", "leases", "topics", "safety", "identity", "generation", "clock_reading")
+_PARTS = ("segments", "leases", "topics", "safety", "identity", "generation", "clock_readings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class MetadataRebuild:
         self._storage.rebind(store.identity.metadata_uuid, store.identity.bind_store)
         if self._newest_copy:
             # Not the store's generation or marks: a rebuild writes both by an unchecked clock, and may be repeated.
-            store.clock_reading.record(ClockReading.of_newest_time(self._newest_copy))
+            store.clock_readings.record(ClockReading.of_newest_time(self._newest_copy))
         GenerationGuard(store, lambda: self._storage, self._clock).claim("the metadata were made again from the store")
         # Not earlier: while the old metadata may still be used, the store must not show a lease that they never
         # granted.

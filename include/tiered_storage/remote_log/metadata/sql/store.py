@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, update
 from tiered_storage.clock import Clock
 from tiered_storage.errors import MetadataCorruptError, MetadataMissingError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.metadata.sql.clock_reading import SqlClockReading
+from tiered_storage.remote_log.metadata.sql.clock_readings import SqlClockReadings
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, no_metadata
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import store_identity, work_area_key
@@ -82,7 +82,7 @@ class SqlMetadataStore:
         self.safety = SqlSafety(database, clock)
         self.identity = SqlIdentity(database)
         self.generation = SqlGeneration(database)
-        self.clock_reading = SqlClockReading(database)
+        self.clock_readings = SqlClockReadings(database)
 
     @staticmethod
     def open(

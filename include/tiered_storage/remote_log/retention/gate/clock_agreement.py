@@ -58,7 +58,7 @@ class ClockAgreement:
     clock: Clock
     boot_clock: BootClock
     storage: RemoteStorageManager
-    reading: ClockReadings
+    readings: ClockReadings
     max_skew_ms: int
     is_store_independent: bool
 
@@ -67,9 +67,8 @@ class ClockAgreement:
         """Return that of an open remote log."""
         is_independent = has_own_clock(context.storage, context.options)
         skew = context.settings.clock_max_skew_ms
-        return cls(
-            context.clock, context.boot_clock, context.storage, context.store.clock_reading, skew, is_independent
-        )
+        readings = context.store.clock_readings
+        return cls(context.clock, context.boot_clock, context.storage, readings, skew, is_independent)
 
     def ensure_agrees(self) -> None:
         """Raise DeletionRefusedError unless the clock passes the first two checks; then record a reading.
@@ -83,14 +82,15 @@ class ClockAgreement:
 
     def note(self) -> None:
         """Record a reading if it agrees with the last one, for a run that deletes nothing."""
-        self.reading.begin(self._renewed_at)
+        self.readings.begin(self._renewed_at)
         if self._why_unsteady() is None:
             self._record()
 
     def trust(self) -> None:
         """Record a reading at a person's request. Marked segments wait their grace time again."""
         now = self.clock()
-        self.reading.record(ClockReading(self.boot_clock(), now, trusted_since=now))
+        self.readings.forget_later_than(now + self.max_skew_ms)
+        self.readings.record(ClockReading(self.boot_clock(), now, trusted_since=now))
 
     def why_refused(self) -> str | None:
         """Return what `ensure_agrees` would raise, as far as known without writing; None: nothing.
@@ -103,7 +103,7 @@ class ClockAgreement:
         """Return the grace time as it counts now."""
         if self.is_store_independent:
             return GraceTime(grace_ms)
-        return GraceTime(grace_ms, self._current(self.reading.read()).trusted_since)
+        return GraceTime(grace_ms, self._current(self._own()).trusted_since)
 
     def ensure_steady(self) -> None:
         """Raise DeletionRefusedError if the clock jumped since it was last checked: for a run between two of its steps.
@@ -137,49 +137,71 @@ class ClockAgreement:
             raise DeletionRefusedError(why)
 
     def _why_unsteady(self) -> str | None:
-        """Return how the clock disagrees with the last reading; None if it agrees, or no time is known."""
-        earlier = self.reading.read_or_newest(self._renewed_at)
-        if earlier is None:
+        """Return how the clock disagrees with the last readings; None if it agrees, or no time is known."""
+        latest = self.readings.latest_or_newest(self._renewed_at)
+        if latest is None:
             return None
+        own = self._own()
+        return self._why_unlike(latest) if own is None else self._why_jumped(own) or self._why_behind(latest)
+
+    def _why_jumped(self, own: ClockReading) -> str | None:
+        """Return how far the clock jumped since its own last reading."""
         now, running = self.clock(), self.boot_clock()
-        if running.boot_id == earlier.boot_time.boot_id:
-            expected = earlier.wall + running.ms - earlier.boot_time.ms
-            if abs(now - expected) <= self.max_skew_ms:
-                return None
-            jump = f"{'ahead' if now > expected else 'back'} by {_duration(abs(now - expected))}"
-            return (
-                f"this machine's clock shows {as_date(now)}, and should show {as_date(expected)} by the time that "
-                f"passed since it was last checked, at {as_date(earlier.wall)}: it was set {jump}, or the machine was "
-                f"paused. {_NOBODY_KNOWS} Set the clock by NTP; {_IF_IT_IS_RIGHT}"
-            )
-        later = now - earlier.wall
-        explained = running.ms if earlier.is_taken else 0
+        expected = own.wall + running.ms - own.boot_time.ms
+        if abs(now - expected) <= self.max_skew_ms:
+            return None
+        jump = f"{'ahead' if now > expected else 'back'} by {_duration(abs(now - expected))}"
+        return (
+            f"this machine's clock shows {as_date(now)}, and should show {as_date(expected)} by the time that "
+            f"passed since it was last checked, at {as_date(own.wall)}: it was set {jump}, or the machine was "
+            f"paused. {_NOBODY_KNOWS} Set the clock by NTP; {_IF_IT_IS_RIGHT}"
+        )
+
+    def _why_behind(self, latest: ClockReading) -> str | None:
+        """Return how far the clock is behind that of another machine."""
+        now = self.clock()
+        is_own = latest.boot_time.boot_id == self.boot_clock().boot_id
+        if is_own or latest.wall - now <= self.max_skew_ms:
+            return None
+        return (
+            f"this machine's clock shows {as_date(now)}, and that of another one showed {as_date(latest.wall)} before, "
+            f"{_duration(latest.wall - now)} later: one of them is wrong. {_NOBODY_KNOWS} Set both by NTP; "
+            f"{_IF_IT_IS_RIGHT}"
+        )
+
+    def _why_unlike(self, latest: ClockReading) -> str | None:
+        """Return why the clock of a machine that was not checked since its start is not proved by `latest`."""
+        now, running = self.clock(), self.boot_clock()
+        later = now - latest.wall
+        explained = running.ms if latest.is_taken else 0
         if abs(later - explained) <= self.max_skew_ms or (running.is_synchronised and later >= -self.max_skew_ms):
             return None
         apart = "later" if later > 0 else "earlier"
         return (
-            f"{_since(earlier)} {as_date(earlier.wall)}; this machine's clock shows {as_date(now)} now, "
+            f"{_since(latest)} {as_date(latest.wall)}; this machine's clock shows {as_date(now)} now, "
             f"{_duration(abs(later))} {apart}, and nothing proves that it is right. {_NOBODY_KNOWS} Wait until NTP has "
             f"synchronised this machine's clock; {_IF_IT_IS_RIGHT}"
         )
+
+    def _own(self) -> ClockReading | None:
+        return self.readings.read(self.boot_clock().boot_id)
 
     def _renewed_at(self) -> int | None:
         storage = self.storage
         return storage.generations.renewed_at() if isinstance(storage, ListableStorage) else None
 
     def _record(self) -> None:
-        earlier = self.reading.read()
-        current = self._current(earlier)
-        is_of_this_start = earlier is not None and earlier.boot_time.boot_id == current.boot_time.boot_id
-        age = 0 if earlier is None else current.boot_time.ms - earlier.boot_time.ms
-        if is_of_this_start and age < READING_LASTS_MS and self._why_unsteady() is None:
+        own = self._own()
+        current = self._current(own)
+        age = READING_LASTS_MS if own is None else current.boot_time.ms - own.boot_time.ms
+        if age < READING_LASTS_MS and self._why_unsteady() is None:
             return
-        self.reading.record(current)
+        self.readings.record(current)
 
-    def _current(self, earlier: ClockReading | None) -> ClockReading:
+    def _current(self, own: ClockReading | None) -> ClockReading:
         now, running = self.clock(), self.boot_clock()
-        if earlier is not None and running.boot_id == earlier.boot_time.boot_id:
-            return replace(earlier, boot_time=running, wall=now)
+        if own is not None:
+            return replace(own, boot_time=running, wall=now)
         return ClockReading(running, now, trusted_since=now)
 
 

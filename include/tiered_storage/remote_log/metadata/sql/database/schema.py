@@ -17,7 +17,7 @@ Texts sort by their bytes (in PostgreSQL, collation "C").
     deletion_stop        one row, once it was used: the switch that stops all deletions
     generation           one row: the token that metadata and object store share (sql/generation.py)
     work_area_key        one row: the key that signs the messages in the work area
-    clock_reading        one row, once a run checked the clock: the reading (sql/clock_reading.py)
+    clock_readings       the clock of each machine when it was last checked (sql/clock_readings.py)
 
 A deleted segment keeps its row, so that a repeated deletion is harmless, and a late attempt with its id is refused. The
 row moves to a separate table, so that look-ups stay fast.
@@ -48,7 +48,7 @@ from sqlalchemy import (
     false,
 )
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0009"
 """The newest revision in migrations/versions."""
 
 VERSION_TABLE = "remote_log_schema_version"
@@ -218,13 +218,10 @@ work_area_key = Table(
     Column("key", LargeBinary, nullable=False),
 )
 
-clock_reading = Table(
-    "clock_reading",
+clock_readings = Table(
+    "clock_readings",
     metadata,
-    Column(
-        "id", Integer, CheckConstraint("id = 1", name="only_one_clock_reading"), primary_key=True, autoincrement=False
-    ),
-    Column("boot_id", String, nullable=False),
+    Column("boot_id", String, primary_key=True),
     Column("boot_ms", BigInteger, nullable=False),
     Column("wall_ms", BigInteger, nullable=False),
     Column("trusted_since", BigInteger, nullable=False),

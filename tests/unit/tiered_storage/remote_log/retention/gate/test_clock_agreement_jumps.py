@@ -339,7 +339,7 @@ def test_doctor_reports_it(files: RemoteLogFiles) -> None:
 def forget_reading(files: RemoteLogFiles) -> None:
     """Let the metadata be those of an earlier release, which read no clock."""
     with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as connection, connection:
-        connection.execute("DELETE FROM clock_reading")
+        connection.execute("DELETE FROM clock_readings")
 
 
 def rebuild(files: RemoteLogFiles) -> None:
@@ -453,12 +453,56 @@ def test_what_was_marked_before_the_first_reading_waits_its_grace_time_once_more
     assert len(files.objects()) == 3
 
 
+def on_machine(files: RemoteLogFiles, boot_id: str, started: int) -> None:
+    """Let the next run be one of the machine that runs since `started`; all machines show the same time."""
+    files.clock.boot_id, files.clock.started = boot_id, started
+
+
+def test_machines_that_take_turns_each_keep_their_grace_time(files: RemoteLogFiles) -> None:
+    first, second = (files.clock.boot_id, files.clock.started), ("another", files.clock.started - DAY)
+    files.clock.is_synchronised = True
+    run(files, delete_records)
+    on_machine(files, *second)
+    run(files, check)
+    for machine in (first, second, first):
+        files.clock.now += GRACE // 3 + MINUTE
+        on_machine(files, *machine)
+        run(files, expire)
+
+    assert len(files.objects()) == 3
+
+
+def test_a_clock_that_is_behind_another_machines_deletes_nothing(files: RemoteLogFiles) -> None:
+    first, second = (files.clock.boot_id, files.clock.started), ("another", files.clock.started - DAY)
+    files.clock.now += 2 * HOUR
+    files.clock.is_synchronised = True
+    on_machine(files, *second)
+    run(files, check)
+
+    on_machine(files, *first)
+    files.clock.now -= 2 * HOUR
+    refused(files, delete_records, "another one showed .*2:00:00 later")
+    assert run_on(files, "metadata", "trust-clock", "--yes").exit_code == 0
+    run(files, delete_records)
+
+
+def test_a_jump_is_found_whatever_machines_ran_in_between(files: RemoteLogFiles) -> None:
+    first = (files.clock.boot_id, files.clock.started)
+    files.clock.is_synchronised = True
+    on_machine(files, "another", files.clock.started - DAY)
+    run(files, check)
+    on_machine(files, *first)
+    files.clock.step(YEAR)
+
+    refused(files, delete_records, "ahead by 365 days")
+
+
 def test_a_dry_run_reports_a_clock_that_was_never_read_and_records_nothing(files: RemoteLogFiles) -> None:
     forget_reading(files)
     files.clock.step(YEAR)
     assert "never read" in run_on(files, "expire", "--dry-run").err
     with files.open() as remote_log:
-        assert remote_log.store.clock_reading.read() is None
+        assert remote_log.store.clock_readings.latest() is None
 
 
 def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteLogFiles) -> None:
