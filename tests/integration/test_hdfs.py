@@ -272,16 +272,30 @@ def dead_addresses() -> Iterator[list[str]]:
             one.close()
 
 
-@pytest.mark.parametrize("dead", [0])
 def test_of_a_name_service_the_name_node_that_answers_is_asked(
-    real_hdfs: RealHdfs, dead_addresses: list[str], dead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_hdfs: RealHdfs, dead_addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = name_service(tmp_path / "configuration", dead_addresses[dead], real_hdfs.address)
+    folder = name_service(tmp_path / "configuration", dead_addresses[0], real_hdfs.address)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
     client = Hdfs(f"hdfs://lake/{uuid4().hex}", QUICK)
     put(client, NAME, bytes(5 * MIB))
     assert names(client) == [NAME]
     assert get(client, NAME) == bytes(5 * MIB)
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_name_node_that_never_answers_ends_the_call_with_an_error_that_says_what_to_do(
+    real_hdfs: RealHdfs, dead_addresses: list[str], dead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = name_service(tmp_path / "configuration", dead_addresses[dead], real_hdfs.address)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
+    client = Hdfs("hdfs://lake/folder", ObjectStoreOptions(request_timeout_ms=1_000, max_retries=2))
+    for failing in (lambda: put(client, NAME, b"x"), lambda: client.size(NAME), lambda: names(client)):
+        with pytest.raises(
+            RemoteStorageError, match=r"hdfs://lake/folder.*dfs\.ha\.namenodes.*no answer within"
+        ) as raised:
+            failing()
+        assert raised.value.retriable
 
 
 def test_a_name_service_may_be_given_as_properties(real_hdfs: RealHdfs) -> None:

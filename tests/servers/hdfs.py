@@ -98,6 +98,8 @@ class RealHdfs:
             "dfs.replication": "1",
             # A NameNode that has seen all blocks leaves its safe mode at once.
             "dfs.namenode.safemode.extension": "0",
+            # By default it rounds down, and does not wait for the only block of a cluster.
+            "dfs.namenode.safemode.threshold-pct": "1",
             "dfs.datanode.address": "127.0.0.1:0",
             "dfs.datanode.ipc.address": "127.0.0.1:0",
             # Small enough for tests to write several.
@@ -171,7 +173,7 @@ class RealHdfs:
         """Return how often the DataNodes have synced a block."""
         time.sleep(METRICS_SECONDS + 0.1)
         query = "Hadoop:service=DataNode,name=DataNodeActivity-*"
-        return sum(int(bean["FsyncCount"]) for port in self._data_node_ports for bean in _beans(port, query))
+        return sum(int(bean["FsyncCount"]) for port in self._data_node_ports for bean in beans_of(port, query))
 
     def block_files(self) -> list[Path]:
         """Return the files in which DataNodes keep the bytes of blocks."""
@@ -192,13 +194,13 @@ class RealHdfs:
     def _is_operational(self) -> bool:
         return any(
             bean["FSState"] == "Operational" and bean["NumLiveDataNodes"] >= len(self._data_node_ports)
-            for bean in _beans(self._http_port, "Hadoop:service=NameNode,name=FSNamesystemState")
+            for bean in beans_of(self._http_port, "Hadoop:service=NameNode,name=FSNamesystemState")
         )
 
     def _has_reported(self, port: int) -> bool:
         actors = [
             actor
-            for bean in _beans(port, "Hadoop:service=DataNode,name=DataNodeInfo")
+            for bean in beans_of(port, "Hadoop:service=DataNode,name=DataNodeInfo")
             for actor in json.loads(bean.get("BPServiceActorInfo", "[]"))
         ]
         return bool(actors) and all(actor["ActorState"] == "RUNNING" for actor in actors)
@@ -239,7 +241,7 @@ class RealHdfs:
         (self.configuration / "hadoop-metrics2.properties").write_text(f"*.period={METRICS_SECONDS}\n")
 
 
-def _beans(port: int, query: str) -> list[dict[str, Any]]:
+def beans_of(port: int, query: str) -> list[dict[str, Any]]:
     """Return what a server shows of itself; nothing where it does not answer yet."""
     try:
         with urlopen(f"http://127.0.0.1:{port}/jmx?qry={query}") as answer:

@@ -23,6 +23,7 @@ RAISED_BY_HDFS = (OSError, RuntimeError, NotImplementedError)
 """What hdfs-native raises; a TimeoutError of `limited` is an OSError too."""
 
 _MAX_REASON = 400
+_NO_ANSWER = "no answer within"
 
 _Answer = TypeVar("_Answer")
 
@@ -47,7 +48,7 @@ def limited(call: Callable[[], _Answer], seconds: float) -> _Answer:
     try:
         return answer.result(seconds)
     except TimeoutError as error:
-        raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from None
+        raise TimeoutError(str(error) or f"{_NO_ANSWER} {seconds:g} s") from None
 
 
 _CASES: tuple[tuple[tuple[str, ...], type[TieredStorageError], str], ...] = (
@@ -70,6 +71,11 @@ _CASES: tuple[tuple[tuple[str, ...], type[TieredStorageError], str], ...] = (
         ("RPC listener disconnected",),
         RemoteStorageError,
         "the NameNode closed the connection; for Kerberos, HADOOP_CONF_DIR must name the cluster's configuration",
+    ),
+    (
+        (_NO_ANSWER,),
+        RemoteStorageError,
+        "a server does not answer: does it run? While a NameNode is off, name the other first in dfs.ha.namenodes",
     ),
     (("StandbyException",), RemoteStorageError, "no NameNode of the name service is active"),
     (("QuotaExceededException",), RemoteStorageFullError, "no room: raise the folder's quota or free some space"),
