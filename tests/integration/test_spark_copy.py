@@ -9,9 +9,10 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,9 +20,11 @@ import psutil
 import pytest
 from hdfs_native import Client
 
+from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.hdfs import RealHdfs, write_hadoop_settings
+from servers.s3_proxy import Asked, Refusal
 from support.command_line import run
-from support.object_stores import OWN_STORE
+from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
@@ -269,6 +272,46 @@ def test_workers_reach_hdfs_by_an_airflow_connection(
     folder = folder_of(real_hdfs, "tiering")
     monkeypatch.setenv("HADOOP_USER_NAME", "of-the-machine")
     assert owners_of_a_copy(spark_submit, real_hdfs, folder, tmp_path) == {"tiering"}
+
+
+@dataclass
+class LapsingAccount(Account):
+    """An account in which a session that sends a segment has expired before the segment's next object is sent."""
+
+    lapsed: set[str] = field(default_factory=set)
+
+    def look(self, asked: Asked) -> Refusal | None:
+        refusal = super().look(asked)
+        if refusal is None and asked.method == "PUT" and asked.path.partition("?")[0].endswith(".log"):
+            key = asked.headers["x-amz-security-token"].removeprefix("the-token-of-")
+            self.lapsed.add(key)
+            time.sleep(max(0, self.sessions[key].expires - time.time()))
+        return refusal
+
+
+def test_workers_renew_the_session_of_a_role_that_expires_during_the_run(
+    spark_submit: SparkSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses expired sessions, so the indexes and commit markers that are there were sent with later ones."""
+    account = LapsingAccount({"writer": Role(S3Endpoint("").access_key)}, admitted="writer", seconds=2)
+    with localbucket_server(tmp_path / "buckets") as s3, running_account(s3, account):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_key)
+        site = TieredSite(tmp_path / "site")
+        site.write_logs({"orders-0": 2})
+        site.configure(
+            {"orders": TIERED},
+            rsm_config_url=f"s3://{s3.bucket}/remote",
+            rsm_config_endpoint=account.s3.url,
+            rsm_config_region=s3.region,
+            rsm_config_allow_http=True,
+            rsm_config_role_arn=[role_arn("writer")],
+            rsm_config_sts_endpoint=account.sts_url,
+        )
+        spark_submit(site, "runs/first/1")
+        assert site.finished("orders-0") == [0, 10]
+    assert account.lapsed
+    assert set(account.seen) - account.lapsed
 
 
 def folder_of(hdfs: RealHdfs, user: str) -> str:
