@@ -150,6 +150,7 @@ def test_a_user_without_the_right_is_refused(client: Hdfs, url: str, monkeypatch
                 refused(mallory)
         assert isinstance(mallory.delete_many([NAME])[NAME], RemoteStorageRefusedError)
     assert get(client, NAME) == b"x"
+    assert names(client) == [NAME]
 
 
 def test_a_full_quota_is_no_room(client: Hdfs, real_hdfs: RealHdfs) -> None:
