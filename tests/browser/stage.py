@@ -29,7 +29,7 @@ from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.credentials import ADMIN, read
-from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import wait_until
 
 COPY = "copy_segments"
@@ -164,7 +164,7 @@ def stage(root: Path, pictures: Path, port: int, *, schedules: bool = False) -> 
     topic = {"remote.storage.enable": True, "remote.deletion.allowed": True}
     write_settings(config, root / "kafka-logs", dict.fromkeys(sorted(TOPICS), topic))
     pictures.mkdir(parents=True, exist_ok=True)
-    environ = {**os.environ, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(schedules)}
+    environ = {**os.environ, "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": str(schedules), DATABASE_VARIABLE: ""}
     running = services.up(EmbeddedAirflow(root, config, port), say=_say, environ=environ)
     try:
         password = read(running.home).admin_password

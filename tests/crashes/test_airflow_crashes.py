@@ -29,6 +29,7 @@ from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
 from tiered_storage_airflow.embedded.credentials import read
 from tiered_storage_airflow.embedded.environment import (
+    DATABASE_VARIABLE,
     EmbeddedAirflow,
     airflow_environment,
     virtual_environment_bin,
@@ -193,6 +194,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
     )
     environ = {
         **os.environ,
+        DATABASE_VARIABLE: "",
         HALT: str(root / "halt"),
         "SPARK_CONF_DIR": str(_spark(root / "spark-conf")),
         # A task that nobody hears of any more is dead after seconds and not after minutes.

@@ -1,21 +1,27 @@
-"""The embedded Airflow, really started: who gets in, what listens, what runs, and that nothing stays."""
+"""The embedded Airflow, really started: who gets in, what listens, what runs, and that nothing stays.
+
+It keeps its state in a PostgreSQL of the user's; `make demo` and the browser's tests use its own SQLite file.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import psutil
 import pytest
 
+from servers.postgres import PASSWORD, the_server
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import read
-from tiered_storage_airflow.embedded.environment import PROJECT_ROOT, EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, PROJECT_ROOT, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import members
 from tiered_storage_airflow.embedded.record import SERVICE_NAMES, RunningAirflow
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
@@ -93,11 +99,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
         port = probe.getsockname()[1]
     airflow = EmbeddedAirflow(root / "state", port=port, dags_folder=root / "dags")
     said: list[str] = []
-    started = services.up(airflow, say=said.append)
+    environ = {**os.environ, DATABASE_VARIABLE: the_server().database("airflow")}
+    started = services.up(airflow, say=said.append, environ=environ)
     try:
         assert said[-1] == f"Airflow is up: http://127.0.0.1:{port}"
         assert any("broken.py cannot be imported: RuntimeError: broken on purpose" in line for line in said)
-        assert services.up(airflow, say=said.append) == started
+        assert services.up(airflow, say=said.append, environ=environ) == started
         assert said[-1] == f"Airflow is up already: http://127.0.0.1:{port}"
         yield started
     finally:
@@ -130,6 +137,11 @@ def test_a_run_gets_its_conf_connection_and_pool_and_its_asset_event_starts_anot
         assert "ValueError: on purpose" in api.failures(consumed)
 
 
+def test_the_database_is_the_one_that_the_user_named(running: RunningAirflow) -> None:
+    assert set(DAG_IDS) <= {dag_id for (dag_id,) in the_server().execute("SELECT dag_id FROM dag", "airflow")}
+    assert not (running.home / "airflow.db").exists()
+
+
 def test_a_stop_begins_though_every_slot_of_every_pool_is_taken(running: RunningAirflow) -> None:
     with services.connect(running) as api:
         for dag_id in ("work", "stop"):
@@ -159,7 +171,8 @@ def test_no_secret_lies_in_the_arguments_of_a_process(running: RunningAirflow) -
     credentials = read(running.home)
     shared = json.loads((running.home / "secrets.json").read_text())
     arguments = "\n".join("\n".join(process.cmdline()) for process in members(running.services, running.mark))
-    assert not [secret for secret in (credentials.admin_password, *shared.values()) if secret in arguments]
+    secrets = (credentials.admin_password, PASSWORD, quote(PASSWORD, safe=""), *shared.values())
+    assert not [secret for secret in secrets if secret in arguments]
 
 
 def test_stopping_leaves_no_process_behind(running: RunningAirflow) -> None:

@@ -34,7 +34,7 @@ from tiered_storage_airflow.demo.sample import COMPACTED_TOPIC, copy_log_directo
 from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, tiered_storage
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
-from tiered_storage_airflow.embedded.environment import LOOPBACK, EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, LOOPBACK, EmbeddedAirflow
 from tiered_storage_airflow.forms import TOPICS_VARIABLE
 
 RUN_WITHIN = 180.0
@@ -89,8 +89,8 @@ class Demo:
             self.switch_on(limits)
         with self.step("start Airflow"):
             airflow = EmbeddedAirflow(self.places.state, self.places.config, _free_port())
-            # Use all topics of the demo's directory, whatever the user's own variable says.
-            environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*"}
+            # Use all topics of the demo's directory and its own database, whatever the user's own variables say.
+            environ = {**os.environ, f"AIRFLOW_VAR_{TOPICS_VARIABLE.upper()}": ".*", DATABASE_VARIABLE: ""}
             running = services.up(airflow, say=self.say, environ=environ)
         try:
             with services.connect(running) as api:

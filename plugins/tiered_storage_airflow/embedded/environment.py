@@ -3,7 +3,7 @@
 Everything lies below one state directory, so that the project's root stays clean and one command removes it all:
 
     {state}/airflow/                AIRFLOW_HOME, mode 0700
-        airflow.db                  Airflow's own SQLite database
+        airflow.db                  Airflow's own SQLite database, unless DATABASE_VARIABLE names another
         secrets.json                what the services share, mode 0600
         passwords.json              the login, mode 0600
         read_rights.yaml            who may see which topics, where the settings name no such file
@@ -30,6 +30,9 @@ PROJECT_ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8080
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
+DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+"""Names Airflow's own database, such as a PostgreSQL of the user's. It may hold a password."""
+_ASYNC_DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"
 SPARE_TASKS = 3
 """How many tasks may run beyond the slots of all pools: `stop_deletions`, in none of our pools, never waits."""
 
@@ -68,6 +71,11 @@ class EmbeddedAirflow:
         return self.state.resolve() / "airflow"
 
     @property
+    def own_database(self) -> str:
+        """The URL of the database that it uses unless the user names one."""
+        return f"sqlite:///{self.home / 'airflow.db'}"
+
+    @property
     def service_logs(self) -> Path:
         """The directory of the services' own logs."""
         return self.home / "logs" / "services"
@@ -84,6 +92,7 @@ def airflow_environment(
     """Return the whole environment of Airflow's processes: `environ`, overridden by what `airflow` needs.
 
     Variables such as AIRFLOW_CONN_* and AIRFLOW_VAR_* pass through: they bring secrets in.
+    DATABASE_VARIABLE passes through unless it is empty.
     """
     inherited = {name: value for name, value in environ.items() if name not in FOREIGN_VARIABLES}
     ours = {
@@ -97,7 +106,17 @@ def airflow_environment(
     named = {CONFIG_VARIABLE: str(airflow.config.resolve())} if airflow.config else {}
     if airflow.has_own_rights:
         named[environment_variable("read.service.rights.file")] = str(rights_path(airflow.home))
-    return inherited | _airflow_settings(airflow, credentials) | ours | named
+    return inherited | _airflow_settings(airflow, credentials) | _database(airflow, inherited) | ours | named
+
+
+def _database(airflow: EmbeddedAirflow, environ: Mapping[str, str]) -> dict[str, str]:
+    url = environ.get(DATABASE_VARIABLE)
+    if not url:
+        return {DATABASE_VARIABLE: airflow.own_database}
+    if not url.startswith(("postgresql:", "postgresql+psycopg:")) or environ.get(_ASYNC_DATABASE_VARIABLE):
+        return {}
+    # Airflow would ask for asyncpg, which is not installed; psycopg serves both.
+    return {_ASYNC_DATABASE_VARIABLE: f"postgresql+psycopg:{url.split(':', 1)[1]}"}
 
 
 def virtual_environment_bin() -> Path:
@@ -121,7 +140,6 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
             "simple_auth_manager_all_admins": "False",
             "simple_auth_manager_passwords_file": str(passwords_path(airflow.home)),
         },
-        "database": {"sql_alchemy_conn": f"sqlite:///{airflow.home / 'airflow.db'}"},
         "api": {
             "host": LOOPBACK,
             "port": str(airflow.port),

@@ -14,11 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 import httpx
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
+from tiered_storage.errors import ConfigurationError
 from tiered_storage.private_files import make_private_folder, open_private
 from tiered_storage_airflow.embedded.api_client import AirflowApi
 from tiered_storage_airflow.embedded.credentials import ADMIN, begin_rights, load_or_generate, read
 from tiered_storage_airflow.embedded.environment import (
+    DATABASE_VARIABLE,
     LOOPBACK,
     EmbeddedAirflow,
     airflow_environment,
@@ -97,7 +101,7 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
         begin_rights(airflow.home)
     environment = airflow_environment(airflow, credentials, java_home(airflow.state, environ), environ)
     environment[MARK_VARIABLE] = running.mark
-    say("preparing Airflow's database")
+    say(f"preparing Airflow's database, {_database(environment[DATABASE_VARIABLE])}")
     _prepare(airflow, environment)
     say("starting the API server, the scheduler, the DAG processor and the triggerer")
     started = datetime.now(UTC)
@@ -114,6 +118,18 @@ def _start_all(airflow: EmbeddedAirflow, say: Say, environ: Mapping[str, str]) -
         raise
     say(f"Airflow is up: {running.url}")
     return running
+
+
+def _database(url: str) -> str:
+    """Return `url` without its secrets. Raises ConfigurationError if it is none of a database."""
+    try:
+        return make_url(url).set(query={}).render_as_string(hide_password=True)
+    except ArgumentError as error:
+        # The text of the error repeats the URL, which may hold a password.
+        raise ConfigurationError(
+            f"{DATABASE_VARIABLE} is not the URL of a database ({type(error).__name__}): "
+            "write postgresql://user:password@host:5432/database"
+        ) from None
 
 
 def _commands(port: int) -> dict[str, list[str]]:
@@ -140,11 +156,15 @@ def _require_free_port(port: int) -> None:
 
 def _prepare(airflow: EmbeddedAirflow, environment: Mapping[str, str]) -> None:
     bin_directory = virtual_environment_bin()
-    # Migrating costs seconds even if there is nothing to do: once for each version of Airflow is enough.
-    migrated = airflow.home / f"migrated-{version('apache-airflow-core')}"
-    if not (migrated.exists() and (airflow.home / "airflow.db").exists()):
-        _run(airflow, "db-migrate", [str(bin_directory / "airflow"), "db", "migrate"], environment)
-        migrated.touch()
+    migrate = [str(bin_directory / "airflow"), "db", "migrate"]
+    if environment[DATABASE_VARIABLE] != airflow.own_database:
+        _run(airflow, "db-migrate", migrate, environment)
+    else:
+        # Migrating costs seconds even if there is nothing to do: once for each version of Airflow is enough.
+        migrated = airflow.home / f"migrated-{version('apache-airflow-core')}"
+        if not (migrated.exists() and (airflow.home / "airflow.db").exists()):
+            _run(airflow, "db-migrate", migrate, environment)
+            migrated.touch()
     loader = [str(bin_directory / "python"), "-m", "tiered_storage_airflow.embedded.airflow_settings"]
     _run(airflow, "airflow-settings", [*loader, str(airflow.airflow_settings.resolve())], environment)
 

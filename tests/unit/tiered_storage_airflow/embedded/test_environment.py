@@ -105,3 +105,24 @@ def test_secrets_and_settings_of_the_user_pass_through(airflow: EmbeddedAirflow)
 def test_calls_to_the_api_pass_by_the_proxy(airflow: EmbeddedAirflow, name: str) -> None:
     environment = environment_of(airflow, {"HTTP_PROXY": "http://proxy:3128", name: "internal.example.com"})
     assert environment["NO_PROXY"] == environment["no_proxy"] == "internal.example.com,127.0.0.1,localhost"
+
+
+def test_the_users_own_database_is_used(airflow: EmbeddedAirflow) -> None:
+    url = "postgresql://airflow:hush@db.example.com/airflow"
+    environment = environment_of(airflow, {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url})
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == url
+    installed = url.replace("postgresql", "postgresql+psycopg")
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"] == installed
+
+
+def test_the_users_own_asynchronous_driver_is_used(airflow: EmbeddedAirflow) -> None:
+    named = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "postgresql://db.example.com/airflow",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": "postgresql+asyncpg://db.example.com/airflow",
+    }
+    assert named.items() <= environment_of(airflow, named).items()
+
+
+def test_an_empty_name_of_a_database_means_its_own(airflow: EmbeddedAirflow) -> None:
+    environment = environment_of(airflow, {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": ""})
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == airflow.own_database

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage_airflow.embedded import services
-from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
 from tiered_storage_airflow.embedded.record import read_record
 
@@ -75,6 +76,24 @@ def test_a_wrong_file_of_connections_is_refused_before_anything_starts(tmp_path:
     wrong.write_text("airflow: {pool: []}")
     with pytest.raises(ConfigurationError, match=r"airflow_settings\.yaml: airflow\.pool"):
         services.up(EmbeddedAirflow(tmp_path / "state", airflow_settings=wrong), say=lambda _: None)
+
+
+def test_a_name_of_no_database_is_refused_without_its_secrets(airflow: EmbeddedAirflow) -> None:
+    with pytest.raises(ConfigurationError, match=DATABASE_VARIABLE) as raised:
+        services.up(airflow, say=lambda _: None, environ={**os.environ, DATABASE_VARIABLE: "postgresql//me:hush@db"})
+    assert "hush" not in str(raised.value)
+    assert services.running_airflow(airflow.state) is None
+
+
+def test_the_database_is_named_without_its_secrets(airflow: EmbeddedAirflow, monkeypatch: pytest.MonkeyPatch) -> None:
+    let_services_run(monkeypatch, "exit 3")
+    said: list[str] = []
+    url = "postgresql://me:hush@db.example.com/airflow?password=silent"
+    with pytest.raises(EmbeddedAirflowError):
+        services.up(airflow, say=said.append, environ={**os.environ, DATABASE_VARIABLE: url})
+    assert "db.example.com/airflow" in "".join(said)
+    assert "hush" not in "".join(said)
+    assert "silent" not in "".join(said)
 
 
 def test_stopping_what_never_ran_is_fine(tmp_path: Path) -> None:
