@@ -236,7 +236,7 @@ def open_existing(path: Path, busy_timeout_ms: int) -> SqliteDatabase:
 def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> None:
     log = path.with_name(f"{path.name}-wal")
     # In this order: another process that is creating the store creates the file before its log.
-    orphaned = log.exists() and log.stat().st_size > 0
+    orphaned = _has_bytes(log)
     if path.exists():
         return
     if orphaned:
@@ -244,6 +244,14 @@ def _create_if_missing(path: Path, busy_timeout_ms: int, fill: Callable[[Databas
     make_private_folder(path.parent)
     with suppress(FileExistsError):
         write_new_file(path, busy_timeout_ms, fill)
+
+
+def _has_bytes(path: Path) -> bool:
+    # A single call: another process may remove the file at any moment.
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def write_new_file(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> None:
