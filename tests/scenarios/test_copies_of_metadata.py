@@ -78,7 +78,8 @@ EVERY = list(
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> RemoteLogFiles:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteLogFiles:
+    monkeypatch.chdir(tmp_path)  # ARGUMENTS name files by relative paths
     files = a_copied_remote_log(tmp_path / "live", {("orders", 0): 3}, topics={"orders": DELETABLE})
     with files.open() as remote_log:
         remote_log.bind_store()
