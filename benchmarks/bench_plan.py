@@ -57,10 +57,6 @@ from tiered_storage.settings.settings import load_settings
 GOAL = 5.5
 MEMORY = 500
 """MiB."""
-TOPICS = 100
-PARTITIONS_A_TOPIC = 20
-SEGMENTS = 50
-REMOTE = 25
 CHOSEN = 10_000
 OFFSETS_A_SEGMENT = 1000
 SEGMENT_BYTES = 1 << 20
@@ -68,10 +64,30 @@ _CLUSTER_ID = "benchmark"
 
 
 @dataclass(frozen=True, slots=True)
+class LogShape:
+    """How many closed segments a log directory has, and how many of each partition are `remote`."""
+
+    topics: int = 100
+    partitions_a_topic: int = 20
+    segments: int = 50
+    remote: int = 25
+
+    @property
+    def partitions(self) -> int:
+        """The partitions of all topics."""
+        return self.topics * self.partitions_a_topic
+
+
+@dataclass(frozen=True, slots=True)
 class LargeSite:
-    """A log directory of many partitions and the metadata of what is remote, below `root`."""
+    """A log directory of many partitions and the metadata of what is remote, below `root`.
+
+    The metadata are in the database at `metadata_url`, in SQLite below `root` if it is None.
+    """
 
     root: Path
+    shape: LogShape = LogShape()
+    metadata_url: str | None = None
 
     @property
     def logs(self) -> Path:
@@ -81,21 +97,22 @@ class LargeSite:
     def write(self) -> None:
         """Write all of it."""
         LogDirectoryWriter.create(self.logs, _CLUSTER_ID).close()
-        partitions = list(_partitions())
+        partitions = list(_partitions(self.shape))
         for partition in partitions:
-            _write_partition(self.logs / str(partition), partition)
+            _write_partition(self.logs / str(partition), partition, self.shape.segments)
         keys = [(partition.topic, partition.partition) for partition in partitions]
-        high_watermark = SEGMENTS * OFFSETS_A_SEGMENT + 1
+        high_watermark = self.shape.segments * OFFSETS_A_SEGMENT + 1
         write_offset_checkpoint(self.logs / HIGH_WATERMARK_CHECKPOINT, dict.fromkeys(keys, high_watermark))
         write_offset_checkpoint(self.logs / LOG_START_OFFSET_CHECKPOINT, dict.fromkeys(keys, 0))
         settings = {
             "log.dirs": [str(self.logs)],
             "state.directory": str(self.root / "state"),
             "copy.max.segments.per.run": CHOSEN,
+            **({} if self.metadata_url is None else {"rlmm.config.url": self.metadata_url}),
         }
         self._config.write_text(yaml.safe_dump(settings))
         with self.open() as remote_log:
-            _fill_metadata(remote_log.store, partitions)
+            _fill_metadata(remote_log.store, partitions, self.shape.remote)
 
     def open(self) -> RemoteLogManager:
         """Open the remote log; use it in a `with`."""
@@ -110,7 +127,7 @@ class LargeSite:
         seconds = time.perf_counter() - begun
         assert len(plan.segments) == CHOSEN, len(plan.segments)
         assert not plan.unreadable, plan.unreadable[0]
-        assert len(plan.partitions) == TOPICS * PARTITIONS_A_TOPIC
+        assert len(plan.partitions) == self.shape.partitions
         return seconds
 
     @property
@@ -118,30 +135,30 @@ class LargeSite:
         return self.root / "tiered_storage.yaml"
 
 
-def _partitions() -> Iterator[TopicIdPartition]:
-    for topic in range(TOPICS):
+def _partitions(shape: LogShape) -> Iterator[TopicIdPartition]:
+    for topic in range(shape.topics):
         topic_id = random_uuid()
-        for number in range(PARTITIONS_A_TOPIC):
+        for number in range(shape.partitions_a_topic):
             yield TopicIdPartition(_CLUSTER_ID, topic_id, number, f"benchmark{topic:03}")
 
 
-def _write_partition(directory: Path, partition: TopicIdPartition) -> None:
+def _write_partition(directory: Path, partition: TopicIdPartition, segments: int) -> None:
     directory.mkdir()
     write_topic_id(directory / PARTITION_METADATA, partition.topic_id)
     write_leader_epochs(directory / LEADER_EPOCH_CHECKPOINT, [EpochEntry(0, 0)])
-    for number in range(SEGMENTS):
+    for number in range(segments):
         segment = LogSegment(number * OFFSETS_A_SEGMENT, directory)
         with segment.log_path.open("wb") as file:
             file.truncate(SEGMENT_BYTES)
         for path in (segment.offset_index_path, segment.time_index_path):
             path.touch()
         producer_snapshot_path(directory, segment.base_offset).touch()
-    end = SEGMENTS * OFFSETS_A_SEGMENT
+    end = segments * OFFSETS_A_SEGMENT
     LogSegment(end, directory).log_path.write_bytes(encode_batch([Record(end, wall_clock(), b"key", b"value", ())]))
     write_producer_snapshot(producer_snapshot_path(directory, end), [])
 
 
-def _fill_metadata(store: MetadataStore, partitions: list[TopicIdPartition]) -> None:
+def _fill_metadata(store: MetadataStore, partitions: list[TopicIdPartition], remote: int) -> None:
     for partition in {each.topic_id: each for each in partitions}.values():
         store.topics.put(Topic(_CLUSTER_ID, partition.topic_id, partition.topic, remote_storage_enable=True))
     leases = store.leases.acquire_many(partitions, "benchmark", 3_600_000).granted
@@ -160,7 +177,7 @@ def _fill_metadata(store: MetadataStore, partitions: list[TopicIdPartition]) -> 
             lease,
         )
         for lease in leases
-        for number in range(REMOTE)
+        for number in range(remote)
     ]
     store.segments.add_remote_log_segments(segments)
     finished = SegmentState.COPY_SEGMENT_FINISHED
@@ -194,7 +211,8 @@ def main() -> int:
         shutil.rmtree(root)
     rounds, walks, used = each[::2], each[1::2], memory / (1 << 20)
     print(f"  seconds: best {min(rounds):.2f}, median {median(rounds):.2f}; {used:.0f} MiB at most")
-    what = f"plan, {TOPICS * PARTITIONS_A_TOPIC * SEGMENTS:,} segments"
+    shape = LogShape()
+    what = f"plan, {shape.partitions * shape.segments:,} segments"
     ours, peer = median(rounds), median(walks)
     return judge(
         [

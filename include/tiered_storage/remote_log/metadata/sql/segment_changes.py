@@ -7,14 +7,27 @@ others. Items are handled in order; each sees the effects of those before it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Update,
+    bindparam,
+    column,
+    delete,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy import update as update_rows
 
 from tiered_storage.errors import InvalidTransitionError, LeaseLostError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Addition, Outcome, Step
-from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing
+from tiered_storage.remote_log.metadata.sql.database.engine import execute_for_rows, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     deleted_segments,
     partition_deletions,
@@ -55,17 +68,29 @@ _COUNT_FINISHED = (
     .values(finished_copies=bindparam("new_finished_copies", type_=BigInteger))
 )
 _HAS_ID = has_bound_key(segments) & (segments.c.segment_id == bindparam("key_segment_id"))
-_WRITE_STEP = (
-    update_rows(segments)
-    .where(_HAS_ID)
-    .values(
-        state=bindparam("new_state"),
-        event_timestamp=bindparam("new_event_timestamp"),
-        max_timestamp=bindparam("new_max_timestamp"),
-        custom_metadata=bindparam("new_custom_metadata"),
-        finish_sequence=func.coalesce(segments.c.finish_sequence, bindparam("new_sequence", type_=BigInteger)),
-    )
+_STEP = {
+    **{f"key_{name}": segments.c[name].type for name in ("cluster_id", "topic_id", "partition", "segment_id")},
+    **{f"new_{name}": segments.c[name].type for name in ("state", "event_timestamp", "max_timestamp")},
+    **{f"new_{name}": segments.c[name].type for name in ("custom_metadata", "finish_sequence")},
+}
+"""The values of a step, with their types."""
+_STEPS = (
+    func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in _STEP.items()))
+    .table_valued(*(column(name, kind) for name, kind in _STEP.items()), name="steps")
+    .render_derived()
 )
+
+
+def _written(values: Mapping[str, ColumnElement[Any]]) -> Update:
+    """Return the update that writes `values`, the columns of a step; a finished copy keeps its number."""
+    keys = (segments.c[name.removeprefix("key_")] == value for name, value in values.items() if name.startswith("key_"))
+    new = {name.removeprefix("new_"): value for name, value in values.items() if name.startswith("new_")}
+    new["finish_sequence"] = func.coalesce(segments.c.finish_sequence, new["finish_sequence"])
+    return update_rows(segments).where(*keys).values(new)
+
+
+_WRITE_STEP = _written({name: bindparam(name, type_=kind) for name, kind in _STEP.items()})
+_WRITE_STEPS = _written({name: _STEPS.c[name] for name in _STEP})
 _KEEP_AS_DELETED = insert(deleted_segments).from_select(segments.columns.keys(), select(segments).where(_HAS_ID))
 _DELETE = delete(segments).where(_HAS_ID)
 
@@ -229,8 +254,10 @@ def _write_steps(
     connection: Connection, changed: Iterable[RemoteLogSegmentMetadata], sequences: dict[RemoteLogSegmentId, int]
 ) -> None:
     changed = list(changed)
-    connection.execute(
+    execute_for_rows(
+        connection,
         _WRITE_STEP,
+        _WRITE_STEPS,
         [
             {
                 **bound_key(segment.topic_id_partition),
@@ -239,7 +266,7 @@ def _write_steps(
                 "new_event_timestamp": segment.event_timestamp,
                 "new_max_timestamp": segment.max_timestamp,
                 "new_custom_metadata": segment.custom_metadata,
-                "new_sequence": sequences.get(segment.segment_id),
+                "new_finish_sequence": sequences.get(segment.segment_id),
             }
             for segment in changed
         ],

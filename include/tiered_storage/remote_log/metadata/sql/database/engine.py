@@ -1,7 +1,7 @@
 """Access to a SQL database: short read or write transactions, with every failure as an error of ours.
 
-What differs between databases is in a subclass (sqlite_database.py, postgres_database.py) and in the two functions at
-the end. Both let one transaction write at a time, so what holds on one of them holds on the other.
+What differs between databases is in a subclass (sqlite_database.py, postgres_database.py) and in the functions at the
+end. Both let one transaction write at a time, so what holds on one of them holds on the other.
 
 Connections must not cross a fork: all that are idle are closed before one.
 """
@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import Connection, Engine, Table, event, exc
+from sqlalchemy import Connection, Engine, Executable, Table, event, exc
 
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 
@@ -161,6 +161,17 @@ def insert_or_replace(connection: Connection, table: Table, rows: Rows) -> None:
     key = [column.name for column in table.primary_key]
     replaced = {column.name: insert.excluded[column.name] for column in table.columns if column.name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=replaced), rows)
+
+
+def execute_for_rows(connection: Connection, each: Executable, together: Executable, rows: Rows) -> None:
+    """Run `each` for every row; in PostgreSQL `together` once, which takes a list of all rows' values for each name.
+
+    There a row of its own costs as much as the update itself.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(together, {name: [row[name] for row in rows] for name in rows[0]})
+    else:
+        connection.execute(each, rows)
 
 
 def _insert(connection: Connection, table: Table) -> Any:
