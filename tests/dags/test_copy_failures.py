@@ -20,13 +20,13 @@ from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.errors import LogDirectoryLockedError, MetadataUnavailableError
 from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.copy.start import BegunCopy
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
-from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.segment_source import PartitionLog
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest

@@ -19,8 +19,7 @@ from tiered_storage.cli.common.session import (
     say_grace,
     say_stop,
 )
-from tiered_storage.remote_log.copy.plan import Finding
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 

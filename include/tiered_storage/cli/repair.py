@@ -28,8 +28,9 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.commit import CommitReport
-from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import Finding
 from tiered_storage.remote_log.progress import unreported
 from tiered_storage.remote_log.rebuild import metadata_rebuild as remote_log_rebuild
 from tiered_storage.remote_log.rebuild.new_metadata import new_metadata_place

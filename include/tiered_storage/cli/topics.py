@@ -32,10 +32,9 @@ from tiered_storage.cli.common.topic_table import (
     topic_row,
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.segment_source import NamedPartition
 from tiered_storage.remote_log.tiering_policy import (

@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.audit.checks import RemoteLogChecks
     from tiered_storage.remote_log.copy.commit import CommitReport
     from tiered_storage.remote_log.copy.job import CopyJob
-    from tiered_storage.remote_log.copy.plan import CopyPlan, Finding
+    from tiered_storage.remote_log.copy.plan import CopyPlan
     from tiered_storage.remote_log.copy.start import BegunCopy
     from tiered_storage.remote_log.copy.tasks import CopyOutcome
+    from tiered_storage.remote_log.model import Finding
     from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
     from tiered_storage.remote_log.read.log_reader import RemoteLogReader
     from tiered_storage.remote_log.repair.repairs import RemoteLogRepairs
@@ -110,7 +111,7 @@ class RemoteLogManager(RemoteLogContext):
         if not planned or self.store.identity.bound_store_uuid() is None:
             return []
         from tiered_storage.remote_log.copy.forked_log import forked_copies
-        from tiered_storage.remote_log.copy.plan import finding_of
+        from tiered_storage.remote_log.model import finding_of
 
         found: dict[TopicIdPartition, ForkedLogError | RemoteStorageError] = {}
         for some in (islice(planned, 1), islice(planned, 1, None)):

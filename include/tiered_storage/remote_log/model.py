@@ -1,4 +1,4 @@
-"""The remote log's values: partitions, segments, their life cycle.
+"""The remote log's values: partitions, segments, their life cycle, findings about them.
 
 A remote segment's life (KIP-405, RemoteLogSegmentState):
 
@@ -19,7 +19,7 @@ from typing import ClassVar, Self
 
 from pydantic import ConfigDict
 
-from tiered_storage.errors import InvalidTransitionError
+from tiered_storage.errors import InvalidTransitionError, LeaseHeldError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 
 LEADER_EPOCH_UNKNOWN = -1
@@ -254,3 +254,38 @@ class Lease:
     owner: str
     fencing_number: int
     expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a partition that a person should know."""
+
+    partition: str
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """The message without the partition's name, which starts most error messages."""
+        return self.message.removeprefix(f"{self.partition}: ")
+
+    def __str__(self) -> str:
+        """Return the reason, after the partition's name if it has one."""
+        return f"{self.partition}: {self.reason}" if self.partition else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class PassingFinding(Finding):
+    """A finding that may be gone at a retry without action by a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFinding(PassingFinding):
+    """Another owner holds the partition now."""
+
+
+def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
+    """Return the finding that `partition` was left out because of `error`."""
+    if isinstance(error, LeaseHeldError):
+        return HeldFinding(str(partition), str(error))
+    passes = isinstance(error, OSError) or error.retriable
+    return (PassingFinding if passes else Finding)(str(partition), str(error))

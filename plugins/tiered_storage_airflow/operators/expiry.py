@@ -135,8 +135,7 @@ class MarkDeletedOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> str:
         """Mark all that can be marked. Fails for partitions that no later task reports, with a retry if it may help."""
-        from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
-        from tiered_storage.remote_log.model import TopicIdPartition
+        from tiered_storage.remote_log.model import Finding, HeldFinding, TopicIdPartition
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
 
         with self.opened() as remote_log:
@@ -194,8 +193,7 @@ class DeleteSegmentsOperator(RemoteLogOperator):
 
         Then fail for segments that were not marked: the next run plans them again.
         """
-        from tiered_storage.remote_log.copy.plan import Finding, HeldFinding
-        from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+        from tiered_storage.remote_log.model import Finding, HeldFinding, RemoteLogSegmentMetadata
         from tiered_storage.remote_log.progress import TaskProgress
 
         with self.opened() as remote_log:

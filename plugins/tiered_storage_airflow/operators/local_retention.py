@@ -22,7 +22,7 @@ from tiered_storage_airflow.run_time import effective_now, own_path, run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.model import Finding
 
 
 class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):

@@ -17,8 +17,8 @@ from tiered_storage_airflow.run_time import is_asked_for, own_path
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.plan import Finding
     from tiered_storage.remote_log.manager import RemoteLogManager
+    from tiered_storage.remote_log.model import Finding
 
 
 class RemoteLogOperator(BaseOperator):
@@ -72,7 +72,7 @@ def described(findings: Iterable[Finding]) -> str:
 
 def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> list[Finding]:
     """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's XCom `not_begun`."""
-    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.model import Finding
 
     return remote_log.work.read(own_path(context, path), Finding) if path else []
 
@@ -109,7 +109,7 @@ def skip_unless_asked_for_or_armed(remote_log: RemoteLogManager, context: Mappin
 
 def fail_for(findings: Sequence[Finding], introduction: str) -> None:
     """Fail for `findings` if there are any, with a retry if one of them may pass by itself."""
-    from tiered_storage.remote_log.copy.plan import PassingFinding
+    from tiered_storage.remote_log.model import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in findings):
         raise AirflowException(f"{introduction}: {described(findings)}")
@@ -119,7 +119,7 @@ def fail_for(findings: Sequence[Finding], introduction: str) -> None:
 
 def fail_for_left(left: Sequence[Finding], introduction: str) -> None:
     """Fail for what is `left` of a requested deletion, with a retry if one finding may pass by itself."""
-    from tiered_storage.remote_log.copy.plan import PassingFinding
+    from tiered_storage.remote_log.model import PassingFinding
 
     if any(isinstance(finding, PassingFinding) for finding in left):
         raise AirflowException(

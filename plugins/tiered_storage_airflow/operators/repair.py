@@ -21,7 +21,7 @@ from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.model import Finding
     from tiered_storage.remote_log.repair.plan import RepairPlan
 
 

@@ -15,7 +15,7 @@ import typer
 from tiered_storage.clock import as_date
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.copy.plan import Finding
+    from tiered_storage.remote_log.model import Finding
 
 _ROWS_AT_ONCE = 1000
 _WIDTH = 80

@@ -15,10 +15,9 @@ from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.clock import as_date, wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.remote_log.source.segment_source import NamedPartition
 from tiered_storage.settings.settings import load_settings

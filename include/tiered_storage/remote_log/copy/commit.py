@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,

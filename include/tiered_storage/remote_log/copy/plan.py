@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
-    LeaseHeldError,
     LineageContradictedError,
     TieredStorageError,
     UnsupportedMagicError,
@@ -24,7 +23,7 @@ from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import PartitionDeleteState, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import is_indexed_since
@@ -55,41 +54,6 @@ class PlannedSegment:
     end_offset: int
     size: int
     lineage: tuple[EpochEntry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something about a partition that a person should know."""
-
-    partition: str
-    message: str
-
-    @property
-    def reason(self) -> str:
-        """The message without the partition's name, which starts most error messages."""
-        return self.message.removeprefix(f"{self.partition}: ")
-
-    def __str__(self) -> str:
-        """Return the reason, after the partition's name if it has one."""
-        return f"{self.partition}: {self.reason}" if self.partition else self.message
-
-
-@dataclass(frozen=True, slots=True)
-class PassingFinding(Finding):
-    """A finding that may be gone at a retry without action by a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldFinding(PassingFinding):
-    """Another owner holds the partition now."""
-
-
-def finding_of(partition: TopicIdPartition, error: TieredStorageError | OSError) -> Finding:
-    """Return the finding that `partition` was left out because of `error`."""
-    if isinstance(error, LeaseHeldError):
-        return HeldFinding(str(partition), str(error))
-    passes = isinstance(error, OSError) or error.retriable
-    return (PassingFinding if passes else Finding)(str(partition), str(error))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import forked_copies
-from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment, why_deleted
+from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment, why_deleted
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
@@ -28,6 +28,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import (
 )
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionState,
     RemoteLogSegmentId,

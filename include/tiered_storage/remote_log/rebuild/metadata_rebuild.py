@@ -19,13 +19,13 @@ from typing import TypeAlias
 from tiered_storage.clock import Clock, as_date
 from tiered_storage.errors import ConfigurationError, RemoteMetadataError, RemoteObjectCorruptError
 from tiered_storage.remote_log.context import open_metadata, open_storage
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.generation import GenerationGuard
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionDeleteState,
     PartitionState,

@@ -18,11 +18,11 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import is_wholly_deleted
 from tiered_storage.remote_log.model import (
+    Finding,
     PartitionDeleteState,
     PartitionState,
     RemoteLogSegmentMetadata,

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 
 from tiered_storage.errors import LeaseHeldError, LeaseLostError, RemoteStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 

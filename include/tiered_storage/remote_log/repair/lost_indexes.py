@@ -33,14 +33,13 @@ from tiered_storage.kafka_log.producers.producer_history import KnownProducers, 
 from tiered_storage.kafka_log.producers.producer_snapshot import encode_producer_snapshot, parse_producer_snapshot
 from tiered_storage.kafka_log.records.control_record import abort_markers
 from tiered_storage.remote_log.audit.bundle_check import BundleChecks
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.lineage import on_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, proven
 from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream

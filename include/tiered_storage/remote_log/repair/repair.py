@@ -12,13 +12,13 @@ from itertools import groupby
 
 from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionState,
     RemoteLogSegmentMetadata,

@@ -11,11 +11,11 @@ from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.forked_log import forked_copies
-from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, Finding, finding_of, plan_copy
+from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, plan_copy
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.jobs.throttle import RateLimit
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
 from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.repair.repair import Repair

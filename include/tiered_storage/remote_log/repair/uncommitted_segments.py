@@ -26,7 +26,6 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.bundle_check import BundleChecks
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import finished as readable
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
@@ -39,6 +38,7 @@ from tiered_storage.remote_log.metadata.manifest_sync import (
 )
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionState,
     RemoteLogSegmentId,

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.topic_partition import RESERVED_PREFIX
-from tiered_storage.remote_log.copy.plan import Finding
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.selection import in_short, parse_number
 from tiered_storage.settings.properties.types import topic_name

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.restore.request import RestoreRequest
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject, list_by_partition

@@ -19,17 +19,18 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, incomplete_partitions, write_partition_states
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
+    finding_of,
 )
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OffsetOutOfRangeError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
 from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry

@@ -18,15 +18,16 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.start import abandon_unfinished
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.metadata.manifest_sync import incomplete_partitions, listed_partition
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
+    finding_of,
 )
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime

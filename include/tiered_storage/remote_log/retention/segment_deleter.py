@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from tiered_storage.errors import RemoteMetadataError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_states
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

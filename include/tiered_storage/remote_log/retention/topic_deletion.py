@@ -17,10 +17,10 @@ from difflib import get_close_matches
 
 from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionDeleteState,
     RemoteLogSegmentMetadata,
@@ -28,6 +28,7 @@ from tiered_storage.remote_log.model import (
     RemotePartitionDeleteMetadata,
     SegmentState,
     TopicIdPartition,
+    finding_of,
 )
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition

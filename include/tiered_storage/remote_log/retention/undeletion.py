@@ -13,19 +13,20 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     PartitionDeleteState,
     PartitionState,
     RemoteLogSegmentMetadata,
     SegmentState,
     TopicIdPartition,
+    finding_of,
 )
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present
 from tiered_storage.remote_log.source.segment_source import PartitionLog

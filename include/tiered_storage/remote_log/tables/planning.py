@@ -22,10 +22,9 @@ from tiered_storage.errors import (
     RemoteObjectNotFoundError,
 )
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.restore.committed import StoredTransactions, index_of
 from tiered_storage.remote_log.restore.request import RestoredSegment
 from tiered_storage.remote_log.storage.documents.manifest import Manifest

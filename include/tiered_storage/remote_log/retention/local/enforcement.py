@@ -13,10 +13,9 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
-from tiered_storage.remote_log.copy.plan import Finding, finding_of
 from tiered_storage.remote_log.copy.sent_records import is_same_file
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, finding_of
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present, whole_pieces

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.gate.clock_agreement import NO_GRACE, GraceTime
 from tiered_storage.remote_log.retention.local.expired_segments import (

@@ -13,7 +13,7 @@ from tiered_storage.cli.common.output import Output, StreamedTable, show_duratio
 from tiered_storage.cli.common.session import lease_owner, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.copy.plan import Finding
+from tiered_storage.remote_log.model import Finding
 
 
 def shown_table(capsys: pytest.CaptureFixture[str], columns: tuple[str, ...], *rows: tuple[object, ...]) -> list[str]:

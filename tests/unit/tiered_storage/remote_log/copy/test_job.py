@@ -24,11 +24,10 @@ from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy import job as copy_job
 from tiered_storage.remote_log.copy.copier import copy_segment
 from tiered_storage.remote_log.copy.job import CopyJob, copy_groups
-from tiered_storage.remote_log.copy.plan import Finding
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs import groups as job_groups
 from tiered_storage.remote_log.jobs.messages import CopyFailure
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata
+from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager

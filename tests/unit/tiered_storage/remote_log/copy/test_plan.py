@@ -41,10 +41,10 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PassingFinding, PlannedSegment, _limit
+from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment, _limit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
-from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 

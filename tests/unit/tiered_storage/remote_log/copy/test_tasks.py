@@ -11,10 +11,10 @@ from support.metadata_stores import ORDERS_0, a_segment
 from support.remote_logs import location_of
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.plan import CopyPlan, Finding, PlannedSegment
+from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
-from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
 LEASE = Lease(ORDERS_0, "copy/run 1", 7, 1_700_000_000_000)
