@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,19 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
     site = TieredSite(tmp_path)
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(site.config))
     return site
+
+
+@pytest.fixture
+def real_spark(state_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the Spark connection lead to this machine's Spark."""
+    from tiered_storage_airflow.embedded.java import java_home
+
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("JAVA_HOME", str(java_home(state_directory, os.environ)))
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    connection = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
 
 
 @pytest.fixture

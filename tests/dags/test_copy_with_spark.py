@@ -1,46 +1,24 @@
-"""copy_segments with a real Spark: one whose worker is killed, and one that reaches its store over HTTP."""
+"""copy_segments with a real Spark: one whose worker is killed, and one whose worker stands still."""
 
 from __future__ import annotations
 
-import base64
-import json
-import os
 import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from crashes.crash_points import CrashPoint
 from crashes.storages import ALREADY_DEAD, DYING_VICTIM, HALT, IGNORE_HANGUP
 from dags.airflow_runs import AirflowHome
 from support.airflow_home import PROJECT
-from support.key_rings import ring_of_three
-from support.object_stores import localbucket_server
 from support.remote_logs import assert_clean, is_kept_by_the_store
-from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs.messages import from_lines
+from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.storage.transforms.chunk_frame import MAGIC
-from tiered_storage_airflow.embedded.java import java_home
 from tiered_storage_airflow.embedded.processes import is_running, wait_until
 
-
-@pytest.fixture(autouse=True)
-def real_spark(state_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the Spark connection lead to this machine's Spark."""
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("JAVA_HOME", str(java_home(state_directory, os.environ)))
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    connection = {"conn_type": "spark", "host": "local[*]", "extra": {"deploy-mode": "client"}}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+pytestmark = pytest.mark.usefixtures("real_spark")
 
 
 def test_a_killed_worker_loses_only_what_it_had_not_finished_and_the_next_run_copies_that_under_new_ids(
@@ -149,94 +127,3 @@ def continued(worker: psutil.Process) -> bool:
         return True
     worker.send_signal(signal.SIGCONT)
     return False
-
-
-@contextmanager
-def process_list() -> Iterator[set[bytes]]:
-    """Collect the arguments of every process of this machine while the `with` block runs."""
-    shown: set[bytes] = set()
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                with suppress(OSError):
-                    shown.add(path.read_bytes())
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield shown
-    finally:
-        ended.set()
-        thread.join()
-
-
-def keys_as_text(folder: Path) -> list[bytes]:
-    """Return what a file or an argument would have of the keys in `folder`, in any of the usual forms."""
-    raw = (folder / "third.key").read_bytes()
-    found = [raw, base64.b64encode(raw).rstrip(b"="), raw.hex().encode()]
-    for path in (folder / "first.pem", folder / "second.pem"):
-        found += [line for line in path.read_bytes().splitlines() if len(line) == 64]
-        found.append(base64.b64encode(path.read_bytes())[100:200])
-    return found
-
-
-def test_a_bucket_over_http_and_its_encrypted_topics_are_read_with_secrets_that_nothing_shows(
-    airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with process_list() as shown, localbucket_server(site.root / "buckets") as endpoint:
-        connection = {
-            "conn_type": "aws",
-            "login": endpoint.access_key,
-            "password": endpoint.secret_key,
-            "extra": {"endpoint_url": endpoint.url, "region_name": endpoint.region},
-        }
-        monkeypatch.setenv("AIRFLOW_CONN_REMOTE_STORAGE_DEFAULT", json.dumps(connection))
-        root = f"s3://{endpoint.bucket}/over/http"
-        site.write_logs({"orders-0": 2})
-        site.configure(
-            {
-                "orders": {
-                    **TIERED,
-                    "local.deletion.allowed": True,
-                    "local.retention.bytes": 0,
-                    "remote.encryption.enabled": True,
-                    "remote.compression.enabled": True,
-                }
-            },
-            rsm_config_url=f"{root}/remote",
-            work_url=f"{root}/work",
-            rsm_config_allow_http=True,
-            rsm_config_encryption_key_ring_file=str(ring_of_three(site.root / "keys")),
-            rsm_config_encryption_key_pair_id="third",
-        )
-        run = airflow.run("copy_segments")
-        assert run.state == "success", run.messages
-        assert airflow.run("enforce_local_retention").state == "success"
-        assert airflow.run("audit_remote_log", {"deep": True}).state == "success"
-        interval = {"from_time": str(FIRST_TIMESTAMP), "to_time": str(FIRST_TIMESTAMP + 2 * HOUR_MS)}
-        export = airflow.run("export_topic", {"topic": "orders", **interval, "max_disorder_minutes": 0})
-        assert export.state == "success", export.messages
-    assert site.local("orders-0") == [20]
-    assert pq.read_table([*(site.state / "exports").rglob("*.parquet")])["offset"].to_pylist() == list(range(20))
-    bucket = site.root / "buckets" / endpoint.bucket
-    assert len(list(bucket.rglob("remote/tests/orders-*/0/*.key"))) == 2
-    data = [path.read_bytes() for path in bucket.rglob("remote/tests/orders-*/0/*.log")]
-    assert [content[:4] for content in data] == [MAGIC] * 2
-    [job] = bucket.rglob("work/runs/copy_segments*/1/job.json")
-    [results] = bucket.rglob("work/runs/copy_segments*/1/result-00000.jsonl")
-    assert "://" not in job.read_text()
-    outcomes = from_lines(b"\n".join(results.read_bytes().splitlines()[:-1]), CopyOutcome, str(results))
-    assert [outcome.record_count for outcome in outcomes] == [10, 10]
-    # Though the library is installed here, workers take it from the job's zip.
-    assert all("/remote-log-" in outcome.library for outcome in outcomes)
-    secrets = [endpoint.secret_key.encode(), *keys_as_text(site.root / "keys")]
-    assert len(secrets) > 40
-    written = [path for path in site.root.rglob("*") if path.is_file() and path.parent.name != "keys"]
-    assert [path for path in written if any(secret in path.read_bytes() for secret in secrets)] == []
-    told = "".join(each.log + airflow.rendered(each) for each in (run, export)).encode()
-    assert [secret for secret in secrets if secret in told] == []
-    assert any(b"copy_segments.py" in arguments for arguments in shown)
-    assert any(b"pyspark" in arguments for arguments in shown)
-    assert [arguments for arguments in shown if any(secret in arguments for secret in secrets)] == []
