@@ -23,6 +23,7 @@ class SqliteObjects:
     """An ObjectClient, whose docstrings say what each method does. Each call has a connection of its own."""
 
     longest_part = 255
+    has_own_clock = False
 
     def __init__(self, url: str, timeout_ms: int) -> None:
         self.root, self._seconds = url, timeout_ms / 1000

@@ -105,7 +105,7 @@ def _check_without(where: str, settings: Settings, options: ObjectStoreOptions) 
 def _check_tables(database: Database, settings: Settings, clock: Clock, options: ObjectStoreOptions) -> Iterator[Check]:
     with database.reading() as connection:
         found = schema_version(connection)
-    if found is None and isinstance(database, PostgresDatabase):
+    if found is None and database.EXISTS_WITHOUT_TABLES:
         yield from _check_without(f"a metadata store in {database.where}", settings, options)
         return
     yield from alone(_NAME, lambda: _check_database(database, found))
@@ -177,7 +177,7 @@ def _check_clock(
 ) -> Iterator[Check]:
     """Yield whether this machine's clock agrees with its last reading; the store check compares the store's clock."""
     with closing(open_storage(settings, options)) as storage:
-        is_independent = has_own_clock(storage, options)
+        is_independent = has_own_clock(storage)
         skew = settings.clock_max_skew_ms
         agreement = ClockAgreement(clock, machine_boot_time, storage, store.clock_readings, skew, is_independent)
         why = agreement.why_refused()

@@ -51,6 +51,14 @@ class ListableStorage(RemoteStorageManager):
     generations: StoreGenerations
     partition_manifests: PartitionManifests
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `time_of_a_write` is surely not by this machine's clock; False if nobody knows.
+
+        True makes deletions trust the store's clock alone: a jump of this machine's clock is not looked for.
+        """
+        return False
+
     @abstractmethod
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """Return why this store can never hold anything of `partition`, such as an invalid name; None if it can."""

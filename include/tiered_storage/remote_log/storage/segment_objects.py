@@ -98,6 +98,11 @@ class ObjectRemoteStorageManager(ListableStorage):
         kms = AwsIdentity(options).kms_client
         return cls(open_object_client(url, options, reserve=reserve), reserve, options.key_ring, kms)
 
+    @property
+    def has_own_clock(self) -> bool:
+        """See ListableStorage. A class derived from this one may give its objects any time."""
+        return type(self) is ObjectRemoteStorageManager and self._client.has_own_clock
+
     def why_no_name(self, partition: TopicIdPartition) -> str | None:
         """See ListableStorage."""
         try:

@@ -5,9 +5,7 @@ A clock that is ahead makes records look expired and a grace time over; see 'Clo
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Self
@@ -17,10 +15,8 @@ from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, ClockReadings
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
-from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 STORE_PRECISION_MS = 1_000
 """Some stores report whole seconds."""
@@ -65,7 +61,7 @@ class ClockAgreement:
     @classmethod
     def of(cls, context: RemoteLogContext) -> Self:
         """Return that of an open remote log."""
-        is_independent = has_own_clock(context.storage, context.options)
+        is_independent = has_own_clock(context.storage)
         skew = context.settings.clock_max_skew_ms
         readings = context.store.clock_readings
         return cls(context.clock, context.boot_clock, context.storage, readings, skew, is_independent)
@@ -237,23 +233,9 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
     )
 
 
-_PROVIDERS = ("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")
-_NAMES_ENDPOINT = re.compile("ENDPOINT|BASE_URL|EMULATOR|SERVICE_ACCOUNT")
-"""In names of properties and variables that obstore reads itself. Google's key files may name an endpoint too."""
-
-
-def has_own_clock(
-    storage: RemoteStorageManager, options: ObjectStoreOptions, environ: Mapping[str, str] = os.environ
-) -> bool:
-    """Return whether the store's clock is surely not this machine's: it is that of AWS, Google or Azure.
-
-    A directory has this machine's clock. An endpoint in `options` or `environ` may be any machine, and so may HDFS's
-    NameNode and the store of a class of the user's own.
-    """
-    if type(storage) is not ObjectRemoteStorageManager or storage.place_of("").startswith(("file:", "hdfs:")):
-        return False
-    given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
-    return not options.endpoint and not any(_NAMES_ENDPOINT.search(name.upper()) for name in given)
+def has_own_clock(storage: RemoteStorageManager) -> bool:
+    """Return whether the store's clock is surely not this machine's. A store that cannot be listed shows no time."""
+    return isinstance(storage, ListableStorage) and storage.has_own_clock
 
 
 def _duration(ms: int) -> str:

@@ -90,6 +90,11 @@ class Hdfs:
         """HDFS's own limit on a name, which a cluster may change."""
         return _LONGEST_FILE_NAME
 
+    @property
+    def has_own_clock(self) -> bool:
+        """False: the NameNode may be this machine."""
+        return False
+
     def put(
         self,
         name: str,

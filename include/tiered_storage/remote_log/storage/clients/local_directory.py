@@ -87,6 +87,11 @@ class LocalDirectory:
         """The file system's limit on a name."""
         return _LONGEST_FILE_NAME
 
+    @property
+    def has_own_clock(self) -> bool:
+        """False: this machine, or the server of a mounted file system, sets the times."""
+        return False
+
     def put(
         self,
         name: str,

@@ -59,6 +59,11 @@ class ObjectClient(Protocol):
         """The limit in bytes on one part of a name, between two slashes."""
         ...
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether the times in a listing are surely not by this machine's clock; False if nobody knows."""
+        ...
+
     def put(
         self,
         name: str,

@@ -33,7 +33,12 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     WrittenObject,
     check_object_name,
 )
-from tiered_storage.remote_log.storage.clients.obstore_opening import RAISED_BY_OBSTORE, checked_url, open_obstore
+from tiered_storage.remote_log.storage.clients.obstore_opening import (
+    RAISED_BY_OBSTORE,
+    checked_url,
+    names_endpoint,
+    open_obstore,
+)
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 PART_BYTES = 8 << 20
@@ -57,6 +62,7 @@ class ObjectStore:
         self._root = checked_url(url)
         self._endpoint = options.endpoint
         self._conditional = options.conditional_writes
+        self._has_own_clock = not names_endpoint(options)
         self._store = open_obstore(self._root, options)
 
     @property
@@ -68,6 +74,11 @@ class ObjectStore:
     def longest_part(self) -> int:
         """Only the whole name is limited; see object_names.py."""
         return MAX_NAME_BYTES
+
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether it is the clock of AWS, Google or Azure: an endpoint of the user's may be this machine."""
+        return self._has_own_clock
 
     def put(
         self,

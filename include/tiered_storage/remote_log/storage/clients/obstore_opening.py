@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,16 @@ _PREFIXES = {"s3": "aws_", "az": "azure_", "gs": "google_"}
 
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 """obstore lets it win over the endpoint that it is given."""
+
+_PROVIDERS = ("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")
+_NAMES_ENDPOINT = re.compile("ENDPOINT|BASE_URL|EMULATOR|SERVICE_ACCOUNT")
+"""In names of properties and variables that obstore reads itself. Google's key files may name an endpoint too."""
+
+
+def names_endpoint(options: ObjectStoreOptions, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether `options` or `environ` may name another endpoint than the provider's own."""
+    given = [*options.properties, *(name for name in environ if name.upper().startswith(_PROVIDERS))]
+    return bool(options.endpoint) or any(_NAMES_ENDPOINT.search(name.upper()) for name in given)
 
 
 def checked_url(url: str) -> str:

@@ -31,6 +31,8 @@ class Database(ABC):
 
     BEGIN_TO_READ: ClassVar[str] = "BEGIN"
     BEGIN_TO_WRITE: ClassVar[str]
+    EXISTS_WITHOUT_TABLES: ClassVar[bool] = False
+    """Whether the database exists before the first run creates our tables in it, as one on a server does."""
 
     def __init__(self, engine: Engine, where: str) -> None:
         """`engine` has its driver begin no transactions: the statements above do."""

@@ -122,6 +122,7 @@ class PostgresDatabase(Database):
     """The PostgreSQL database at `url`. A write waits `busy_timeout_ms` for its turn, or for the server."""
 
     # One message to the server each.
+    EXISTS_WITHOUT_TABLES: ClassVar[bool] = True
     BEGIN_TO_READ: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     BEGIN_TO_WRITE: ClassVar[str] = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_LOCK}"
 

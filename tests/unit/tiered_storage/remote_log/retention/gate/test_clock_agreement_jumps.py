@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import runpy
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -10,11 +12,12 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from support.command_line import run_on
+from support.object_stores import OWN_STORE
 from support.remote_logs import (
     ENABLED,
     ORDERS_0,
@@ -32,6 +35,7 @@ from tiered_storage.remote_log.retention.gate.clock_agreement import GraceTime, 
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 MINUTE = 60_000
@@ -40,6 +44,15 @@ DAY = 24 * HOUR
 YEAR = 365 * DAY
 SKEW = 5 * MINUTE
 GRACE = HOUR
+
+
+@pytest.fixture
+def without_cloud_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """What the machine of the tests has set does not count."""
+    for name in os.environ:
+        if name.upper().startswith(("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")):
+            monkeypatch.delenv(name)
+    return monkeypatch
 
 
 @pytest.fixture
@@ -536,23 +549,36 @@ def test_a_store_with_a_clock_of_its_own_stands_above_the_reading(files: RemoteL
     ],
 )
 def test_only_a_store_without_an_endpoint_has_a_clock_of_its_own(
-    url: str, endpoint: str | None, environ: dict[str, str], is_own: bool
+    url: str, endpoint: str | None, environ: dict[str, str], is_own: bool, without_cloud_variables: pytest.MonkeyPatch
 ) -> None:
     """Any endpoint may be this very machine."""
+    for name, value in environ.items():
+        without_cloud_variables.setenv(name, value)
     options = ObjectStoreOptions(endpoint=endpoint, region="r", allow_http=True)
     with closing(ObjectRemoteStorageManager(open_object_client(url, options))) as storage:
-        assert has_own_clock(storage, options, environ) is is_own
-        named = replace(options, properties={"azure_storage_use_emulator": "true"})
-        assert not has_own_clock(storage, named, environ)
+        assert has_own_clock(storage) is is_own
+    named = replace(options, properties={"azure_storage_use_emulator": "true"})
+    with closing(ObjectRemoteStorageManager(open_object_client(url, named))) as storage:
+        assert not has_own_clock(storage)
 
 
+@pytest.mark.usefixtures("without_cloud_variables")
 def test_the_store_of_a_class_of_ones_own_may_have_this_machines_clock() -> None:
     class Own(ObjectRemoteStorageManager):
         """It may stamp its objects with any clock."""
 
-    options = ObjectStoreOptions(region="r")
-    with closing(Own(open_object_client("s3://bucket/prefix", options))) as storage:
-        assert not has_own_clock(storage, options, {})
+    with closing(Own(open_object_client("s3://bucket/prefix", ObjectStoreOptions(region="r")))) as storage:
+        assert not has_own_clock(storage)
+
+
+def test_the_objects_of_a_class_of_ones_own_may_have_this_machines_clock(tmp_path: Path) -> None:
+    own = runpy.run_path(str(OWN_STORE))["SqliteObjects"]
+    with closing(ObjectRemoteStorageManager(own(f"sqlite://{tmp_path}/objects.db", 1000))) as storage:
+        assert not has_own_clock(storage)
+
+
+def test_a_store_that_cannot_be_listed_shows_no_clock() -> None:
+    assert not has_own_clock(cast(RemoteStorageManager, object()))
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT", "AWS_ENDPOINT_URL_S3"])
@@ -564,7 +590,7 @@ def test_obstore_takes_an_endpoint_from_the_environment(variable: str, monkeypat
     with closing(ObjectRemoteStorageManager(open_object_client("s3://bucket/prefix", options))) as storage:
         with pytest.raises(RemoteStorageError, match=r"127\.0\.0\.1:1"):
             storage.read_identity()
-        assert not has_own_clock(storage, options)
+        assert not has_own_clock(storage)
 
 
 def test_this_machines_own_clocks_agree(tmp_path: Path) -> None:
