@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, exc, make_url, text
+from sqlalchemy import URL, Connection, Engine, MetaData, Table, create_engine, exc, inspect, make_url, text
 from sqlalchemy.pool import QueuePool
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
@@ -32,7 +32,12 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
-from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, metadata
+from tiered_storage.remote_log.metadata.sql.database.schema import (
+    DROPPED_TABLES,
+    SCHEMA_VERSION,
+    VERSION_TABLE,
+    metadata,
+)
 from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version, upgrade
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import write_new_file, writing_copy
 
@@ -182,13 +187,16 @@ class PostgresDatabase(Database):
             raise _NothingWritten
 
     def keep_copy(self, suffix: str) -> str:
-        """Copy the tables to others beside them, with `suffix` before their names; see Database.keep_copy."""
+        """Copy the tables to others beside them, with `suffix` before their names; see Database.keep_copy.
+
+        Their indexes and constraints are copied too: renamed, they are the store again (docs/upgrading.md).
+        """
         prefix = re.sub(r"\W", "_", suffix)
         begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"
         with self._explained(), self._begun(self._engine.execution_options(begin=begin)) as connection:
+            self.keep_transaction(connection)
             for table in _tables(connection):
-                connection.execute(text(f'DROP TABLE IF EXISTS "{prefix}_{table}"'))
-                connection.execute(text(f'CREATE TABLE "{prefix}_{table}" AS TABLE "{table}"'))
+                _copy_table(connection, table, prefix)
             connection.commit()
         return f"{self.where}, in tables whose names begin with {prefix}_,"
 
@@ -334,8 +342,25 @@ def _text(value: str | tuple[str, ...] | None) -> str:
 
 
 def _tables(connection: Connection) -> list[str]:
-    found = connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")).all()
-    return [name for name in sorted(found) if name in metadata.tables]
+    """Return the names of the store's tables, in the schema of whichever version it has."""
+    ours = {*metadata.tables, *DROPPED_TABLES, VERSION_TABLE}
+    return sorted(ours.intersection(inspect(connection).get_table_names()))
+
+
+def _copy_table(connection: Connection, table: str, prefix: str) -> None:
+    # PostgreSQL would name the copied indexes, by rules of its own.
+    copied = f"{prefix}_{table}"
+    connection.execute(text(f'DROP TABLE IF EXISTS "{copied}"'))
+    connection.execute(text(f'CREATE TABLE "{copied}" (LIKE "{table}" INCLUDING ALL EXCLUDING INDEXES)'))
+    connection.execute(text(f'INSERT INTO "{copied}" SELECT * FROM "{table}"'))  # noqa: S608 -- our own names
+    found = Table(table, MetaData(), autoload_with=connection)
+    if found.primary_key.name is not None:
+        key = ", ".join(f'"{column.name}"' for column in found.primary_key)
+        name = f"{prefix}_{found.primary_key.name}"
+        connection.execute(text(f'ALTER TABLE "{copied}" ADD CONSTRAINT "{name}" PRIMARY KEY ({key})'))
+    for index in found.indexes:
+        key = ", ".join(f'"{column.name}"' for column in index.columns)
+        connection.execute(text(f'CREATE INDEX "{prefix}_{index.name}" ON "{copied}" ({key})'))
 
 
 def _state(error: exc.DBAPIError) -> str:

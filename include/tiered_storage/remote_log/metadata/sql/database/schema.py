@@ -53,6 +53,9 @@ SCHEMA_VERSION = "0009"
 
 VERSION_TABLE = "remote_log_schema_version"
 
+DROPPED_TABLES = ("clock_reading",)
+"""Tables of earlier versions, which a revision dropped."""
+
 metadata = MetaData()
 
 

@@ -32,6 +32,7 @@ def bring_up_to_date(database: Database, version: str = SCHEMA_VERSION, revision
     if found == version:
         return
     with database.writing() as connection:
+        database.keep_transaction(connection)
         found = schema_version(connection)
         if found is None:
             raise MetadataCorruptError(

@@ -13,13 +13,19 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
 from tiered_storage.errors import MetadataCorruptError, RemoteMetadataError
-from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION, VERSION_TABLE, metadata
-from tiered_storage.remote_log.metadata.sql.database.schema_migrations import REVISIONS, bring_up_to_date
+from tiered_storage.remote_log.metadata.sql.database.schema import (
+    DROPPED_TABLES,
+    SCHEMA_VERSION,
+    VERSION_TABLE,
+    metadata,
+)
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import REVISIONS, bring_up_to_date, upgrade
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import SqliteDatabase
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 
@@ -60,6 +66,19 @@ def test_the_migrations_make_the_tables_that_the_code_uses(store: SqlMetadataSto
 
 def test_the_newest_revision_is_the_version_that_the_code_asks_for() -> None:
     assert ScriptDirectory(str(REVISIONS)).get_heads() == [SCHEMA_VERSION]
+
+
+def test_every_table_of_every_revision_is_known(tmp_path: Path) -> None:
+    """A copy of an older store in PostgreSQL has just those."""
+    revisions = tmp_path / "migrations"
+    shutil.copytree(REVISIONS, revisions)
+    for file in sorted((revisions / "versions").glob("v*.py"), reverse=True):
+        engine = create_engine("sqlite://")
+        with engine.begin() as connection:
+            upgrade(connection, "a database in memory", revisions)
+            found = set(inspect(connection).get_table_names())
+        assert found <= {*metadata.tables, *DROPPED_TABLES, VERSION_TABLE}, file.name
+        file.unlink()
 
 
 def test_the_tables_can_be_those_of_postgresql_too() -> None:
