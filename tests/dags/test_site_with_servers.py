@@ -6,12 +6,7 @@ any of them.
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pyarrow.parquet as pq
@@ -23,6 +18,7 @@ from support.airflow_home import HOME
 from support.key_rings import ring_of_three
 from support.object_stores import S3Endpoint, localbucket_server
 from support.remote_logs import assert_clean
+from support.shown_secrets import holds, keys_as_text, process_list
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
@@ -44,37 +40,6 @@ ENCRYPTED = {
     "remote.encryption.enabled": True,
     "remote.compression.enabled": True,
 }
-
-
-@contextmanager
-def process_list() -> Iterator[set[bytes]]:
-    """Collect the arguments of every process of this machine while the `with` block runs."""
-    shown: set[bytes] = set()
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.02):
-            for path in Path("/proc").glob("[0-9]*/cmdline"):
-                with suppress(OSError):
-                    shown.add(path.read_bytes())
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
-        yield shown
-    finally:
-        ended.set()
-        thread.join()
-
-
-def keys_as_text(folder: Path) -> list[bytes]:
-    """Return what a file or an argument would have of the keys in `folder`, in any of the usual forms."""
-    raw = (folder / "third.key").read_bytes()
-    found = [raw, base64.b64encode(raw).rstrip(b"="), raw.hex().encode()]
-    for path in (folder / "first.pem", folder / "second.pem"):
-        found += [line for line in path.read_bytes().splitlines() if len(line) == 64]
-        found.append(base64.b64encode(path.read_bytes())[100:200])
-    return found
 
 
 def connect(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -159,7 +124,3 @@ def test_all_dags_work_on_postgresql_and_encrypted_topics_in_a_bucket_with_secre
     assert any(b"copy_segments.py" in arguments for arguments in shown)
     assert any(b"pyspark" in arguments for arguments in shown)
     assert not any(holds(arguments, secrets) for arguments in shown)
-
-
-def holds(content: bytes, secrets: list[bytes]) -> bool:
-    return any(secret in content for secret in secrets)

@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from support.remote_logs import NOW, RemoteLogFiles, a_copied_remote_log
+from support.key_rings import ring_file, ring_of_three
+from support.remote_logs import ENABLED, NOW, RemoteLogFiles, a_remote_log, copy, record
+from support.shown_secrets import holds, keys_as_text, process_list
 from support.tables import EXPECTED, example, export_orders
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -20,7 +23,7 @@ PROGRAM = """
 import json, runpy, sys
 from pyspark.sql import SparkSession
 
-source, files, config, exports = sys.argv[1:]
+source, files, config, lost_key, exports = sys.argv[1:]
 sys.argv = [source, config]
 runpy.run_path(source)
 spark = SparkSession.builder.getOrCreate()
@@ -55,13 +58,38 @@ found = {
     "unknown": error(lambda: spark.read.format("remote_log").options(config=config, topic="payments").load().count()),
     "mistyped": error(lambda: table(topik="orders").load().count()),
 }
+
+secret = spark.read.format("remote_log").options(config=config, topic="secret").load()
+found["secret"] = [[row.offset, row.value.decode()] for row in secret.where("offset >= 5").sort("offset").collect()]
+found["lost"] = error(lambda: spark.read.format("remote_log").options(config=lost_key, topic="secret").load().count())
 print(json.dumps(found))
 """
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> RemoteLogFiles:
-    return a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1})
+    """Orders as Kafka wrote it, and an encrypted topic."""
+    files = a_remote_log(
+        tmp_path,
+        {("orders", 0): 3, ("orders", 1): 1, ("secret", 0): 2},
+        topics={"orders": ENABLED, "secret": {**ENABLED, "remote.encryption.enabled": True}},
+        rsm_config_encryption_key_ring_file=str(ring_of_three(tmp_path / "keys")),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    return files
+
+
+def without_key(files: RemoteLogFiles) -> Path:
+    """Return settings of the same remote log with a key ring that has lost the key."""
+    ring = {"first": {"private.key.file": str(files.root / "keys" / "first.pem")}}
+    (files.root / "lost").mkdir()
+    settings = yaml.safe_load(files.config.read_text())
+    settings["rsm.config.encryption.key.ring.file"] = str(ring_file(files.root / "lost", ring))
+    path = files.root / "lost" / "settings.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
 
 
 def test_a_session_reads_the_store_and_what_was_exported(
@@ -74,18 +102,19 @@ def test_a_session_reads_the_store_and_what_was_exported(
         (tmp_path / f"{name}.py").write_text(text)
     arguments = [tmp_path / f"{name}.py" for name in ("program", "source", "files")]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    done = subprocess.run(
-        [sys.executable, *arguments, files.config, export_orders(files)],
-        env={
-            **environ,
-            "JAVA_HOME": str(java_home(state_directory, os.environ)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with process_list() as shown:
+        done = subprocess.run(
+            [sys.executable, *arguments, files.config, without_key(files), export_orders(files)],
+            env={
+                **environ,
+                "JAVA_HOME": str(java_home(state_directory, os.environ)),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     of_source, of_files, told = done.stdout.splitlines()[-3:]
     assert of_source == "25 records from offset 5"
@@ -101,3 +130,9 @@ def test_a_session_reads_the_store_and_what_was_exported(
     assert "nothing of topic 'payments' was ever copied" in found["unknown"]
     assert "has no option topik" in found["mistyped"]
     assert dict(found["schema"])["timestamp"] == "timestamp"
+    assert found["secret"] == [[offset, record(offset).value.decode()] for offset in range(5, 20)]
+    assert "has no key third: put it back" in found["lost"]
+    keys = keys_as_text(files.root / "keys")
+    assert any(b"pyspark.daemon" in arguments for arguments in shown)
+    assert not any(holds(arguments, keys) for arguments in shown)
+    assert not holds((done.stdout + done.stderr).encode(), keys)

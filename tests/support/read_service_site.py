@@ -26,6 +26,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     from tiered_storage_airflow.read_service.service import ReadService
 
+CLOSED_SEGMENTS = {("orders", 0): 3, ("payments", 0): 1}
 LOCAL_START = 20
 RIGHTS = """\
 roles:
@@ -76,17 +77,19 @@ class ReadServiceSite:
     @contextmanager
     def open(cls, root: Path, **properties: Any) -> Iterator[Self]:
         """Lay everything out below `root` and open it."""
+        with cls.serve(a_copied_remote_log(root, CLOSED_SEGMENTS, **properties)) as site:
+            yield site
+
+    @classmethod
+    @contextmanager
+    def serve(cls, files: RemoteLogFiles) -> Iterator[Self]:
+        """Delete what is remote only from the local log of orders-0 in `files`, and open the service over them."""
         from tiered_storage_airflow.read_service.routes.api import read_api
         from tiered_storage_airflow.read_service.service import ReadService
 
-        rights = root / "rights.yaml"
+        rights = files.root / "rights.yaml"
         rights.write_text(RIGHTS)
-        files = a_copied_remote_log(
-            root,
-            {("orders", 0): 3, ("payments", 0): 1},
-            read_service_rights_file=str(rights),
-            **properties,
-        )
+        files.properties["read.service.rights.file"] = str(rights)
         for path in files.partition_directory().glob("0*"):
             if int(path.name.partition(".")[0]) < LOCAL_START:
                 path.unlink()

@@ -13,9 +13,11 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNo
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from support.key_rings import ring_of_three
 from support.object_stores import OWN_STORE
-from support.remote_logs import NOW, a_copied_remote_log, a_remote_log, copy
-from tiered_storage.errors import ConfigurationError
+from support.remote_logs import ENABLED, NOW, a_copied_remote_log, a_remote_log, copy, record
+from support.shown_secrets import holds, keys_as_text
+from tiered_storage.errors import ConfigurationError, EncryptionKeyError
 from tiered_storage.remote_log.tables.columns import SCHEMA as COLUMNS
 from tiered_storage_airflow.spark_tables import SCHEMA, RemoteLogTables, SplitPartition
 
@@ -74,6 +76,29 @@ def test_everything_that_is_copied_is_given(config: Path) -> None:
     found, _ = read(config)
     rows = sorted(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
     assert rows == [*((0, offset) for offset in range(20)), *((1, offset) for offset in range(10))]
+
+
+def test_tasks_read_encrypted_segments_by_the_key_ring_on_the_workers_disk_and_carry_no_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    files = a_remote_log(
+        tmp_path,
+        topics={"orders": {**ENABLED, "remote.encryption.enabled": True}},
+        rsm_config_encryption_key_ring_file=str(ring_of_three(keys)),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    found, _ = read(files.config)
+    assert found.column("offset").to_pylist() == list(range(30))
+    assert found.column("value").to_pylist() == [record(offset).value for offset in range(30)]
+
+    reader = RemoteLogTables({"topic": "orders", "config": str(files.config)}).reader(schema())
+    sent = pickle.dumps([reader, *reader.partitions()])
+    assert str(keys).encode() in sent
+    assert not holds(sent, keys_as_text(keys))
+    (keys / "third.key").unlink()
+    with pytest.raises(EncryptionKeyError, match=r"key third: .*third\.key: cannot be read"):
+        read(files.config)
 
 
 def test_a_store_of_ones_own_is_read_with_its_options(tmp_path: Path) -> None:
