@@ -271,7 +271,9 @@ def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogS
             expected = NO_LEADER_EPOCH
         if epoch < NO_LEADER_EPOCH or expected not in {NO_LEADER_EPOCH, epoch}:
             wrong = WrongEpoch(chunk.position + position, header.base_offset, epoch, expected)
-            raise wrong.error(segment, chunk.object_name)
+            raise RemoteObjectCorruptError(
+                f"{segment.topic_id_partition}: {chunk.object_name}: at byte {wrong.position}: {wrong}"
+            )
         position += header.size
         next_offset = header.next_offset
     if position != len(content) or next_offset != chunk.last_offset + 1:

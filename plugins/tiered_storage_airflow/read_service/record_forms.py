@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
-from tiered_storage.remote_log.read.read_values import FetchedBatches, aborted_rows
+from tiered_storage.remote_log.read.read_values import FetchedBatches
 
 USUAL_BYTES = 4 << 20
 """A batch that decompresses to at most this is decoded without waiting."""
@@ -61,7 +61,7 @@ def decoded(form: Form, fetched: FetchedBatches, first_offset: int, most_decompr
     columns = _JSON_COLUMNS if form is Form.JSON else _ARROW_COLUMNS
     checks = Checks(crc=False, max_decompressed_bytes=most_decompressed)
     window, table = memoryview(fetched.content), fetched.table
-    skipped = aborted_rows(table, fetched.aborted)
+    skipped = fetched.aborted_rows()
     if skipped.any():
         rows = np.flatnonzero(~skipped)
         if not rows.size:
@@ -118,7 +118,7 @@ def fitting(fetched: FetchedBatches, most_bytes: int, *, at_least_one: bool) -> 
     included (KIP-74).
     """
     table = fetched.table
-    counts = ~aborted_rows(table, fetched.aborted) & (table.attributes & CONTROL_BIT == 0)
+    counts = ~fetched.aborted_rows() & (table.attributes & CONTROL_BIT == 0)
     ends = np.cumsum(np.where(counts, table.size, 0))
     rows = int(np.searchsorted(ends, most_bytes, side="right"))
     if at_least_one and counts.any():
@@ -134,7 +134,7 @@ def whole_batches(fetched: FetchedBatches) -> bytes:
     table = fetched.table
     begins = table.position - fetched.source_position
     ends = begins + table.size
-    kept = np.flatnonzero(~aborted_rows(table, fetched.aborted))
+    kept = np.flatnonzero(~fetched.aborted_rows())
     if kept.size == len(table):
         return fetched.content[int(begins[0]) : int(ends[-1])]
     content = memoryview(fetched.content)

@@ -62,7 +62,11 @@ def read_last_stable_offset(
 
 
 class OpenTransactions:
-    """The open transactions of a partition: the first offset of each, by producer id; feed it the batches."""
+    """The open transactions of a partition: the first offset of each, by producer id; feed it the batches.
+
+    ProducerState follows them too, as part of all that a leader knows of its producers. It cannot stand in for this: it
+    keeps an entry for each producer, and counts a marker at or above the high watermark, where readers must not.
+    """
 
     def __init__(self, first_offsets: Mapping[int, int]) -> None:
         self.first_offsets = dict(first_offsets)

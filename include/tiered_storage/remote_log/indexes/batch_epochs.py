@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +28,6 @@ class WrongEpoch:
         if self.expected == NO_LEADER_EPOCH:
             return f"{what}, which no broker writes"
         return f"{what}, the segment's there is {self.expected}"
-
-    def error(self, segment: RemoteLogSegmentMetadata, source: str) -> RemoteObjectCorruptError:
-        """Return the error for such a batch of `segment`, read from the object `source`."""
-        return RemoteObjectCorruptError(
-            f"{segment.topic_id_partition}: {source}: at byte {self.position}: {self}: 'tiered-storage repair --deep' "
-            "copies the segment again if the local log still has it"
-        )
 
 
 def wrong_epoch(table: BatchTable, lineage: Sequence[EpochEntry]) -> WrongEpoch | None:

@@ -38,7 +38,6 @@ from tiered_storage.remote_log.read.read_values import (
     FoundOffset,
     Isolation,
     OffsetSpec,
-    aborted_rows,
 )
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -67,7 +66,7 @@ async def decoded(
 
 def _decode(fetched: FetchedBatches, columns: Sequence[str] | None, within: RecordRange) -> Iterator[pa.RecordBatch]:
     table = fetched.table
-    skipped = aborted_rows(table, fetched.aborted)
+    skipped = fetched.aborted_rows()
     window, origin = memoryview(fetched.content), fetched.source_position
     if skipped.any():
         rows = np.flatnonzero(~skipped)

@@ -9,8 +9,9 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record
@@ -89,7 +90,7 @@ class FetchedBatches:
 
     def records(self, *, with_control: bool = False) -> Iterator[Record]:
         """Yield the valid records, without those of aborted transactions; markers only `with_control`."""
-        is_given = ~aborted_rows(self.table, self.aborted)
+        is_given = ~self.aborted_rows()
         if not with_control:
             is_given &= (self.table.attributes & CONTROL_BIT) == 0
         origin = self.source_position
@@ -100,18 +101,6 @@ class FetchedBatches:
                 if self.start_offset <= record.offset < self.end_offset:
                     yield record
 
-
-def aborted_rows(table: BatchTable, aborted: tuple[AbortedTransaction, ...]) -> NDArray[np.bool_]:
-    """Return which batches hold records of the transactions in `aborted`, not counting markers."""
-    skipped = np.zeros(len(table), np.bool_)
-    if not aborted:
-        return skipped
-    is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
-    for each in aborted:
-        skipped |= (
-            is_data
-            & (table.producer_id == each.producer_id)
-            & (table.base_offset >= each.first_offset)
-            & (table.base_offset <= each.last_offset)
-        )
-    return skipped
+    def aborted_rows(self) -> NDArray[np.bool_]:
+        """Return which batches of `table` hold records of aborted transactions; markers do not."""
+        return AbortedBatches(self.aborted).holds(self.table)

@@ -16,19 +16,21 @@ too, as long as a transaction is open that may have records in the segment in qu
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tiered_storage.errors import RemoteObjectNotFoundError
+from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions
-from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.restore.partition_files import taken_batches, taken_windows
+from tiered_storage.remote_log.restore.partition_files import taken_windows
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestoreRequest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
@@ -126,18 +128,9 @@ class StoredTransactions:
         earlier = number > 0 and not self._is_behind_gap(number)
         opened = OpenTransactions(self._known[number - 1] if earlier else {})
         segment = self._segments[number]
-        for window, table in taken_windows(segment, iter(self._storage.fetch_log_segment(segment.metadata))):
-            opened.feed(str(segment.metadata.segment_id), memoryview(window), table, segment.end_offset + 1)
+        for window, table in taken_windows(segment, self._storage.fetch_log_segment(segment.metadata)):
+            opened.feed(str(segment.metadata.segment_id), window, table, segment.end_offset + 1)
         return opened.first_offsets
-
-
-def batches_of(window: bytes, segment: RestoredSegment) -> Iterator[tuple[RecordBatch, memoryview]]:
-    """Yield each of the whole batches in `window`, and its bytes. Raises CorruptRecordError."""
-    view, position = memoryview(window), 0
-    while position < len(view):
-        header = read_batch_header(view, position, source=str(segment.metadata.segment_id))
-        yield header, view[position : position + header.size]
-        position += header.size
 
 
 def _transaction_index(segment: RestoredSegment, storage: RemoteStorageManager) -> TransactionIndex:
@@ -210,14 +203,11 @@ class CommittedRecords:
                 continue
             if segment.start_offset >= end:
                 return
-            aborted = _Aborted.of((*transactions.aborted_in(number), *lost))
-            for header, batch in self._batches(segment, on_moved):
-                if header.last_offset < first or header.is_control or aborted.holds(header):
-                    continue
-                source = f"{segment.metadata.segment_id}, the batch from offset {header.base_offset} on"
+            aborted = AbortedBatches((*transactions.aborted_in(number), *lost))
+            for source, batch in self._batches(segment, first, aborted, on_moved):
                 yield from (
                     each
-                    for each in read_records(batch, source=source)
+                    for each in read_records(batch, source=source, verify_crc=False)
                     if first <= each.offset < end and self._is_in_time(each)
                 )
 
@@ -225,37 +215,20 @@ class CommittedRecords:
         begin, end = self.request.from_timestamp, self.request.to_timestamp
         return (begin is None or record.timestamp >= begin) and (end is None or record.timestamp < end)
 
-    def _batches(self, segment: RestoredSegment, on_moved: OnMoved) -> Iterator[tuple[RecordBatch, memoryview]]:
-        pieces = self.storage.fetch_log_segment(segment.metadata)
-        for window in taken_batches(segment, pieces, None):
-            yield from batches_of(window, segment)
+    def _batches(
+        self, segment: RestoredSegment, first: int, aborted: AbortedBatches, on_moved: OnMoved
+    ) -> Iterator[tuple[str, memoryview]]:
+        """Yield the name and the checked bytes of each committed batch that has records from offset `first` on."""
+        for window, table in taken_windows(segment, self.storage.fetch_log_segment(segment.metadata)):
+            is_control = table.attributes & CONTROL_BIT != 0
+            rows = np.flatnonzero((table.last_offset >= first) & ~is_control & ~aborted.holds(table))
+            begins = table.position - table.position[0]
+            for row in rows.tolist():
+                source = f"{segment.metadata.segment_id}, the batch from offset {table.base_offset[row]} on"
+                yield source, window[begins[row] : begins[row] + table.size[row]]
             on_moved(len(window))
         on_moved(0, 1)
 
     @property
     def _every_segment(self) -> Sequence[RestoredSegment]:
         return (*self.partition.segments, *self.partition.behind)
-
-
-@dataclass(frozen=True, slots=True)
-class _Aborted:
-    """Aborted transactions by producer: first and last offsets, which rise together."""
-
-    by_producer: dict[int, tuple[list[int], list[int]]]
-
-    @classmethod
-    def of(cls, transactions: Iterable[AbortedTransaction]) -> _Aborted:
-        by_producer: dict[int, tuple[list[int], list[int]]] = {}
-        for each in sorted(transactions, key=lambda each: each.first_offset):
-            firsts, lasts = by_producer.setdefault(each.producer_id, ([], []))
-            firsts.append(each.first_offset)
-            lasts.append(each.last_offset)
-        return cls(by_producer)
-
-    def holds(self, batch: RecordBatch) -> bool:
-        """Return whether `batch` belongs to one of them."""
-        if not batch.is_transactional or batch.producer_id not in self.by_producer:
-            return False
-        firsts, lasts = self.by_producer[batch.producer_id]
-        at = bisect_right(firsts, batch.base_offset) - 1
-        return at >= 0 and batch.base_offset <= lasts[at]

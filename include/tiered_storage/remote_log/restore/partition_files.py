@@ -15,7 +15,7 @@ hold no transaction without its marker: it would pass for committed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +38,9 @@ from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.remote_log.progress import OnMoved
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
+from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 FIRST_EPOCH = 0
@@ -87,9 +87,9 @@ class PartitionWriter:
 
     def _write_segment(self, segment: RestoredSegment, directory: Path) -> None:
         local = LogSegment(segment.start_offset, directory)
-        pieces = self._fetched(segment)
-        if self.is_new_life or not segment.is_whole:
-            pieces = taken_batches(segment, pieces, FIRST_EPOCH if self.is_new_life else None)
+        fetched = self._fetched(segment)
+        is_whole_copy = segment.is_whole and not self.is_new_life
+        pieces: Iterable[bytes | memoryview] = fetched if is_whole_copy else self._taken(segment, fetched)
         with local.log_path.open("xb") as file:
             for piece in pieces:
                 file.write(piece)
@@ -98,6 +98,12 @@ class PartitionWriter:
             self._write_indexes(segment, local)
         else:
             rebuild_indexes(local).write(local)
+
+    def _taken(self, segment: RestoredSegment, pieces: Iterable[bytes]) -> Iterator[bytes | memoryview]:
+        """Yield the batches that are taken of `segment`, whose bytes are `pieces`."""
+        for window, table in taken_windows(segment, pieces):
+            begins = table.position - table.position[0]
+            yield _under_epoch(window, begins, FIRST_EPOCH) if self.is_new_life else window
 
     def _fetched(self, segment: RestoredSegment) -> Iterator[bytes]:
         """Yield the segment's bytes; the store verifies them."""
@@ -134,31 +140,22 @@ class PartitionWriter:
             return None
 
 
-def taken_batches(segment: RestoredSegment, pieces: Iterator[bytes], leader_epoch: int | None) -> Iterator[bytes]:
-    """Yield the batches that `taken_windows` yields, under `leader_epoch` if given. Raises as that."""
-    for taken, table in taken_windows(segment, pieces):
-        yield taken if leader_epoch is None else _under_epoch(taken, table.position - table.position[0], leader_epoch)
-
-
-def taken_windows(segment: RestoredSegment, pieces: Iterator[bytes]) -> Iterator[tuple[bytes, BatchTable]]:
+def taken_windows(segment: RestoredSegment, pieces: Iterable[bytes]) -> Iterator[tuple[memoryview, BatchTable]]:
     """Yield the batches that are taken of `segment`, whose bytes are `pieces`, and their headers.
 
     All pieces are read, so that the checksum of the whole is compared. Raises RemoteObjectCorruptError for a batch that
     belongs to the log only in part, CorruptRecordError for a corrupt one.
     """
-    scanner = SegmentScanner(str(segment.metadata.segment_id), segment.metadata.start_offset, verify_crc=False)
-    held = b""
+    metadata = segment.metadata
+    stream = BatchStream(str(metadata.segment_id), metadata.start_offset, metadata.size)
     for piece in pieces:
-        window = held + piece if held else piece
-        origin = scanner.position
-        table, consumed = scanner.feed(memoryview(window))
-        rows = _rows_taken(segment, table)
-        if rows.size:
-            taken = table.rows(int(rows[0]), int(rows[-1]) + 1)
-            begin, end = int(taken.position[0]) - origin, int(taken.position[-1] + taken.size[-1]) - origin
-            yield window[begin:end], taken
-        held = window[consumed:]
-    scanner.finish(len(held))
+        for window, table in stream.windows(piece):
+            rows = _rows_taken(segment, table)
+            if rows.size:
+                taken = table.rows(int(rows[0]), int(rows[-1]) + 1)
+                origin, last = int(table.position[0]), int(taken.position[-1] + taken.size[-1])
+                yield window[int(taken.position[0]) - origin : last - origin], taken
+    stream.finish()
 
 
 def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]:
@@ -175,7 +172,7 @@ def _rows_taken(segment: RestoredSegment, table: BatchTable) -> NDArray[np.intp]
     return rows
 
 
-def _under_epoch(batches: bytes, begins: NDArray[np.int64], leader_epoch: int) -> bytes:
+def _under_epoch(batches: memoryview, begins: NDArray[np.int64], leader_epoch: int) -> bytes:
     """Return `batches`, which begin at `begins`, with `leader_epoch` in the place of their own."""
     content = np.frombuffer(bytearray(batches), np.uint8)
     places = begins[:, np.newaxis] + np.arange(LOG_OVERHEAD, LOG_OVERHEAD + _EPOCH_BYTES)

@@ -25,7 +25,7 @@ from tiered_storage.remote_log.indexes.remote_index_lookup import RemoteIndexes
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry
 from tiered_storage.remote_log.jobs.throttle import ByteQuota
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, read_chunk
+from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk, fetch_chunk, read_chunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache, SharedFetch
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
@@ -249,8 +249,7 @@ class RemoteChunks:
 
     def _fetch_chunk_once(self, segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> CheckedChunk:
         self._quota.spend(entry.length)
-        pieces = list(self._storage.fetch_log_segment(segment, entry.position, entry.position + entry.length - 1))
-        return read_chunk(segment, entry, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        return read_chunk(segment, entry, fetch_chunk(segment, entry, self._storage))
 
 
 def _key(segment: RemoteLogSegmentMetadata, entry: RemoteLogIndexEntry) -> Hashable:

@@ -23,7 +23,6 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import (
     CorruptIndexError,
-    CorruptRecordError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
@@ -32,11 +31,12 @@ from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch, restamp_batch
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.read.chunks.chunk_sequence import CHUNKS_AHEAD
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.tables.columns import SCHEMA, TableColumns
 from tiered_storage.remote_log.tables.planning import TableSplit, plan_splits, plan_table
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
-from tiered_storage.remote_log.tables.reading import CHUNKS_AHEAD, read_split
+from tiered_storage.remote_log.tables.reading import read_split
 from unit.tiered_storage.remote_log.modelled_logs import Row, Step, a_copied_topic, steps
 
 FIRST = 5
@@ -124,7 +124,7 @@ def test_a_broken_batch_ends_the_reading_and_is_named(files: RemoteLogFiles, pos
     data.write_bytes(raw)
     with files.open() as remote_log:
         splits = splits_of(remote_log, TableQuery("orders"), 1 << 30)
-        with pytest.raises(CorruptRecordError, match=f"{data.name}: at byte {BATCH_BYTES}: .*CRC"):
+        with pytest.raises(RemoteObjectCorruptError, match=f"{data.name}: at byte {BATCH_BYTES}: .*CRC"):
             rows_of(remote_log, splits)
 
 
@@ -167,7 +167,7 @@ def test_little_is_fetched_ahead_and_nothing_after_the_reader_is_gone(files: Rem
         reading.close()  # type: ignore[attr-defined]  # a generator
         fetched = storage.fetch_log_segment.call_count
         assert fetched <= 1 + CHUNKS_AHEAD
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("table-chunks")]
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("chunk-sequence")]
     assert storage.fetch_log_segment.call_count == fetched
 
 
