@@ -24,13 +24,9 @@ from sqlalchemy import URL, Connection, Engine, MetaData, Table, create_engine, 
 from sqlalchemy.pool import QueuePool
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
-from tiered_storage.errors import (
-    ConfigurationError,
-    MetadataCorruptError,
-    MetadataUnavailableError,
-    RemoteMetadataError,
-)
+from tiered_storage.errors import ConfigurationError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.postgres_errors import explained, is_worth_waiting, state_of
 from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     DROPPED_TABLES,
@@ -47,69 +43,7 @@ OLDEST_SERVER = 130_000
 STATEMENT_TIMEOUT_MS = 60_000
 """How long one statement may take, and how long a transaction may do nothing; longer than any of ours."""
 
-_RESTORE = (
-    "restore the database from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds the metadata "
-    "from the object store, so do not change that"
-)
 _LOOK_TIMEOUT_MS = 2_000
-
-_UNREACHABLE = "is the server up, and its address in rlmm.config.url right? What was not committed is rolled back"
-_LOGIN = (
-    "correct the user in rlmm.config.url, or the password: PGPASSWORD or ~/.pgpass of this process, or the Airflow "
-    "connection remote_log_metadata_default"
-)
-_AGAIN = "nothing was written: try again"
-
-_ADVICE: dict[str, tuple[type[RemoteMetadataError], str]] = {
-    "08": (MetadataUnavailableError, _UNREACHABLE),
-    "28": (RemoteMetadataError, _LOGIN),
-    "3D000": (RemoteMetadataError, "create the database, or correct its name in rlmm.config.url"),
-    "3F000": (RemoteMetadataError, "create the schema, or correct search_path in rlmm.config.url"),
-    "25006": (
-        RemoteMetadataError,
-        "name the primary server, not a replica, or target_session_attrs=read-write, in rlmm.config.url",
-    ),
-    "25P03": (MetadataUnavailableError, "the transaction was idle for too long; " + _AGAIN),
-    "40": (MetadataUnavailableError, "it conflicted with another transaction; " + _AGAIN),
-    "42501": (RemoteMetadataError, "grant the user these rights, or let it own the schema"),
-    "42P01": (MetadataCorruptError, "a table is missing: is search_path right? If it is, " + _RESTORE),
-    "53": (MetadataUnavailableError, "the server is out of a resource; " + _AGAIN),
-    "53100": (
-        MetadataUnavailableError,
-        "nothing was written: the server's disk is full; free space in the tablespace, then try again",
-    ),
-    "53300": (
-        MetadataUnavailableError,
-        "the server has no connection left: raise max_connections, or end clients that no longer work",
-    ),
-    "55P03": (
-        MetadataUnavailableError,
-        "another process held the lock for {waited} ms: try again; if it stays, look for a run that hangs",
-    ),
-    "57": (MetadataUnavailableError, _UNREACHABLE),
-    "57014": (
-        MetadataUnavailableError,
-        "the statement was cancelled, or took longer than statement_timeout; " + _AGAIN,
-    ),
-    "58": (MetadataUnavailableError, "the server has trouble with its disk; " + _AGAIN),
-    "XX001": (MetadataCorruptError, _RESTORE),
-    "XX002": (MetadataCorruptError, _RESTORE),
-}
-"""What to do, by SQLSTATE or its class (postgresql.org/docs/current/errcodes-appendix.html)."""
-
-_UNCONNECTED = (
-    ("28P01", re.compile("authentication failed|no password supplied|pg_hba.conf|is not permitted to log in")),
-    ("28P01", re.compile('role "[^"]*" does not exist')),
-    ("3D000", re.compile('database "[^"]*" does not exist')),
-    ("42501", re.compile("permission denied for database")),
-    ("53300", re.compile("too many (clients|connections)|connection slots are reserved")),
-    ("25006", re.compile("session is read-only")),
-    ("28000", re.compile("certificate|SSL")),
-)
-"""A refused connection has no SQLSTATE in libpq, only the server's text."""
-
-_WORTH_WAITING = ("08", "57P01", "57P02", "57P03", "53300")
-"""States of a server that restarts, or has too many clients for a moment."""
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('remote log metadata in ' || current_schema(), 0))"
 
@@ -140,7 +74,7 @@ class PostgresDatabase(Database):
     def _begun(self, engine: Engine) -> Connection:
         """Wait for a server that is away for a moment; pooled connections do not survive its restart."""
         waiting = Retrying(
-            retry=retry_if_exception(_is_worth_waiting),
+            retry=retry_if_exception(is_worth_waiting),
             stop=stop_after_delay(self._busy_timeout_ms / 1000),
             wait=wait_random_exponential(multiplier=0.05, max=1),
             reraise=True,
@@ -213,11 +147,9 @@ class PostgresDatabase(Database):
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Translate the server's SQLSTATE, and libpq's text where it has none."""
-        state = _state(error)
-        if state in ("42P01", "42703") and (found := self._later_version()):
+        if state_of(error) in ("42P01", "42703") and (found := self._later_version()):
             return later_version(self.where, found, SCHEMA_VERSION)
-        kind, advice = _ADVICE.get(state) or _ADVICE.get(state[:2]) or (RemoteMetadataError, _RESTORE)
-        return kind(f"{self.where}: {_first_line(error)}: {advice.format(waited=self._busy_timeout_ms)}")
+        return explained(error, self.where, self._busy_timeout_ms)
 
     def _later_version(self) -> str | None:
         """Return the store's schema version if another process has migrated it past what this code supports."""
@@ -301,9 +233,18 @@ def with_login(url: str, given: Mapping[str, str | int | None], source: str) -> 
 
 
 def shown(url: URL) -> str:
-    """Return `url` for messages: without its password and options."""
-    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database)
-    return plain.render_as_string()
+    """Return `url` for messages: without its password and options, but with all hosts that they name."""
+    plain = URL.create("postgresql", url.username, None, url.host, url.port, url.database).render_as_string()
+    hosts, ports = (_listed(url.query.get(name)) for name in ("host", "port"))
+    if len(ports) == len(hosts):
+        hosts = [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
+    start, _, database = plain.rpartition("/")
+    return f"{start}{',' if url.host and hosts else ''}{','.join(hosts)}/{database}"
+
+
+def _listed(value: str | tuple[str, ...] | None) -> list[str]:
+    values = (value,) if isinstance(value, str) else value or ()
+    return [part for each in values for part in each.split(",")]
 
 
 def _engine(url: URL, busy_timeout_ms: int) -> Engine:
@@ -361,21 +302,3 @@ def _copy_table(connection: Connection, table: str, prefix: str) -> None:
     for index in found.indexes:
         key = ", ".join(f'"{column.name}"' for column in index.columns)
         connection.execute(text(f'CREATE INDEX "{prefix}_{index.name}" ON "{copied}" ({key})'))
-
-
-def _state(error: exc.DBAPIError) -> str:
-    """Return the SQLSTATE; of a lost connection, or one that was never made, the nearest."""
-    if (state := getattr(error.orig, "sqlstate", None)) is not None:
-        return str(state)
-    said = str(error.orig)
-    if not error.connection_invalidated:
-        return next((state for state, text in _UNCONNECTED if text.search(said)), "08000")
-    return "08006"
-
-
-def _is_worth_waiting(error: BaseException) -> bool:
-    return isinstance(error, exc.DBAPIError) and _state(error).startswith(_WORTH_WAITING)
-
-
-def _first_line(error: exc.DBAPIError) -> str:
-    return " ".join(str(error.orig).split("\n")[0].split()) or type(error.orig).__name__

@@ -1,0 +1,118 @@
+"""Stand-ins for a PostgreSQL server: a proxy with TLS, or one that loses an answer, and a server that refuses logins.
+
+The server of the package knows no TLS and speaks English.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+_SSL_REQUEST = 80877103
+_CLEARTEXT_PASSWORD = b"R" + struct.pack("!ii", 8, 3)
+
+
+class PostgresProxy:
+    """Forwards connections to a server's port; with `tls`, as that encrypts them. See `proxy`."""
+
+    def __init__(self, listener: socket.socket, port: int, tls: ssl.SSLContext | None) -> None:
+        self.port: int = listener.getsockname()[1]
+        self.loses_commit = False
+        """Whether the next COMMIT reaches the server, and its answer nobody: the connection is lost instead."""
+        self._server_port = port
+        self._tls = tls
+
+    def serve(self, client: socket.socket) -> None:
+        """Forward one connection until either side ends it."""
+        if self._tls is not None:
+            assert struct.unpack("!ii", client.recv(8, socket.MSG_WAITALL))[1] == _SSL_REQUEST
+            client.sendall(b"S")
+            client = self._tls.wrap_socket(client, server_side=True)
+        with socket.create_connection(("127.0.0.1", self._server_port)) as server:
+            is_lost = threading.Event()
+
+            def ask() -> None:
+                with suppress(OSError):
+                    while asked := client.recv(65_536):
+                        if self.loses_commit and b"COMMIT\0" in asked:
+                            self.loses_commit = False
+                            is_lost.set()
+                        server.sendall(asked)
+                with suppress(OSError):
+                    server.shutdown(socket.SHUT_RDWR)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            with suppress(OSError):
+                while (answer := server.recv(65_536)) and not is_lost.is_set():
+                    client.sendall(answer)
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            client.close()
+            asking.join()
+
+
+@contextmanager
+def proxy(port: int, tls: ssl.SSLContext | None = None) -> Iterator[PostgresProxy]:
+    """Yield a proxy before the server at `port` of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = PostgresProxy(listener, port, tls)
+        with _accepting(listener, made.serve):
+            yield made
+
+
+@contextmanager
+def refusing_server(
+    sqlstate: str, message: str, severity: str = "FATAL", *, asks_password: bool = True
+) -> Iterator[int]:
+    """Yield the port of a server that refuses every login with `message`, after it asked for the password or before."""
+    fields = {"S": severity, "V": "FATAL", "C": sqlstate, "M": message}
+    body = b"".join(f"{name}{value}\0".encode() for name, value in fields.items()) + b"\0"
+
+    def refuse(client: socket.socket) -> None:
+        with client:
+            _receive(client)
+            if asks_password:
+                client.sendall(_CLEARTEXT_PASSWORD)
+                client.recv(1)
+                _receive(client)
+            client.sendall(b"E" + struct.pack("!i", len(body) + 4) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, _accepting(listener, refuse):
+        yield listener.getsockname()[1]
+
+
+def _receive(client: socket.socket) -> None:
+    """Read a message without its type; a wish for TLS is refused."""
+    while True:
+        (length,) = struct.unpack("!i", client.recv(4, socket.MSG_WAITALL))
+        body = client.recv(length - 4, socket.MSG_WAITALL)
+        if length != 8 or struct.unpack("!i", body)[0] < 1 << 26:
+            return
+        client.sendall(b"N")
+
+
+@contextmanager
+def _accepting(listener: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=_served, args=(serve, client), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _served(serve: Callable[[socket.socket], None], client: socket.socket) -> None:
+    # A client that does not trust the certificate breaks the handshake off.
+    with suppress(OSError, struct.error):
+        serve(client)
