@@ -7,7 +7,7 @@ rsm.config.timeout.ms: 30000
 """
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,8 +22,7 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 class SqliteObjects:
     """An ObjectClient, whose docstrings say what each method does. Each call has a connection of its own."""
 
-    longest_part = 255
-    has_own_clock = False
+    longest_part, has_own_clock = 255, False
 
     def __init__(self, url: str, timeout_ms: int) -> None:
         self.root, self._seconds = url, timeout_ms / 1000
@@ -31,38 +30,31 @@ class SqliteObjects:
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], **how: bool) -> object_client.WrittenObject:
         checked = object_client.CheckedChunks(name, size, chunks, at_most=how.get("at_most", False))
-        content = b"".join(bytes(piece) for piece in checked)
-        self._write("REPLACE INTO objects VALUES (:name, :size, :now, :content)", name, content=content)
+        self._insert("REPLACE", name, b"".join(map(bytes, checked)))
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
-        return self._write("INSERT OR IGNORE INTO objects VALUES (:name, :size, :now, :content)", name, content=content)
+        return self._insert("INSERT OR IGNORE", name, content)
 
     def move(self, name: str, target: str) -> None:
-        object_client.check_object_name(target)
-        if not self._write("UPDATE OR REPLACE objects SET name = :target WHERE name = :name", name, target=target):
-            raise RemoteObjectNotFoundError(f"{self.root}/{name}: no such object")
+        self._one("UPDATE OR REPLACE objects SET name = :target WHERE name = :name RETURNING 1", name, target=target)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        content: bytes = self._value(
-            "coalesce(substr(content, :start + 1, :length), x'')", name, start=start, length=length
-        )
+        part = "SELECT coalesce(substr(content, :start + 1, :length), x'') FROM objects WHERE name = :name"
+        content: bytes = self._one(part, name, start=start, length=length)
         if len(content) < length:
             raise RemoteObjectCorruptError(f"{self.root}/{name}: ends before byte {start + length}")
         return content
 
     def size(self, name: str) -> int:
-        return int(self._value("size", name))
+        return int(self._one("SELECT size FROM objects WHERE name = :name", name))
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         for name in names:
             object_client.check_object_name(name)
         for name in names:
-            self._write("DELETE FROM objects WHERE name = :name", name)
+            self._rows("DELETE FROM objects WHERE name = :name", name=name)
         return {}
-
-    def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Nothing is unfinished: each write is one transaction."""
 
     def list(self, folder: str = "", after: str = "") -> Iterator[object_client.StoredObject]:
         listed = "SELECT name, size, changed FROM objects WHERE name > :after ORDER BY name"
@@ -72,19 +64,18 @@ class SqliteObjects:
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _value(self, expression: str, name: str, **values: object) -> Any:
-        object_client.check_object_name(name)
-        statement = f"SELECT {expression} FROM objects WHERE name = :name"  # noqa: S608 -- our own expressions
+    def _insert(self, verb: str, name: str, content: bytes) -> bool:
+        statement = f"{verb} INTO objects VALUES (:name, :size, :now, :content) RETURNING 1"
+        return bool(self._rows(statement, name=name, size=len(content), now=wall_clock(), content=content))
+
+    def _one(self, statement: str, name: str, **values: object) -> Any:
         for (found,) in self._rows(statement, name=name, **values):
             return found
         raise RemoteObjectNotFoundError(f"{self.root}/{name}: no such object")
 
-    def _write(self, statement: str, name: str, content: bytes = b"", **values: object) -> bool:
-        object_client.check_object_name(name)
-        given = {"name": name, "size": len(content), "now": wall_clock(), "content": content, **values}
-        return bool(self._rows(f"{statement} RETURNING 1", **given))
-
-    def _rows(self, statement: str, **values: object) -> Sequence[Any]:
+    def _rows(self, statement: str, **values: Any) -> Sequence[Any]:
+        for name in values.keys() & {"name", "target"}:
+            object_client.check_object_name(values[name])
         try:
             with closing(sqlite3.connect(unquote(urlsplit(self.root).path), timeout=self._seconds)) as opened, opened:
                 return opened.execute(statement, values).fetchall()

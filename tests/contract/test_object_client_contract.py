@@ -11,7 +11,7 @@ import pytest
 from support.remote_segments import reused_chunks, segment_bytes
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.remote_log.storage.clients.object_client import delete_object
+from tiered_storage.remote_log.storage.clients.object_client import delete_object, discard_unfinished
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_not_found(client: ObjectClient) -> None:
     with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
         client.size("no/such")
     delete_object(client, "no/such")
-    client.discard_unfinished_many(["no/such"])
+    discard_unfinished(client, ["no/such"])
     assert list(client.list()) == []
     assert list(client.list("no")) == []
 

@@ -27,6 +27,7 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     StoreReserve,
     WrittenObject,
     check_object_name,
+    discard_unfinished,
     temporary_name,
 )
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -223,7 +224,7 @@ class ObjectRemoteStorageManager(ListableStorage):
             for name, error in self._client.delete_many(list(going)).items():
                 failed.setdefault(going[name], error)
         try:
-            self._client.discard_unfinished_many({of_one.stem for of_one in names.values()})
+            discard_unfinished(self._client, {of_one.stem for of_one in names.values()})
         except RemoteStorageError as error:
             return dict.fromkeys(names, error) | failed
         return failed

@@ -166,7 +166,7 @@ class Hdfs:
         return None
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Delete the temporary files of objects with these name prefixes; it reads each folder once."""
+        """See LeavesTemporaryObjects; reads each folder once."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
         for stem in stems:
             folder, _, start = self._path(stem).rpartition("/")

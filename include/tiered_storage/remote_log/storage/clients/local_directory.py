@@ -220,7 +220,7 @@ class LocalDirectory:
         return failed
 
     def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Delete the temporary files of objects with these name prefixes; it reads each folder once."""
+        """See LeavesTemporaryObjects; reads each folder once."""
         by_folder: defaultdict[str, set[str]] = defaultdict(set)
         for stem in stems:
             check_object_name(stem)

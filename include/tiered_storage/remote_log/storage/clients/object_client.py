@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
@@ -112,10 +112,6 @@ class ObjectClient(Protocol):
         """
         ...
 
-    def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Delete what killed processes left of objects whose names begin with any of `stems`, as far as visible."""
-        ...
-
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream all objects in `folder` (no slash at the end; "": all) and the folders below.
 
@@ -128,6 +124,24 @@ class ObjectClient(Protocol):
     def close(self) -> None:
         """Release all resources; repeated calls are harmless."""
         ...
+
+
+@runtime_checkable
+class LeavesTemporaryObjects(Protocol):
+    """A second protocol, of an ObjectClient whose killed writers leave objects under temporary names."""
+
+    def discard_unfinished_many(self, stems: Collection[str]) -> None:
+        """Delete the temporary objects of those whose names begin with any of `stems`; raise as an ObjectClient."""
+        ...
+
+
+def discard_unfinished(client: ObjectClient, stems: Collection[str]) -> None:
+    """Delete what killed writers left of objects whose names begin with any of `stems`, if the store leaves anything.
+
+    Raises what the store raises.
+    """
+    if isinstance(client, LeavesTemporaryObjects):
+        client.discard_unfinished_many(stems)
 
 
 def delete_object(client: ObjectClient, name: str) -> None:

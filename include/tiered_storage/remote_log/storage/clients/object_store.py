@@ -11,7 +11,7 @@ set one. Azure removes them after a week by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -176,9 +176,6 @@ class ObjectStore:
         except RemoteStorageError as error:
             return error
         return None
-
-    def discard_unfinished_many(self, stems: Collection[str]) -> None:
-        """Do nothing: unfinished uploads have no names. See the bucket's lifecycle rule above."""
 
     def list(self, folder: str = "", after: str = "") -> Iterator[StoredObject]:
         """Stream the objects in a folder and below, by the thousand; see ObjectClient."""

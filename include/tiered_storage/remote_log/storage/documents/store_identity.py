@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, discard_unfinished
 from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
 from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_IDENTITY,
@@ -119,7 +119,7 @@ def ensure_store_identity(
     identity.ensure_of(client.root, metadata_uuid, known_store_uuid)
     if known_store_uuid is None:
         # Nobody marks it any more: a temporary object is from a killed process, or from one that lost.
-        client.discard_unfinished_many([STORE_IDENTITY])
+        discard_unfinished(client, [STORE_IDENTITY])
     return identity.store_uuid
 
 
@@ -142,7 +142,7 @@ def rebind_store(
     content = encode_document(FORMAT_VERSION, fields)
     client.put(STORE_IDENTITY, len(content), iter((memoryview(content),)))
     # A process that was killed as it wrote the object left a temporary one.
-    client.discard_unfinished_many([STORE_IDENTITY])
+    discard_unfinished(client, [STORE_IDENTITY])
     return store_uuid
 
 
