@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -131,7 +131,7 @@ class _Ranges:
         random.Random(2).shuffle(entries)  # noqa: S311 - an order, no secret
         of_remote = {"log_dirs": (), "remote_log_reader_cache_memory_bytes": 0}
         settings = remote_log.settings.model_copy(update=of_remote)
-        inner = RemoteLogReader(remote_log.source, remote_log.segments, remote_log.storage, settings)
+        inner = RemoteLogReader(replace(remote_log, settings=settings))
         return cls(readers.enter_context(BlockingLogReader(inner)), segment, entries)
 
     def read(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def a_reader(remote_log: RemoteLogManager, staged: StagedStorage, time: FakeTime
     """Open a reader of what is staged; pauses are 0.1 s, 0.2 s, 0.4 s … of a time that may be a test's own."""
     pause = wait_exponential(multiplier=0.1, max=5)
     timing = ReadTiming(pause=pause) if time is None else ReadTiming(time.now, time.sleep, pause)
-    return RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings, timing)
+    return RemoteLogReader(replace(remote_log, storage=staged), timing)
 
 
 def delete_remote(remote_log: RemoteLogManager, log_start: int) -> None:
@@ -339,7 +339,7 @@ def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> N
 
         async def read_all() -> None:
             settings = limited(remote_log, rate)
-            with RemoteLogReader(None, remote_log.segments, remote_log.storage, settings, timing) as reader:
+            with RemoteLogReader(replace(remote_log, settings=settings), timing, remote_only=True) as reader:
                 alls = await asyncio.gather(*(every_record(reader, each) for each in [*every, *every]))
                 assert alls == [records(0, 30)] * 8
 
@@ -353,9 +353,8 @@ def test_all_who_read_by_one_reader_keep_one_limit_together(tmp_path: Path) -> N
 def test_a_read_that_the_limit_makes_wait_too_long_is_refused(tmp_path: Path) -> None:
     time = FakeTime()
     with a_site(tmp_path, 30) as (remote_log, staged):
-        reader = RemoteLogReader(
-            remote_log.source, remote_log.segments, staged, limited(remote_log, 10), ReadTiming(time.now, time.sleep)
-        )
+        slow = replace(remote_log, storage=staged, settings=limited(remote_log, 10))
+        reader = RemoteLogReader(slow, ReadTiming(time.now, time.sleep))
         with BlockingLogReader(reader) as reading:
             next(reading.batches(ORDERS_0, 0))
             with pytest.raises(ReadQuotaExceededError, match=r"fetch\.max\.bytes\.per\.second"):

@@ -90,7 +90,7 @@ class RemoteLogManager(RemoteLogContext):
         """
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        return RemoteLogReader(self.source, self.segments, self.storage, self.settings, timing)
+        return RemoteLogReader(self, timing)
 
     def plan_copy(
         self, selection: Selection = EVERYTHING, window_end: int | None = None, max_segments: int | None = None
@@ -237,7 +237,7 @@ class RemoteLogManager(RemoteLogContext):
         from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
         from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 
-        with BlockingLogReader(RemoteLogReader(None, self.segments, self.storage, self.settings)) as reader:
+        with BlockingLogReader(RemoteLogReader(self, remote_only=True)) as reader:
             view = reader.view(partition)
             view.check_range(offset)
             covered = view.existing_remote_range(offset)

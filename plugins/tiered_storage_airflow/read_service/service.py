@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.settings.read_rights import ReadRights
-    from tiered_storage.settings.settings import Settings
 
 SECONDS_TO_ANSWER = 60.0
 """How long, in seconds, a response may take to begin, and then each of its pieces."""
@@ -131,16 +130,14 @@ class OpenService:
     """For each piece that is sent."""
     figures: Metrics
     watch: MetadataWatch
-    stalled_after_seconds: float
     seconds_to_answer: float
     """How long, in seconds, each piece of a response may take."""
     seen: Seen = field(default_factory=Seen)
 
     @classmethod
-    def of(
-        cls, settings: Settings, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float
-    ) -> Self:
-        """Create the threads that `settings` allow."""
+    def of(cls, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float) -> Self:
+        """Create the threads that the settings of `log` allow."""
+        settings = log.settings
         threads = ServiceThreads.of(settings)
         return cls(
             log,
@@ -151,9 +148,13 @@ class OpenService:
             FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
             figures,
             MetadataWatch(log, threads.looking["pair"]),
-            settings.read_service_stalled_after_ms / 1000,
             seconds_to_answer,
         )
+
+    @property
+    def stalled_after_seconds(self) -> float:
+        """How long, in seconds, a reader may take nothing before its stream ends."""
+        return self.log.settings.read_service_stalled_after_ms / 1000
 
     async def rights_now(self) -> ReadRights:
         """Return the rights, at most a second old."""
@@ -203,7 +204,7 @@ class ReadService:
             return self._opened
         log = self._open_log()
         seconds = max(self.seconds_to_answer, 2 * log.settings.remote_fetch_max_wait_ms / 1000)
-        opened = OpenService.of(log.settings, log, self.figures, self.short_calls, seconds)
+        opened = OpenService.of(log, self.figures, self.short_calls, seconds)
         # Opening may hang: the lock that closing waits for is held only briefly.
         with self._lock:
             self.seconds_to_answer = seconds

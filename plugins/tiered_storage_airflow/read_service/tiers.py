@@ -43,8 +43,7 @@ class Tiers:
     @classmethod
     def of(cls, log: RemoteLogManager) -> Tiers:
         """Read `log`, which the caller closes."""
-        reader = RemoteLogReader(log.source, log.segments, log.storage, log.settings, local_may_be_hidden=True)
-        return cls(reader)
+        return cls(RemoteLogReader(log, local_may_be_hidden=True))
 
     async def look(self, partition: TopicIdPartition, offset: int | None = None) -> PartitionView:
         """Return a view of the partition, at most a moment old, or a new one if the cached one lacks `offset`."""

@@ -18,15 +18,15 @@ import pyarrow as pa
 from tiered_storage.errors import LeaderEpochError, RecordsDeletedError, RemoteObjectNotFoundError
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
 from tiered_storage.kafka_log.columnar.record_columns import select_columns
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.jobs.throttle import ByteQuota, fetch_quota
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.aborted_transactions import AbortedTransactionSearch
 from tiered_storage.remote_log.read.chunks.checked_chunk import CheckedChunk
 from tiered_storage.remote_log.read.chunks.chunk_cache import ChunkCache
 from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
-from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outcome_of
+from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, ReaderPools, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, segment_range
 from tiered_storage.remote_log.read.log_stream import LogStream
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
@@ -39,8 +39,7 @@ from tiered_storage.remote_log.read.read_values import (
     Isolation,
     OffsetSpec,
 )
-from tiered_storage.remote_log.source.segment_source import SegmentSource
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.settings.settings import Settings
 
 _CHECKED_ALREADY = Checks(crc=False)
@@ -90,63 +89,59 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 class RemoteLogReader:
     """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    The source, metadata and storage belong to the caller, who closes them after the reader. Without a source, only the
-    remote tier is read.
+    The context belongs to the caller, who closes it after the reader.
     """
 
     def __init__(
         self,
-        source: SegmentSource | None,
-        metadata: RemoteLogMetadataManager,
-        storage: RemoteStorageManager,
-        settings: Settings,
+        context: RemoteLogContext,
         timing: ReadTiming | None = None,
         *,
+        remote_only: bool = False,
         local_may_be_hidden: bool = False,
     ) -> None:
-        """Take pools, quota, cache and prefetching from `settings`. `timing` replaces the clock, for tests.
+        """Take pools, quota, cache and prefetching from the settings. `timing` replaces the clock, for tests.
 
+        With `remote_only`, only the remote tier is read.
         With `local_may_be_hidden`, a local tier that cannot be read (a broker has its directory, or it is not mounted
         here) does not hide remote data; a read of offsets that only it might have raises its InvalidLogDirectoryError.
         """
-        self._metadata = metadata
-        self._settings = settings
+        settings, source = context.settings, None if remote_only else context.source
+        self._context = context
         self._timing = timing or ReadTiming()
-        self._local_pool = ReaderPool("local reads", settings.local_log_reader_threads)
-        self._look_pool = ReaderPool("look-ups of partitions", settings.local_log_reader_threads)
-        self._decode_pool = ReaderPool("decoding", settings.local_log_reader_threads)
-        self._search_pool = ReaderPool("searches by time", settings.local_log_reader_threads)
-        self._remote_pool = ReaderPool(
-            "remote reads", settings.remote_log_reader_threads, settings.remote_log_reader_max_pending_tasks
-        )
-        quota = ByteQuota(fetch_quota(settings), self._timing.now)
+        self._pools = ReaderPools.of(settings)
         self._cache: ChunkCache[CheckedChunk] = ChunkCache(
-            self._remote_pool,
+            self._pools.remote,
             settings.remote_log_reader_cache_memory_bytes,
             lambda chunk: chunk.memory,
             _files(settings),
         )
-        ahead = max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes)
-        index_bytes = settings.remote_log_index_file_cache_total_size_bytes
-        self._chunks = RemoteChunks(storage, self._remote_pool, self._cache, quota, ahead, index_bytes)
+        self._chunks = RemoteChunks(
+            context.storage,
+            self._pools.remote,
+            self._cache,
+            ByteQuota(fetch_quota(settings), self._timing.now),
+            max(settings.remote_log_reader_read_ahead_bytes, settings.remote_log_reader_cache_memory_bytes),
+            settings.remote_log_index_file_cache_total_size_bytes,
+        )
         self._views = PartitionViews(
-            lambda partition: look_at(partition, source, metadata, may_be_hidden=local_may_be_hidden),
-            self._look_pool,
+            lambda partition: look_at(partition, source, context.segments, may_be_hidden=local_may_be_hidden),
+            self._pools.looks,
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,
         )
-        self._aborted = AbortedTransactionSearch(self._chunks, self._local_pool)
-        self._offsets = OffsetSearch(self._chunks, self._search_pool)
+        self._aborted = AbortedTransactionSearch(self._chunks, self._pools.local)
+        self._offsets = OffsetSearch(self._chunks, self._pools.searches)
 
     @property
     def remote_pending(self) -> int:
         """How many remote reads wait for a thread."""
-        return self._remote_pool.pending
+        return self._pools.remote.pending
 
     @property
     def remote_running(self) -> int:
         """How many remote reads are running."""
-        return self._remote_pool.running
+        return self._pools.remote.running
 
     @property
     def cached_bytes(self) -> int:
@@ -187,7 +182,7 @@ class RemoteLogReader:
         timestamp. Raises the error of an unreadable local tier if that tier might change the result, unless
         `visible_only` asks for the result of the readable tiers.
         """
-        deadline = self._deadline(self._settings.remote_list_offsets_request_timeout_ms)
+        deadline = self._deadline(self._context.settings.remote_list_offsets_request_timeout_ms)
         view = await self._views.get(partition, deadline)
         try:
             found = await self._find(view, spec, isolation, deadline)
@@ -230,10 +225,10 @@ class RemoteLogReader:
             isolation,
             views=self._views,
             chunks=self._chunks,
-            local_pool=self._local_pool,
+            local_pool=self._pools.local,
             aborted=self._aborted,
             new_deadline=lambda: self._deadline(deadline_ms),
-            read_ahead_bytes=self._settings.remote_log_reader_read_ahead_bytes,
+            read_ahead_bytes=self._context.settings.remote_log_reader_read_ahead_bytes,
             epochs=epochs,
         )
         return stream.fetch(end_offset)
@@ -260,14 +255,14 @@ class RemoteLogReader:
         batches = self.batches(
             partition, start_offset, end_offset=end_offset, isolation=isolation, deadline_ms=deadline_ms, epochs=epochs
         )
-        return decoded(batches, columns, within or RecordRange(with_control=False), self._decode_pool)
+        return decoded(batches, columns, within or RecordRange(with_control=False), self._pools.decoding)
 
     async def segment(self, partition: TopicIdPartition, segment_id: str) -> RemoteLogSegmentMetadata:
         """Return a finished remote segment by its id. Raises RemoteObjectNotFoundError, RecordsDeletedError."""
         deadline = self._deadline(None)
         found = _segment_in(await self._views.get(partition, deadline), segment_id)
         if found is None:
-            looking = self._look_pool.submit(lambda: self._known(partition, segment_id))
+            looking = self._pools.looks.submit(lambda: self._known(partition, segment_id))
             found = await deadline.outcome(looking, segment_id)
         if found is None:
             raise RemoteObjectNotFoundError(
@@ -289,7 +284,7 @@ class RemoteLogReader:
             raise ValueError(f"{segment.segment_id}: bytes {start} to {end - 1} are not in it: it has {segment.size}")
         pieces = segment_range(
             self._chunks, segment, start, end, lambda: self._deadline(None),
-            self._settings.remote_log_reader_read_ahead_bytes,
+            self._context.settings.remote_log_reader_read_ahead_bytes,
         )  # fmt: skip
         async with aclosing(pieces):
             async for piece in pieces:
@@ -302,9 +297,7 @@ class RemoteLogReader:
 
     def close(self) -> None:
         """End the threads once they are idle, and drop the cache; pending reads get ConfigurationError."""
-        pools = (self._remote_pool, self._local_pool, self._look_pool, self._decode_pool, self._search_pool)
-        for pool in pools:
-            pool.close()
+        self._pools.close()
         self._cache.close()
 
     def __enter__(self) -> Self:
@@ -327,8 +320,8 @@ class RemoteLogReader:
         Raises RecordsDeletedError if it was deleted with its topic or lies below our log start, even if its objects
         still exist.
         """
-        state = self._metadata.partition_state(partition)
-        for segment in self._metadata.list_remote_log_segments(partition):
+        state = self._context.segments.partition_state(partition)
+        for segment in self._context.segments.list_remote_log_segments(partition):
             if segment.segment_id.id != segment_id or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
                 continue
             start = segment.end_offset + 1 if state.delete_state is not None else state.log_start_offset or 0
@@ -339,7 +332,7 @@ class RemoteLogReader:
 
     def _deadline(self, wait_ms: int | None) -> FetchDeadline:
         return FetchDeadline.after(
-            self._settings.remote_fetch_max_wait_ms if wait_ms is None else wait_ms, self._timing
+            self._context.settings.remote_fetch_max_wait_ms if wait_ms is None else wait_ms, self._timing
         )
 
 

@@ -40,7 +40,7 @@ from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.lineage import on_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, proven
+from tiered_storage.remote_log.repair.uncommitted_segments import StoreCopier, proven
 from tiered_storage.remote_log.source.segment_source import epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
@@ -76,7 +76,7 @@ def has_lost_indexes(segment: RemoteLogSegmentMetadata, storage: ListableStorage
 class LostIndexes:
     """Rebuilds them; `copies` copies within the store. Reads are charged to `limit`."""
 
-    copies: CopiesAnew
+    copies: StoreCopier
     index_interval_bytes: int
     limit: RateLimit
 
@@ -107,20 +107,20 @@ class LostIndexes:
         self, partition: TopicIdPartition, wanted: Sequence[RemoteLogSegmentMetadata]
     ) -> Iterator[tuple[RemoteLogSegmentMetadata, Lease]]:
         copies, ids = self.copies, {segment.segment_id for segment in wanted}
-        lease = copies.leases.acquire(partition, copies.owner, copies.lease_duration_ms)
+        lease = copies.context.leases.acquire(partition, copies.owner, copies.lease_duration_ms)
         try:
             listed_partition(partition, copies.storage)
-            with kept_alive(copies.leases, [lease], copies.lease_duration_ms):
-                for segment in finished(copies.metadata.list_remote_log_segments(partition)):
+            with kept_alive(copies.context.leases, [lease], copies.lease_duration_ms):
+                for segment in finished(copies.context.segments.list_remote_log_segments(partition)):
                     if segment.segment_id in ids and has_lost_indexes(segment, copies.storage):
                         yield segment, lease
         finally:
-            copies.leases.release(lease)
+            copies.context.leases.release(lease)
 
     def _rebuild(self, segment: RemoteLogSegmentMetadata, lease: Lease) -> list[Finding]:
         copies, partition = self.copies, lease.topic_id_partition
-        known = copies.metadata.partition_state(partition)
-        readable = finished(copies.metadata.list_remote_log_segments(partition))
+        known = copies.context.segments.partition_state(partition)
+        readable = finished(copies.context.segments.list_remote_log_segments(partition))
         lineage = whole_lineage(readable, known.lineage)
         of_segment = epochs_within(lineage, segment.start_offset, segment.end_offset)
         if not on_lineage(segment, lineage) or of_segment != segment.leader_epochs:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.commit import CommitReport
@@ -19,7 +18,7 @@ from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, T
 from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
 from tiered_storage.remote_log.repair.repair import Repair
-from tiered_storage.remote_log.repair.uncommitted_segments import CopiesAnew, UncommittedSegments
+from tiered_storage.remote_log.repair.uncommitted_segments import StoreCopier, UncommittedSegments
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
@@ -112,7 +111,7 @@ class RemoteLogRepairs:
         written, not_written = repair.write_documents(plan.documents)
         copied = copy(plan.copies) if plan.copies.segments else None
         finished, not_finished = self._unfinished(owner).finish(plan.unfinished)
-        lost = LostIndexes(self._copies(owner), settings.index_interval_bytes, limit)
+        lost = LostIndexes(StoreCopier(self.context, owner), settings.index_interval_bytes, limit)
         rebuilt, not_rebuilt, without = lost.rebuild(plan.without_indexes)
         retired, held_back = repair.retire((*plan.replaced, *rebuilt), plan.damaged)
         removed, refused = repair.remove(plan.leftovers)
@@ -140,20 +139,6 @@ class RemoteLogRepairs:
             yield Finding(str(partition), message)
 
     def _unfinished(self, owner: str) -> UncommittedSegments:
-        copies = self._copies(owner)
+        copies = StoreCopier(self.context, owner)
         check = OrphanCheck(self.context.segments, copies.storage, self.context.local_log)
         return UncommittedSegments(copies, check, self.context.settings.remote_log_orphan_grace_ms)
-
-    def _copies(self, owner: str) -> CopiesAnew:
-        context, settings = self.context, self.context.settings
-        return CopiesAnew(
-            context.segments,
-            context.leases,
-            listing_storage(context.storage),
-            context.clock,
-            owner,
-            settings.lease_duration_ms,
-            settings.remote_log_index_chunk_bytes,
-            random_uuid,
-            context.encoding_of,
-        )

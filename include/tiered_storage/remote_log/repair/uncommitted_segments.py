@@ -17,15 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from tiered_storage.clock import Clock
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
     LaterVersionError,
     RemoteObjectCorruptError,
     TieredStorageError,
 )
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.bundle_check import BundleChecks
+from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished as readable
 from tiered_storage.remote_log.indexes.remote_index_builder import RemoteIndexBuilder
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
@@ -36,7 +37,6 @@ from tiered_storage.remote_log.metadata.manifest_sync import (
     manifests_of,
     write_partition_state,
 )
-from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import (
     Finding,
     Lease,
@@ -51,29 +51,32 @@ from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder, segment_object_names
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ensure_encodes
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ensure_encodes, listing_storage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
-from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 _UNFINISHED = {SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED}
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesAnew:
-    """Copies segments within the store as `owner`, each under a new segment id, and commits them.
+class StoreCopier:
+    """Copies segments of `context` within its store as `owner`, each under a new segment id, and commits them.
 
-    `index_chunk_bytes` is remote.log.index.chunk.bytes, `encoding_of` the encoding of a partition's topic.
+    The store must list its objects.
     """
 
-    metadata: RemoteLogMetadataManager
-    leases: Leases
-    storage: ListableStorage
-    clock: Clock
+    context: RemoteLogContext
     owner: str
-    lease_duration_ms: int
-    index_chunk_bytes: int
-    new_segment_id: Callable[[], str]
-    encoding_of: Callable[[TopicIdPartition], Encoding]
+    new_segment_id: Callable[[], str] = random_uuid
+
+    @property
+    def storage(self) -> ListableStorage:
+        """The store. Raises ConfigurationError if it does not list its objects."""
+        return listing_storage(self.context.storage)
+
+    @property
+    def lease_duration_ms(self) -> int:
+        """How long (ms) a lease lasts."""
+        return self.context.settings.lease_duration_ms
 
     def copy_again(
         self,
@@ -88,37 +91,39 @@ class CopiesAnew:
         `data` is called with the collector of the new object's remote indexes. Raises what it raises, and what store
         and metadata raise: then nothing of the new copy is visible.
         """
-        partition = lease.topic_id_partition
+        context, storage, partition = self.context, self.storage, lease.topic_id_partition
+        metadata = context.segments
         copied = replace(
             copy,
             segment_id=RemoteLogSegmentId(partition, self.new_segment_id()),
             state=SegmentState.COPY_SEGMENT_STARTED,
-            event_timestamp=self.clock(),
+            event_timestamp=context.clock(),
             custom_metadata=None,
             fencing_number=lease.fencing_number,
         )
-        self.metadata.add_remote_log_segment_metadata(replace(copied, max_timestamp=-1), lease)
-        encoding, remote = self.encoding_of(partition), RemoteIndexBuilder(copied, self.index_chunk_bytes)
-        ensure_encodes(self.storage, encoding)
-        sent = replace(data(remote), encoding=encoding, ends=remote.chunk_ends)
-        custom_metadata = self.storage.copy_log_segment_data(copied, sent)
-        # In the order of every commit: the store first, and our log start before the segment is visible.
-        stored_state = StoredState.of(
-            replace(state, lineage=lineage), self.metadata.list_remote_log_segments(partition)
+        metadata.add_remote_log_segment_metadata(replace(copied, max_timestamp=-1), lease)
+        encoding, remote = (
+            context.encoding_of(partition),
+            RemoteIndexBuilder(copied, context.settings.remote_log_index_chunk_bytes),
         )
-        write_partition_state(self.storage, self.leases, lease, stored_state, self.clock())
-        self.metadata.put_lineage(partition, lineage, lease)
-        if self.metadata.log_start_offset(partition) is None and state.log_start_offset is not None:
+        ensure_encodes(storage, encoding)
+        sent = replace(data(remote), encoding=encoding, ends=remote.chunk_ends)
+        custom_metadata = storage.copy_log_segment_data(copied, sent)
+        # In the order of every commit: the store first, and our log start before the segment is visible.
+        stored_state = StoredState.of(replace(state, lineage=lineage), metadata.list_remote_log_segments(partition))
+        write_partition_state(storage, context.leases, lease, stored_state, context.clock())
+        metadata.put_lineage(partition, lineage, lease)
+        if metadata.log_start_offset(partition) is None and state.log_start_offset is not None:
             # Never above the known log start, although the store may be ahead: only an expiry deletes what is below.
-            self.metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
+            metadata.advance_log_start_offset(partition, state.log_start_offset, lease)
         update = RemoteLogSegmentMetadataUpdate(
             copied.segment_id,
             SegmentState.COPY_SEGMENT_FINISHED,
-            self.clock(),
+            context.clock(),
             custom_metadata,
             copy.max_timestamp,
         )
-        return self.metadata.update_remote_log_segment_metadata(update, lease)
+        return metadata.update_remote_log_segment_metadata(update, lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ class UncommittedSegments:
     `check` returns whether anything else holds their offsets.
     """
 
-    copies: CopiesAnew
+    copies: StoreCopier
     check: OrphanCheck
     grace_ms: int
 
@@ -161,10 +166,10 @@ class UncommittedSegments:
         return finished, failures
 
     def _found_in(self, partition: TopicIdPartition) -> tuple[list[RemoteLogSegmentMetadata], list[Finding]]:
-        due = self.copies.clock() - self.grace_ms
+        due = self.copies.context.clock() - self.grace_ms
         old = [
             segment
-            for segment in self.copies.metadata.list_remote_log_segments(partition)
+            for segment in self.copies.context.segments.list_remote_log_segments(partition)
             if segment.state in _UNFINISHED and segment.custom_metadata is None and segment.event_timestamp <= due
         ]
         if not old:
@@ -192,7 +197,7 @@ class UncommittedSegments:
 
         A corrupt document is ignored; a repair has written it again before this.
         """
-        known = self.copies.metadata.partition_state(partition)
+        known = self.copies.context.segments.partition_state(partition)
         documents = manifests_of(self.copies.storage)
         try:
             document = None if documents is None else documents.read(partition)
@@ -222,11 +227,11 @@ class UncommittedSegments:
     def _finish_in(
         self, partition: TopicIdPartition, wanted: set[RemoteLogSegmentId], failures: list[Finding]
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        lease = self.copies.leases.acquire(partition, self.copies.owner, self.copies.lease_duration_ms)
+        lease = self.copies.context.leases.acquire(partition, self.copies.owner, self.copies.lease_duration_ms)
         try:
             listed_partition(partition, self.copies.storage)
             reached, failed = -1, None
-            with kept_alive(self.copies.leases, [lease], self.copies.lease_duration_ms):
+            with kept_alive(self.copies.context.leases, [lease], self.copies.lease_duration_ms):
                 for copy in self._found_in(partition)[0]:
                     if copy.segment_id not in wanted or copy.end_offset <= reached:
                         continue
@@ -242,7 +247,7 @@ class UncommittedSegments:
                     reached = copy.end_offset
                     failed = None if failed is not None and reached >= failed.end_offset else failed
         finally:
-            self.copies.leases.release(lease)
+            self.copies.context.leases.release(lease)
 
     def _finish(self, copy: RemoteLogSegmentMetadata, lease: Lease) -> RemoteLogSegmentMetadata:
         partition = lease.topic_id_partition
@@ -250,7 +255,7 @@ class UncommittedSegments:
         if stored is None:
             raise RemoteObjectCorruptError(f"offsets {copy.start_offset} to {copy.end_offset} are no longer complete")
         known = self._state(partition)
-        visible = [copy, *readable(self.copies.metadata.list_remote_log_segments(partition))]
+        visible = [copy, *readable(self.copies.context.segments.list_remote_log_segments(partition))]
         lineage = whole_lineage(visible, self._leaders(partition, known.lineage))
         if not on_lineage(copy, lineage):
             raise RemoteObjectCorruptError(

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
 
 from tiered_storage.errors import ConfigurationError, ReaderBusyError
+from tiered_storage.settings.settings import Settings
 
 Result = TypeVar("Result")
 
@@ -110,6 +112,37 @@ class ReaderPool:
             del future, work  # a waiting thread must not keep objects alive
             with self._changed:
                 self._idle += 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderPools:
+    """The threads of one reader, by what they do."""
+
+    local: ReaderPool
+    looks: ReaderPool
+    """For looks at what a partition has now."""
+    searches: ReaderPool
+    """For searches by time."""
+    decoding: ReaderPool
+    remote: ReaderPool
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the pools that `settings` allow."""
+        threads = settings.local_log_reader_threads
+        waiting = settings.remote_log_reader_max_pending_tasks
+        return cls(
+            ReaderPool("local reads", threads),
+            ReaderPool("look-ups of partitions", threads),
+            ReaderPool("searches by time", threads),
+            ReaderPool("decoding", threads),
+            ReaderPool("remote reads", settings.remote_log_reader_threads, waiting),
+        )
+
+    def close(self) -> None:
+        """Close each pool."""
+        for pool in (self.remote, self.local, self.looks, self.decoding, self.searches):
+            pool.close()
 
 
 def _closed(name: str) -> ConfigurationError:

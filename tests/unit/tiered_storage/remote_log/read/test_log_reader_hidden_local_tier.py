@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +55,7 @@ def a_site(root: Path, max_age_ms: int = 0, *, may_be_hidden: bool = True) -> It
     files, hides = a_copied_remote_log(root, remote_log_reader_metadata_max_age_ms=max_age_ms), list[Exception]()
     with files.open() as log:
         source = HidingSource(log.settings.log_dirs, hides=(hides,))
-        inner = RemoteLogReader(source, log.segments, log.storage, log.settings, local_may_be_hidden=may_be_hidden)
+        inner = RemoteLogReader(replace(log, source=source), local_may_be_hidden=may_be_hidden)
         with BlockingLogReader(inner) as reader:
             yield Site(files, log, reader, hides)
 

@@ -67,7 +67,7 @@ def a_reader(files: RemoteLogFiles, change: Change) -> Iterator[tuple[RemoteLogM
     """Open a reader of what `change` makes of the local log."""
     with files.open() as remote_log:
         source = ChangedSource(remote_log.settings.log_dirs, change=change)
-        inner = RemoteLogReader(source, remote_log.segments, remote_log.storage, remote_log.settings)
+        inner = RemoteLogReader(replace(remote_log, source=source))
         with BlockingLogReader(inner) as reader:
             yield remote_log, reader
 
@@ -143,7 +143,7 @@ def test_at_read_committed_a_log_that_is_all_local_needs_no_store(tmp_path: Path
     with files.open() as remote_log:
         staged = StagedStorage(remote_log.storage)
         staged.fail_with = RemoteStorageError("down")
-        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        inner = RemoteLogReader(replace(remote_log, storage=staged))
         with BlockingLogReader(inner) as reader:
             assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(reader.view(ORDERS_0).remote_end, -1, 0)
             found = list(reader.records(ORDERS_0, 5, isolation=Isolation.READ_COMMITTED, deadline_ms=20))
@@ -249,7 +249,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
     told: list[BaseException] = []
     with files.open() as remote_log:
         staged = StagedStorage(remote_log.storage)
-        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        inner = RemoteLogReader(replace(remote_log, storage=staged))
         reader = BlockingLogReader(inner)
         staged.stand_still()
 
@@ -287,7 +287,7 @@ def test_a_reader_that_continues_has_the_following_chunks_on_their_way(tmp_path:
     with files.open() as remote_log:
         staged = StagedStorage(remote_log.storage)
         staged.before = before
-        inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+        inner = RemoteLogReader(replace(remote_log, storage=staged))
         with BlockingLogReader(inner) as reader:
             found = list(reader.records(ORDERS_0, 0))
             assert found == records(0, len(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -73,7 +74,7 @@ def test_ranges_tables_and_offsets_are_those_of_the_model(
         with files.open() as remote_log:
             staged = StagedStorage(remote_log.storage)
             staged.lacks = data.draw(st.sampled_from([None, IndexKind.PRODUCER_SNAPSHOT]), label="lacks")
-            inner = RemoteLogReader(remote_log.source, remote_log.segments, staged, remote_log.settings)
+            inner = RemoteLogReader(replace(remote_log, storage=staged))
             with BlockingLogReader(inner) as reader:
                 assert_remote_tier_alone(reader, model, remote_end(remote_log))
 
