@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
 
 PROJECT = Path(__file__).parents[2]
 ROOTS = (PROJECT / "include", PROJECT / "plugins")
@@ -48,6 +50,9 @@ STOREYS = (
 OPEN_TOPS = (LIBRARY, REMOTE, AIRFLOW)
 MOST_MODULES = 12
 """About a dozen."""
+MOST_SENTENCES = 3
+IMPORTERS = ("import_module", "__import__")
+"""Functions that import what they are given."""
 
 
 @cache
@@ -74,15 +79,34 @@ def storey(module: str) -> str:
     return module
 
 
-def imported(tree: ast.Module, known: set[str]) -> Iterator[str]:
-    """Yield the product's modules that `tree` imports, wherever in it, also only for types."""
+def imported(tree: ast.Module, known: Collection[str], package: str = "") -> Iterator[str]:
+    """Yield the modules that `tree`, in `package`, imports, wherever in it, also only for types."""
+    for source, name in imports(tree, package):
+        whole = f"{source}.{name}" if name else source
+        yield whole if not name or whole in known else source
+
+
+def imports(tree: ast.Module, package: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each imported module, and the name that is taken out of it: "" if the module itself is."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for each in node.names:
-                whole = f"{node.module}.{each.name}"
-                yield whole if whole in known else node.module
+        if isinstance(node, ast.ImportFrom):
+            yield from ((_source(node, package), each.name) for each in node.names)
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
+            yield from ((each.name, "") for each in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in IMPORTERS:
+            yield from ((str(each.value), "") for each in node.args[:1] if isinstance(each, ast.Constant))
+
+
+def _source(node: ast.ImportFrom, package: str) -> str:
+    """The module that `node` imports from; one dot stands for `package`, each further one for the one above."""
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")
+    return ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
+
+
+def _package_of(module: str) -> str:
+    return module if module in packages() else module.rpartition(".")[0]
 
 
 @cache
@@ -92,7 +116,7 @@ def arrows() -> tuple[tuple[str, str], ...]:
     return tuple(
         (module, other)
         for module, tree in modules().items()
-        for other in imported(tree, known)
+        for other in imported(tree, known, _package_of(module))
         if other in known and other not in OPEN_TOPS and storey(module) != storey(other)
     )
 
@@ -120,6 +144,47 @@ def _room(path: Path) -> str:
 
 ROOMS = tuple(sorted(packages() - {*OPEN_TOPS, LOG}))
 """The packages that modules stand in; those at an open top are storeys of their own."""
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("from tiered_storage.remote_log import model", f"{REMOTE}.model"),
+        ("from tiered_storage.remote_log.model import Finding", f"{REMOTE}.model"),
+        ("import tiered_storage.remote_log.model", f"{REMOTE}.model"),
+        ("from . import plan", f"{REMOTE}.copy.plan"),
+        ("from .plan import CopyPlan", f"{REMOTE}.copy.plan"),
+        ("from .. import model", f"{REMOTE}.model"),
+        ("from ..model import Finding", f"{REMOTE}.model"),
+        ("def f():\n    from ..model import Finding", f"{REMOTE}.model"),
+        ("importlib.import_module('tiered_storage.remote_log.model')", f"{REMOTE}.model"),
+        ("import_module('tiered_storage.remote_log.model')", f"{REMOTE}.model"),
+        ("__import__('tiered_storage.remote_log.model')", f"{REMOTE}.model"),
+        ("import tiered_storage.remote_log", REMOTE),
+    ],
+)
+def test_every_way_to_import_a_module_is_seen(code: str, found: str) -> None:
+    assert list(imported(ast.parse(code), set(modules()), f"{REMOTE}.copy")) == [found]
+
+
+def test_nobody_imports_a_whole_top() -> None:
+    """Every module below can be reached through it, which no arrow shows."""
+    users = [
+        f"{module} imports {source} {name}"
+        for module, tree in modules().items()
+        for source, name in imports(tree, _package_of(module))
+        if (f"{source}.{name}" if name else source) in {*OPEN_TOPS, LOG}
+    ]
+
+    assert users == []
+
+
+def test_each_package_says_in_one_to_three_sentences_what_lives_there() -> None:
+    counts = {
+        name: len(re.findall(r"[.!?](?=\s|$)", ast.get_docstring(modules()[name]) or "")) for name in sorted(packages())
+    }
+
+    assert {name: count for name, count in counts.items() if not 1 <= count <= MOST_SENTENCES} == {}
 
 
 def test_each_package_imports_only_from_storeys_below_it() -> None:

@@ -1,6 +1,6 @@
 """KIP-405: copies closed segments to a store, keeps their metadata, reads, repairs and deletes them.
 
-`manager` is what programs use. `model` has the values that all rooms share, `context` the open parts that they work
+`manager` is what programs use; `model` has the values that all rooms share, `context` the open parts that they work
 with. The rooms follow the life of a segment: `source`, `copy`, `read`, `retention`, then `audit`, `repair`, `rebuild`,
 `restore`.
 """

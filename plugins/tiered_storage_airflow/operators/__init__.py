@@ -1,8 +1,7 @@
-"""Operators for the remote log, for the DAGs of this project and for your own.
+"""Operators for the remote log, for the DAGs of this project and for your own; the library does the work.
 
-`remote_storage` copies segments with Spark, and `remote_log_metadata` plans and commits. Each other kind of work has a
-file. `remote_log_operator` and `spark_groups` have what they share. The library does the work: an operator only reads
-its arguments, calls the library, and reports.
+`remote_storage` copies segments with Spark, `remote_log_metadata` plans and commits, and each other kind of work has a
+file. `remote_log_operator` and `spark_groups` have what they share.
 """
 
 __all__ = [

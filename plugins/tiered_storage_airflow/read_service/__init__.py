@@ -1,8 +1,8 @@
 """The read service: offsets, segments and records over HTTP, for users with rights on a topic.
 
-`service` opens the remote log once per process and limits the work on it. `login` and `rights_file` decide who may see
-what, and `access` logs it. `tiers` reads both tiers of a partition; `record_stream` and `streaming` send the results.
-The routes are in `routes`.
+`service` opens the remote log once per process and limits the work on it; `login` and `rights_file` decide who may see
+what, and `access` logs it. `tiers` reads both tiers of a partition, `record_stream` and `streaming` send the results,
+and the routes are in `routes`.
 """
 
 __all__ = ["access", "login", "partitions", "problem", "record_forms", "record_stream", "service", "streaming", "tiers"]

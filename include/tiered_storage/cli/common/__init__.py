@@ -1,6 +1,6 @@
 """What all commands share.
 
-`session` has the common options and opens the remote log; `output` shows rows and messages on a terminal or as JSON;
+`session` has the common options and opens the remote log; `output` shows rows and messages on a terminal or as JSON.
 `progress` shows how far a long job is; `plans` saves the plan of a dry run and reads it back; `topic_table` shows
 topics.
 """

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import tiered_storage
 from tiered_storage.clock import Clock
 from tiered_storage.errors import (
     ConfigurationError,
@@ -45,7 +44,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 LEAST_WINDOW = 64 << 10
 NO_LIMIT = RateLimit()
-_LIBRARY = str(Path(tiered_storage.__file__).parent)
+_LIBRARY = str(Path(__file__).parents[2])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Local logs: which segments exist, how far they are stable, and what is in them.
 
-`segment_source` is the border, with SegmentSource, OpenSegment and LocalTrim; `opening` knows every kind of source.
-`segment_age` and `segment_head` tell how old a segment is, and of which format. `log_directory_source`,
-`log_directory_segment` and `log_directory_trim` implement the border for a directory that stands alone.
+`segment_source` is the border, with SegmentSource, OpenSegment and LocalTrim; `opening` knows every kind of source, and
+`segment_age` how old a segment is, and of which format. `log_directory_source`, `log_directory_segment` and
+`log_directory_trim` implement the border for a directory that stands alone.
 """
 
 __all__ = ["log_directory_source", "opening", "segment_age", "segment_head", "segment_source"]

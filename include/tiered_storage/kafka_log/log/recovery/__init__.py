@@ -1,8 +1,8 @@
-"""What opening a log does, after a crash or a clean shutdown: recover segments, indexes, epochs and producers.
+"""What opening a log does, after a crash or a clean shutdown; nothing here appends to a log.
 
 `log_loader` recovers a log, one segment at a time with `segment_recovery`; `index_rebuild` builds indexes from batches,
 and `leader_epoch_recovery` finds epochs. `log_leftovers` removes what a broker left half done, and `clean_shutdown`
-is the clean-shutdown mark. Nothing here appends to a log.
+is the clean-shutdown mark.
 """
 
 __all__ = [

@@ -1,7 +1,7 @@
 """The metadata store in a SQL database, by SQLAlchemy.
 
-`store` opens it and has its parts, each of which implements a border of `tiered_storage.remote_log.metadata` over the
-room `database`.
+`store` opens it and has its parts. Each part implements a border of `tiered_storage.remote_log.metadata` over the room
+`database`.
 """
 
 __all__ = ["store"]

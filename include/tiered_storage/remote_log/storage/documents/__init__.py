@@ -1,7 +1,7 @@
 """The JSON documents in a store, and the names of its objects.
 
 `manifest` describes a segment, `partition_manifest` a partition, `segment_key` holds the wrapped key of an encrypted
-segment. `store_identity` and `store_generation` tie the store to its metadata. `object_names` names every object.
+segment. `store_identity` and `store_generation` tie the store to its metadata, and `object_names` names every object.
 """
 
 __all__ = [
