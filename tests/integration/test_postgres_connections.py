@@ -1,20 +1,25 @@
-"""Connections to PostgreSQL that are refused: wrong logins in any language, TLS, and URLs of several hosts."""
+"""Connections to PostgreSQL that are refused or hang: logins in any language, TLS, several hosts, time limits."""
 
 from __future__ import annotations
 
+import os
+import signal
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import trustme
-from sqlalchemy import make_url
+from sqlalchemy import Connection, make_url, text
 
 from servers.postgres import PASSWORD, USER, postgres_url, the_server
 from servers.postgres_proxy import proxy, refusing_server
 from support.metadata_stores import ManualClock
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.metadata.sql.database import postgres_connections
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import shown
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 
@@ -166,3 +171,72 @@ def test_of_several_hosts_the_one_that_is_up_is_used(url: str) -> None:
 )
 def test_a_message_names_every_host_of_a_url(url: str, expected: str) -> None:
     assert shown(make_url(url)) == expected
+
+
+@contextmanager
+def hanging(pid: int) -> Iterator[None]:
+    """Let a process of the server stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def hurried(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store whose server must answer within 0.4 s."""
+    monkeypatch.setattr(postgres_connections, "MARGIN_MS", 200)
+    opened(url).close()
+    return f"{url}?options=-cstatement_timeout%3D200"
+
+
+def backend(connection: Connection) -> int:
+    """Return the id of the server's process for `connection`."""
+    pid: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    return pid
+
+
+def test_a_server_that_hangs_in_a_transaction_is_given_up_and_writes_nothing(url: str, hurried: str) -> None:
+    topic = Topic("cluster-1", "id", "orders", remote_storage_enable=True)
+    with opened(hurried, 0) as store:
+        with (
+            pytest.raises(MetadataUnavailableError, match=r"did not answer within 0\.4 s") as refused,
+            store._database.writing() as connection,
+        ):
+            connection.execute(text("UPDATE generation SET number = 7"))
+            with hanging(backend(connection)):
+                connection.execute(text("UPDATE generation SET number = 8"))
+        assert refused.value.retriable
+    with opened(url) as store:
+        store.topics.put(topic)
+        assert store.generation.read().number == 0
+        assert store.topics.list() == [topic]
+
+
+def test_a_call_outlasts_a_connection_that_hangs(hurried: str) -> None:
+    with opened(hurried) as store:
+        with store._database.reading() as connection:
+            pid = backend(connection)
+        with hanging(pid):
+            store.topics.put(Topic("cluster-1", "id", "orders", remote_storage_enable=True))
+            with store._database.reading() as connection:
+                assert backend(connection) != pid
+
+
+def test_a_server_that_accepts_nobody_is_reported(url: str) -> None:
+    with hanging(the_server().pid), pytest.raises(MetadataUnavailableError, match="timeout expired") as refused:
+        opened(url, 0)
+    assert refused.value.retriable
+
+
+def test_a_transaction_that_copies_everything_may_take_longer(hurried: str) -> None:
+    with opened(hurried, 0) as store:
+        with store._database.writing() as connection:
+            store._database.keep_transaction(connection)
+            assert connection.execute(text("SELECT 1 FROM pg_sleep(0.6)")).scalar_one() == 1
+        with (
+            pytest.raises(MetadataUnavailableError, match="statement_timeout"),
+            store._database.reading() as connection,
+        ):
+            connection.execute(text("SELECT pg_sleep(60)"))

@@ -93,6 +93,12 @@ class PostgresServer:
             else:
                 return
 
+    @property
+    def pid(self) -> int:
+        """The process that accepts connections."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop it: SIGINT ends all connections first, SIGQUIT is a crash."""
         if self._process is not None:

@@ -12,20 +12,22 @@ The tables are in the first schema of the connection's search path (`?options=-c
 
 from __future__ import annotations
 
-import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from sqlalchemy import URL, Connection, Engine, MetaData, Table, create_engine, exc, inspect, make_url, text
-from sqlalchemy.pool import QueuePool
+from sqlalchemy import URL, Connection, Engine, MetaData, Table, exc, inspect, make_url, text
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from tiered_storage.errors import ConfigurationError, RemoteMetadataError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
+from tiered_storage.remote_log.metadata.sql.database.postgres_connections import (
+    LONGEST_STATEMENT_MS,
+    allow_longest_statement,
+    postgres_engine,
+)
 from tiered_storage.remote_log.metadata.sql.database.postgres_errors import explained, is_worth_waiting, state_of
 from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import (
@@ -39,9 +41,6 @@ from tiered_storage.remote_log.metadata.sql.database.sqlite_database import writ
 
 OLDEST_SERVER = 130_000
 """The oldest server version that is supported, as server_version_num has it."""
-
-STATEMENT_TIMEOUT_MS = 60_000
-"""How long one statement may take, and how long a transaction may do nothing; longer than any of ours."""
 
 _LOOK_TIMEOUT_MS = 2_000
 
@@ -68,7 +67,7 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, busy_timeout_ms: int) -> None:
         """Raises ConfigurationError for an invalid URL; connects only when it is used."""
         parsed = postgres_url(url)
-        super().__init__(_engine(parsed, busy_timeout_ms), shown(parsed))
+        super().__init__(postgres_engine(parsed, busy_timeout_ms), shown(parsed))
         self._busy_timeout_ms = busy_timeout_ms
 
     def _begun(self, engine: Engine) -> Connection:
@@ -88,9 +87,10 @@ class PostgresDatabase(Database):
             yield connection
 
     def keep_transaction(self, connection: Connection) -> None:
-        """As Database.keep_transaction."""
+        """As Database.keep_transaction; a single statement of it may take an hour."""
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
-        connection.execute(text("SET LOCAL statement_timeout = 0"))
+        connection.execute(text(f"SET LOCAL statement_timeout = {LONGEST_STATEMENT_MS}"))
+        allow_longest_statement(connection)
 
     def check_place(self) -> None:
         """Do nothing: a connection leads to the server that it was opened to."""
@@ -245,41 +245,6 @@ def shown(url: URL) -> str:
 def _listed(value: str | tuple[str, ...] | None) -> list[str]:
     values = (value,) if isinstance(value, str) else value or ()
     return [part for each in values for part in each.split(",")]
-
-
-def _engine(url: URL, busy_timeout_ms: int) -> Engine:
-    settings = {
-        "lock_timeout": busy_timeout_ms or 1,
-        "statement_timeout": max(STATEMENT_TIMEOUT_MS, 2 * busy_timeout_ms),
-        "idle_in_transaction_session_timeout": max(STATEMENT_TIMEOUT_MS, 2 * busy_timeout_ms),
-    }
-    ours = {
-        "application_name": f"remote-log {os.getpid()}",
-        "connect_timeout": str(max(2, math.ceil(busy_timeout_ms / 1000))),
-        # A server that vanished is noticed in half a minute, in the middle of an answer too.
-        "keepalives_idle": "10",
-        "keepalives_interval": "5",
-        "keepalives_count": "4",
-        "tcp_user_timeout": "30000",
-    }
-    given = dict(url.query)
-    # The last one counts: those of the URL.
-    options = " ".join([*(f"-c {name}={value}" for name, value in settings.items()), _text(given.get("options"))])
-    arguments = {
-        **{name: value for name, value in ours.items() if name not in given},
-        "options": options,
-    }
-    # AUTOCOMMIT: the driver begins no transactions of its own.
-    return create_engine(
-        url.difference_update_query(["options"]),
-        poolclass=QueuePool,
-        isolation_level="AUTOCOMMIT",
-        connect_args=arguments,
-    )
-
-
-def _text(value: str | tuple[str, ...] | None) -> str:
-    return value or "" if isinstance(value, str | None) else " ".join(value)
 
 
 def _tables(connection: Connection) -> list[str]:
