@@ -1,4 +1,4 @@
-"""A real Kafka broker for the integration tests."""
+"""A real Kafka broker and a real Spark for the integration tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
+from support.spark_submit import SparkSubmit, isolated_spark
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +43,8 @@ def start_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPath
             return brokers.enter_context(RealKafka(kafka_programs, directory, log_dir=log_dir, properties=properties))
 
         yield start
+
+
+@pytest.fixture
+def spark_submit(state_directory: Path, tmp_path: Path) -> SparkSubmit:
+    return isolated_spark(state_directory, tmp_path)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
-import sys
-import sysconfig
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
-import psutil
 import pytest
 from hdfs_native import Client
 
@@ -25,117 +20,10 @@ from servers.hdfs import RealHdfs, write_hadoop_settings
 from servers.s3_proxy import Asked, Refusal
 from support.command_line import run
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
-from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
-from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
-from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.remote_log.copy.job import CopyJob
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
-from tiered_storage.remote_log.jobs import groups as job_groups
+from support.spark_submit import SparkSubmit
+from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
-from tiered_storage_airflow.embedded.java import java_home
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
-
-PROJECT = Path(__file__).resolve().parents[2]
-# Without `site` no .pth file is read, so that what is installed can be imported, but for what is installed as editable.
-ISOLATED_PYTHON = """\
-#!/bin/sh
-PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{packages}" exec {python} -S "$@"
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSubmit:
-    """Submits the copy job; everything that it leaves on the machine lies in `directory`."""
-
-    directory: Path
-    environment: dict[str, str]
-
-    def __call__(self, site: TieredSite, folder: str) -> tuple[list[CopyOutcome], int]:
-        """Copy all that is due at `site` and commit it; return the outcomes and the peak resident bytes of a worker."""
-        archive = build_library_archive(self.directory)
-        with site.open() as remote_log:
-            begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
-            job = remote_log.write_copy_job(folder, begun)
-            command = [
-                "spark-submit",
-                "--master",
-                "local[2]",
-                "--py-files",
-                f"{archive},{PROJECT / 'spark_jobs' / 'job_stub.py'}",
-            ]
-            access = remote_log.access(job.files)
-            command += [str(PROJECT / "spark_jobs" / "copy_segments.py"), *access.arguments]
-            with subprocess.Popen(
-                command,
-                env={**self.environment, **access.environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            ) as program:
-                watched = _WorkerMemory(program.pid)
-                said, _ = program.communicate()
-            assert program.returncode == 0, said
-            outcomes = list(CopyJob.read(remote_log.work, folder)[0].outcomes())
-            assert f"copied {len(outcomes)} segments in {job.groups} groups" in said
-            assert remote_log.commit_copy(outcomes).is_whole
-        return outcomes, watched.stop()
-
-
-class _WorkerMemory:
-    """Looks at the Python workers below a process until it is stopped."""
-
-    def __init__(self, pid: int) -> None:
-        self._process = psutil.Process(pid)
-        self._stopped = threading.Event()
-        self._peak = 0
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> int:
-        """Return the most bytes that a worker had resident."""
-        self._stopped.set()
-        self._thread.join()
-        return self._peak
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(0.1):
-            with suppress(psutil.NoSuchProcess):
-                for process in self._process.children(recursive=True):
-                    self._peak = max(self._peak, _resident(process))
-
-
-def _resident(process: psutil.Process) -> int:
-    """Return the resident bytes of a Python worker; 0 for other processes and for one that has ended."""
-    try:
-        return int(process.memory_info().rss) if "pyspark.daemon" in process.cmdline() else 0
-    except psutil.Error:
-        return 0
-
-
-@pytest.fixture
-def spark_submit(state_directory: Path, tmp_path: Path) -> SparkSubmit:
-    python = tmp_path / "isolated-python"
-    python.write_text(ISOLATED_PYTHON.format(packages=sysconfig.get_path("purelib"), python=sys.executable))
-    python.chmod(0o755)
-    assert subprocess.run([python, "-c", "import llvmlite, pyspark"], check=False).returncode == 0
-    alone = subprocess.run([python, "-c", "import tiered_storage"], capture_output=True, text=True, check=False)
-    assert "No module named 'tiered_storage'" in alone.stderr
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return SparkSubmit(
-        tmp_path,
-        {
-            **inherited,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "JAVA_HOME": str(java_home(state_directory, os.environ)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": str(python),
-            "PYSPARK_DRIVER_PYTHON": str(python),
-            "TMPDIR": str(temporary),
-        },
-    )
 
 
 def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_it_once(
@@ -180,35 +68,6 @@ def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leav
     libraries = {Path(outcome.library) for outcome in outcomes}
     assert libraries
     assert [path for path in libraries if theirs in path.parents or path.exists()] == []
-
-
-def test_the_workers_of_a_run_keep_one_limit_together(
-    spark_submit: SparkSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four groups of 256 KiB, two workers, and 128 KiB per second for both: that leaves each copy a least time.
-
-    More time says nothing. The bytes of one window (a second) may pass at once.
-    """
-    monkeypatch.setattr(job_groups, "GROUP_TASKS", 1)
-    limit, segment = 128 << 10, 256 << 10
-    site = TieredSite(tmp_path / "site")
-    with LogDirectoryWriter.create(site.logs, CLUSTER_ID) as writer:
-        for number in range(4):
-            log = writer.create_log("orders", number, topic_id("orders"), LogConfig(segment_bytes=segment + 1000))
-            for offset in range(5):
-                log.append([Record(offset, 1_700_000_000_000, None, bytes(segment // 4))])
-    site.configure(
-        {"orders": TIERED},
-        remote_log_manager_copy_max_bytes_per_second=limit,
-        remote_log_manager_copy_quota_window_num=1,
-    )
-
-    outcomes, _ = spark_submit(site, "runs/first/1")
-
-    assert [site.finished(f"orders-{number}") for number in range(4)] == [[0]] * 4
-    share = limit // 2
-    for second in outcomes[1::2]:  # of a worker; the first one also compiles
-        assert second.seconds >= (second.task.metadata.size - share) / share
 
 
 def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submit: SparkSubmit, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
@@ -9,6 +11,25 @@ from tiered_storage.settings.properties.types import UNLIMITED, Whole
 
 COPYING = "Copying"
 _MIB = 1 << 20
+
+
+def ensure_no_wait_is_stuck(kind: str, sample_seconds: int, known: Mapping[str, int]) -> None:
+    """Raise a contradiction if a job that waits for its quota would be ended as stuck.
+
+    `kind` is `copy` or `fetch`; `known` has the settings before this one.
+    """
+    prefix = f"remote_log_manager_{kind}"
+    seconds = known.get(f"{prefix}_quota_window_num", 0) * sample_seconds
+    stuck_after_ms = known.get("copy_stuck_after_ms")
+    if known.get(f"{prefix}_max_bytes_per_second", UNLIMITED) == UNLIMITED or stuck_after_ms is None:
+        return
+    if seconds * 1000 >= stuck_after_ms:
+        why = (
+            f"copy.stuck.after.ms is {stuck_after_ms}, not more than the {seconds} s of the {kind} quota's window "
+            f"(remote.log.manager.{kind}.quota.window.num and .size.seconds): a job that waits for its quota would "
+            "be ended as stuck; shorten the window, or raise copy.stuck.after.ms"
+        )
+        raise contradiction(Contradiction(why))
 
 
 class CopyingSettings(PropertyModel):
@@ -76,16 +97,8 @@ class CopyingSettings(PropertyModel):
     @field_validator("copy_stuck_after_ms")
     @classmethod
     def _longer_than_the_window(cls, stuck_after_ms: int, info: ValidationInfo) -> int:
-        limit = info.data.get("remote_log_manager_copy_max_bytes_per_second", UNLIMITED)
-        number = info.data.get("remote_log_manager_copy_quota_window_num", 0)
-        seconds = number * info.data.get("remote_log_manager_copy_quota_window_size_seconds", 0)
-        if limit != UNLIMITED and seconds * 1000 >= stuck_after_ms:
-            why = (
-                f"copy.stuck.after.ms is {stuck_after_ms}, not more than the {seconds} s of the copy quota's window "
-                "(remote.log.manager.copy.quota.window.num and .size.seconds): a copy that waits for its quota would "
-                "be ended as stuck; shorten the window, or raise copy.stuck.after.ms"
-            )
-            raise contradiction(Contradiction(why))
+        size = info.data.get("remote_log_manager_copy_quota_window_size_seconds", 0)
+        ensure_no_wait_is_stuck("copy", size, {**info.data, "copy_stuck_after_ms": stuck_after_ms})
         return stuck_after_ms
 
     commit_batch_partitions: Whole = setting(

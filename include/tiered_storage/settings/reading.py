@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationInfo, field_validator
+
+from tiered_storage.settings.copying import ensure_no_wait_is_stuck
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
 from tiered_storage.settings.properties.types import UNLIMITED, Whole
 
@@ -44,8 +47,9 @@ class ReadingSettings(PropertyModel):
         special={UNLIMITED: "unlimited"},
     )
     """How much one process reads from the remote tier per second for the read service, the command line and Python, and
-    how much one export reads, all its workers together (Kafka's default: 9223372036854775807, which is no limit
-    either). The Spark data source, audits, repairs and restores have no share in it."""
+    how much one export, deep audit or repair reads, all its workers together (Kafka's default: 9223372036854775807,
+    which is no limit either). It does not hold for restores, which are urgent, nor for tables in a Spark session, where
+    Spark alone knows how many tasks run at once: limit its cores."""
 
     remote_log_manager_fetch_quota_window_num: Whole = setting(
         "remote.log.manager.fetch.quota.window.num", 11, READING, Source.KAFKA, unit="samples", at_least=1, at_most=3600
@@ -63,6 +67,12 @@ class ReadingSettings(PropertyModel):
         at_most=3600,
     )
     """How long a sample of the limit of reads is."""
+
+    @field_validator("remote_log_manager_fetch_quota_window_size_seconds")
+    @classmethod
+    def _shorter_than_stuck(cls, sample_seconds: int, info: ValidationInfo) -> int:
+        ensure_no_wait_is_stuck("fetch", sample_seconds, info.data)
+        return sample_seconds
 
     local_log_reader_threads: Whole = setting(
         "local.log.reader.threads", 2, READING, Source.OURS, unit="threads", at_least=1, at_most=1000

@@ -80,14 +80,13 @@ class VerifySegmentsOperator(SparkGroupsOperator):
         self, context: Context, remote_log: RemoteLogManager, selection: Selection, quick: AuditReport
     ) -> AuditJob:
         from tiered_storage.remote_log.jobs.progress import JobSize
-        from tiered_storage.remote_log.jobs.throttle import RateLimit
         from tiered_storage.remote_log.progress import Amount, TaskProgress
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
         job = remote_log.checks.write_audit_job(folder, selection)
         if quick.size < READ_HERE_BYTES:
             progress = TaskProgress("read", Amount(quick.segments, quick.size), self.log.info)
-            limit = RateLimit(remote_log.settings.audit_worker_bytes_per_second)
+            limit = remote_log.checks.limit()
             for number in range(job.groups):
                 job.run_group(number, remote_log.storage, limit, progress)
             progress.conclude()

@@ -14,7 +14,7 @@ from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditRe
 from tiered_storage.remote_log.audit.results import keep_verdicts
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.lost_identity import LostIdentities
-from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -78,6 +78,11 @@ class RemoteLogChecks:
             if segment.state is SegmentState.COPY_SEGMENT_FINISHED
         )
 
+    def limit(self) -> RateLimit:
+        """Return the limit of a deep audit that one thread of this process does alone."""
+        settings = self.context.settings
+        return audit_limit(settings.audit_worker_bytes_per_second, fetch_quota(settings))
+
     def conclude_deep_audit(self, quick: AuditReport, job: AuditJob, selection: Selection) -> AuditReport:
         """Add the workers' findings to the earlier quick audit of `selection`, and record the verdict."""
         report = with_outcomes(quick, job.outcomes(), self.context.segments)
@@ -93,7 +98,7 @@ class RemoteLogChecks:
 
     def _deep_check(self, on_moved: OnMoved) -> DeepCheck:
         storage = listing_storage(self.context.storage)
-        limit = ReportingLimit(RateLimit(self.context.settings.audit_worker_bytes_per_second), on_moved)
+        limit = ReportingLimit(self.limit(), on_moved)
 
         def check(segment: RemoteLogSegmentMetadata) -> Sequence[Anomaly]:
             found = audit_segment(segment, storage, limit)

@@ -21,7 +21,7 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.jobs.progress import ProgressLog
-from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit
+from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -67,10 +67,19 @@ class AuditJob:
     ) -> AuditJob:
         """Write the job, holding only one group in memory; the segments of a partition must be consecutive."""
         files, count = JobFolder.of(work, folder), 0
+        group_bytes: list[int] = []
         for group in grouped(segments, lambda each: each.segment_id, lambda each: each.size):
             files.write_tasks(count, group, RemoteLogSegmentMetadata)
+            group_bytes.append(sum(each.size for each in group))
             count += 1
-        files.describe(AuditJobDescription(count, settings.audit_worker_bytes_per_second))
+        files.describe(
+            AuditJobDescription(
+                count,
+                settings.audit_worker_bytes_per_second,
+                quota=fetch_quota(settings),
+                group_bytes=tuple(group_bytes),
+            )
+        )
         return cls(files, count)
 
     def run_group(
@@ -149,5 +158,5 @@ def run_audit_groups(access: JobAccess, numbers: Sequence[int]) -> int:
     """Audit the segments of the groups `numbers` of a job, as one of its workers; return how many were read."""
     with opened_job(access, AuditJobDescription) as opened:
         job = AuditJob(opened.folder, opened.description.groups)
-        limit = RateLimit(opened.description.bytes_per_second)
+        limit = audit_limit(opened.description.bytes_per_second, opened.description.share(numbers))
         return sum(job.run_group(number, opened.storage, limit) for number in numbers)

@@ -48,7 +48,7 @@ def copy_quota(settings: Settings) -> Quota:
 
 
 def fetch_quota(settings: Settings) -> Quota:
-    """Return the quota of the remote reads of one process, or of one export."""
+    """Return the quota of the remote reads of one process, or of one export or deep audit."""
     return Quota(
         settings.remote_log_manager_fetch_max_bytes_per_second,
         settings.remote_log_manager_fetch_quota_window_num
@@ -163,6 +163,11 @@ class QuotaLimit(RateLimit):
         seconds = self._counted.spend(size)
         if seconds:
             self._sleep(seconds)
+
+
+def audit_limit(bytes_per_second: int, quota: Quota) -> RateLimit:
+    """Return the limit of one worker of a deep audit: its own rate, within its share of the remote reads' quota."""
+    return ReportingLimit(RateLimit(bytes_per_second), QuotaLimit(quota).spend)
 
 
 class ReportingLimit(RateLimit):

@@ -13,7 +13,7 @@ from tiered_storage.remote_log.copy.forked_log import forked_copies
 from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, plan_copy
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
-from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.jobs.throttle import audit_limit, fetch_quota
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, TopicIdPartition, finding_of
 from tiered_storage.remote_log.repair.lost_indexes import LostIndexes, has_lost_indexes
 from tiered_storage.remote_log.repair.plan import RemotePartition, RepairPlan, damaged_ids, plan_repair
@@ -105,7 +105,7 @@ class RemoteLogRepairs:
         # The age of orphans counts: objects of a copy under way must not look old.
         ClockAgreement.of(self.context).ensure_agrees()
         settings = self.context.settings
-        limit = RateLimit(settings.audit_worker_bytes_per_second)
+        limit = audit_limit(settings.audit_worker_bytes_per_second, fetch_quota(settings))
         young_from = self.context.clock() - settings.remote_log_orphan_grace_ms
         repair = Repair(self.context, listing_storage(self.context.storage), self.gate, owner, young_from, limit)
         written, not_written = repair.write_documents(plan.documents)

@@ -397,6 +397,8 @@ def test_a_lag_of_more_than_local_retention_is_refused(refusal: Refusal, text: s
 
 
 def test_a_quota_that_waits_as_long_as_what_is_stuck_is_refused(refusal: Refusal) -> None:
-    text = "remote.log.manager.copy.quota.window.num: 600"
-    assert load_settings(None, environ={}, overrides={"remote.log.manager.copy.quota.window.num": 600})
-    assert "copy.stuck.after.ms" in refusal(f"{text}\nremote.log.manager.copy.max.bytes.per.second: 1000000")
+    for kind in ("copy", "fetch"):
+        name, limit = f"remote.log.manager.{kind}.quota.window.num", f"remote.log.manager.{kind}.max.bytes.per.second"
+        assert load_settings(None, environ={}, overrides={name: 600})
+        assert load_settings(None, environ={}, overrides={name: 599, limit: 2_000_000})
+        assert f"the 600 s of the {kind} quota" in refusal(f"{name}: 600\n{limit}: 2000000")

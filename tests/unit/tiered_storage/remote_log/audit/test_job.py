@@ -21,6 +21,8 @@ from tiered_storage.remote_log.audit import job as audit_job
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.audit.job import AuditJob, run_audit_groups
 from tiered_storage.remote_log.audit.report import AnomalyKind, AuditReport
+from tiered_storage.remote_log.jobs import throttle
+from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -136,3 +138,52 @@ def test_a_job_tells_its_workers_their_rate(files: RemoteLogFiles) -> None:
         job = remote_log.checks.write_audit_job("runs/audit/1")
 
         assert job.files.description(audit_job.AuditJobDescription).bytes_per_second == 5 << 20
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[CountedLimit]:
+    """All limits of remote reads that are made while a test runs."""
+    made: list[CountedLimit] = []
+
+    def quota_limit(quota: Quota) -> CountedLimit:
+        made.append(CountedLimit(quota))
+        return made[-1]
+
+    monkeypatch.setattr(throttle, "QuotaLimit", quota_limit)
+    return made
+
+
+class CountedLimit(QuotaLimit):
+    """Counts what is spent, and waits for nothing."""
+
+    spent = 0
+
+    def spend(self, size: int) -> None:
+        self.spent += size
+
+
+def test_the_workers_of_a_deep_audit_share_the_limit_of_remote_reads_and_every_byte_counts(
+    files: RemoteLogFiles, limits: list[CountedLimit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered_storage.remote_log.jobs.groups.GROUP_TASKS", 1)
+    files.properties["remote.log.manager.fetch.max.bytes.per.second"] = 8 << 20
+    with files.open() as remote_log:
+        report = by_workers(remote_log)
+
+    assert len(limits) == 3
+    assert sum(each.bytes_per_second for each in limits) == pytest.approx(8 << 20)
+    assert sum(each.spent for each in limits) > report.size
+
+
+def test_a_deep_audit_in_one_process_keeps_within_the_limit_of_remote_reads(
+    files: RemoteLogFiles, limits: list[CountedLimit]
+) -> None:
+    files.properties["remote.log.manager.fetch.max.bytes.per.second"] = 8 << 20
+    with files.open() as remote_log:
+        report = remote_log.checks.audit(deep=True)
+        # The DAG's task reads a small remote log itself, by the same limit.
+        remote_log.checks.limit().spend(1)
+
+    assert [each.bytes_per_second for each in limits] == [8 << 20] * 2
+    assert limits[0].spent > report.size
+    assert limits[1].spent == 1

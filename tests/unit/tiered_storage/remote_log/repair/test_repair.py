@@ -33,11 +33,11 @@ from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.copy.commit import CommitReport
 from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
-from tiered_storage.remote_log.jobs.throttle import RateLimit
+from tiered_storage.remote_log.jobs import throttle
+from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit, RateLimit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.repair import repairs
 from tiered_storage.remote_log.repair.plan import RepairPlan
 from tiered_storage.remote_log.repair.repairs import RepairReport
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -282,12 +282,30 @@ def test_whole_reads_of_a_repair_keep_within_the_rate_of_an_audit(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(repairs, "RateLimit", lambda rate: RateLimit(rate, lambda: sum(slept), slept.append))
+    monkeypatch.setattr(throttle, "RateLimit", lambda rate: RateLimit(rate, lambda: sum(slept), slept.append))
     flip_object(files)
     files.properties["audit.worker.bytes.per.second"] = SEGMENT_BYTES * 4
     with files.open() as remote_log:
         repaired(remote_log)
     assert sum(slept) >= 1 / 4
+
+
+def test_whole_reads_of_a_repair_keep_within_the_limit_of_remote_reads(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def quota_limit(quota: Quota) -> QuotaLimit:
+        smaller = Quota(quota.bytes_per_second * SEGMENT_BYTES / (1 << 20), quota.window_seconds)
+        return QuotaLimit(smaller, lambda: sum(slept), slept.append)
+
+    monkeypatch.setattr(throttle, "QuotaLimit", quota_limit)
+    delete_object(files)
+    files.properties["remote.log.manager.fetch.max.bytes.per.second"] = 1 << 20
+    files.properties["remote.log.manager.fetch.quota.window.num"] = 1
+    with files.open() as remote_log:
+        repaired(remote_log)
+    assert slept
 
 
 def test_an_old_plan_removes_nothing_that_came_to_life(files: RemoteLogFiles) -> None:

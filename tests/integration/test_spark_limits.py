@@ -1,0 +1,89 @@
+"""The limits of copies and of remote reads, over all workers of a real Spark.
+
+Each job has four groups, which two workers do, and a limit for both: that leaves the second piece of a worker a least
+time. More time says nothing. The bytes of one window (a second) may pass at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from support.spark_submit import SparkSubmit
+from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.jobs import groups as job_groups
+from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.layout import Interval
+from tiered_storage.remote_log.tables.query import TableQuery
+
+TIMESTAMP = 1_700_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def a_group_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_groups, "GROUP_TASKS", 1)
+
+
+def write_logs(site: TieredSite, segment: int) -> None:
+    """Write four partitions, each of one closed segment of `segment` bytes and an active one."""
+    with LogDirectoryWriter.create(site.logs, CLUSTER_ID) as writer:
+        for number in range(4):
+            log = writer.create_log("orders", number, topic_id("orders"), LogConfig(segment_bytes=segment + 1000))
+            for offset in range(5):
+                log.append([Record(offset, TIMESTAMP, None, bytes(segment // 4))])
+
+
+def assert_within_share(seconds: Sequence[float], size: int, share: int) -> None:
+    """Assert that each worker took the least time for its second piece of `size` bytes; the first one also compiles."""
+    assert len(seconds) == 4
+    assert min(seconds[1::2]) >= (size - share) / share
+
+
+def test_the_workers_of_a_copy_keep_one_limit_together(spark_submit: SparkSubmit, tmp_path: Path) -> None:
+    limit, segment = 128 << 10, 256 << 10
+    site = TieredSite(tmp_path / "site")
+    write_logs(site, segment)
+    site.configure(
+        {"orders": TIERED},
+        remote_log_manager_copy_max_bytes_per_second=limit,
+        remote_log_manager_copy_quota_window_num=1,
+    )
+
+    outcomes, _ = spark_submit(site, "runs/first/1")
+
+    assert [site.finished(f"orders-{number}") for number in range(4)] == [[0]] * 4
+    assert_within_share([outcome.seconds for outcome in outcomes], segment, limit // 2)
+
+
+def test_the_workers_of_an_export_and_of_a_deep_audit_keep_one_limit_together(
+    spark_submit: SparkSubmit, tmp_path: Path
+) -> None:
+    limit = segment = 1 << 20
+    site = TieredSite(tmp_path / "site")
+    write_logs(site, segment)
+    site.configure(
+        {"orders": TIERED},
+        remote_log_manager_fetch_max_bytes_per_second=limit,
+        remote_log_manager_fetch_quota_window_num=1,
+    )
+    site.copy()
+    with site.open() as remote_log:
+        request = ExportRequest(
+            TableQuery("orders"), Interval(TIMESTAMP, TIMESTAMP + 1000), remote_log.settings.export_url
+        )
+        with remote_log.tables.export(request, "runs/export/1") as begun:
+            export = begun.write_job("runs/export/1")
+            spark_submit.run("export_parquet.py", remote_log.access(export.files))
+            exported = list(export.outcomes())
+            assert begun.commit(exported).rows == 16
+        audit = remote_log.checks.write_audit_job("runs/audit/1")
+        spark_submit.run("audit_segments.py", remote_log.access(audit.files))
+        audited = list(audit.outcomes())
+    assert [outcome.anomalies for outcome in audited] == [()] * 4
+    assert_within_share([outcome.seconds for outcome in exported], segment, limit // 2)
+    assert_within_share([outcome.seconds for outcome in audited], segment, limit // 2)
