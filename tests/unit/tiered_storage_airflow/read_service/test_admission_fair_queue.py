@@ -1,9 +1,43 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections import Counter
+from collections.abc import Coroutine
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from tiered_storage_airflow.read_service.admission import FairQueue, ShortCalls
+
+Result = TypeVar("Result")
+TURN = 2**-10
+"""How long a turn of the loop takes by its own clock, in seconds: times are whole sums of it."""
+
+
+class LoopWithItsOwnClock(asyncio.SelectorEventLoop):
+    """A turn takes TURN; where nothing is to be done, the clock goes on at once to when something is."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_NoWaiting(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _NoWaiting(selectors.SelectSelector):
+    def __init__(self, loop: LoopWithItsOwnClock) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.now += max(timeout or 0, TURN)
+        return super().select(0)
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    with asyncio.Runner(loop_factory=LoopWithItsOwnClock) as runner:
+        return runner.run(work)
 
 
 async def turns_of_the_loop(counted: list[int]) -> None:
@@ -28,7 +62,7 @@ def taken(clients: int, each: int, most: int) -> list[tuple[int, int]]:
         counting.cancel()
         return seen
 
-    return asyncio.run(ask())
+    return run(ask())
 
 
 def test_few_have_their_turn_at_once_and_all_alike() -> None:
@@ -61,13 +95,15 @@ def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
         await asyncio.wait_for(turns.take(), 5)
         return len(turns._waiting)
 
-    assert asyncio.run(ask()) == 0
+    assert run(ask()) == 0
 
 
 def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
-    async def ask() -> tuple[int, float]:
+    patience = 64 * TURN
+
+    async def ask() -> tuple[list[float], float]:
         short = ShortCalls(seconds=5, seconds_after=0)
-        turns, loop = FairQueue(2, short, 0.05), asyncio.get_running_loop()
+        turns, loop = FairQueue(2, short, patience), asyncio.get_running_loop()
         taken: list[float] = []
 
         async def send() -> None:
@@ -76,21 +112,24 @@ def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
                 taken.append(loop.time())
 
         sending = [asyncio.ensure_future(send()) for _ in range(4)]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(20 * TURN)
+        assert len(taken) >= 20  # without a short call, two have their turn in each turn of the loop
         with short.one():
             await asyncio.sleep(0)
             before = len(taken)
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(6.5 * patience)
             between = taken[before:]
             ended = loop.time()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(10 * TURN)
         for each in sending:
             each.cancel()
-        return len(between), taken[before + len(between)] - ended
+        return between, taken[before + len(between)] - ended
 
-    turns_meanwhile, after = asyncio.run(ask())
-    assert 2 <= turns_meanwhile <= 14
-    assert after < 0.04
+    meanwhile, after = run(ask())
+    at = sorted(set(meanwhile))
+    assert [meanwhile.count(each) for each in at] == [2] * 7  # one turn was planned before, then one each `patience`
+    assert all(later - earlier >= patience for earlier, later in pairwise(at))
+    assert after <= 3 * TURN
 
 
 def test_a_call_that_takes_long_is_no_short_one() -> None:
@@ -103,7 +142,7 @@ def test_a_call_that_takes_long_is_no_short_one() -> None:
             await asyncio.sleep(0.1)
             return was, told == [True] and not short
 
-    assert asyncio.run(ask()) == (True, True)
+    assert run(ask()) == (True, True)
 
 
 def test_some_time_after_the_last_of_two_short_calls_it_is_reported() -> None:
@@ -119,7 +158,7 @@ def test_some_time_after_the_last_of_two_short_calls_it_is_reported() -> None:
         assert not short
         return told
 
-    assert asyncio.run(ask()) == [1]
+    assert run(ask()) == [1]
 
 
 def test_short_calls_without_end_make_nothing_grow() -> None:
@@ -133,4 +172,4 @@ def test_short_calls_without_end_make_nothing_grow() -> None:
                 taken += 1
             return len(short._callbacks) - before, taken
 
-    assert asyncio.run(ask()) == (0, 200)
+    assert run(ask()) == (0, 200)
