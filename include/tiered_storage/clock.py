@@ -66,7 +66,7 @@ def is_synchronised_by_ntp() -> bool:
     """
     found = _KernelTime(modes=0)
     try:
-        state: int = ctypes.CDLL(None).adjtimex(ctypes.byref(found))
+        state: int = ctypes.CDLL(None).adjtimex(ctypes.pointer(found))
     except (OSError, AttributeError):
         return False
     return 0 <= state < _TIME_ERROR and not found.status & _STA_UNSYNC

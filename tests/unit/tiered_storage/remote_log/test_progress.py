@@ -12,13 +12,22 @@ def test_it_says_now_and_then_how_far_it_is_and_how_far_it_came() -> None:
     now = 105.0
     progress(1_500_000, 1)
     progress(1)
-    assert said == ["restored so far: 1 of 3 segments, 2.5 of 10.0 MB, 0.5 MB/s, 15 s left"]
+    [first] = said
+    assert_says(first, "restored so far", "1 of 3 segments", "2.5 of 10.0 MB", "0.5 MB/s", "15 s")
     now = 110.0
     progress(7_499_999, 2)
-    assert said[1] == "restored so far: 3 of 3 segments, 10.0 of 10.0 MB, 1.0 MB/s, 0 s left"
+    assert_says(said[1], "restored so far", "3 of 3 segments", "10.0 of 10.0 MB", "1.0 MB/s", "0 s")
     progress(5_000_000, 1)
     progress.conclude()
-    assert said[2] == "restored in total: 4 of 4 segments, 15.0 of 15.0 MB, 1.5 MB/s, 0 s left"
+    assert_says(said[2], "restored in total", "4 of 4 segments", "15.0 of 15.0 MB", "1.5 MB/s", "0 s")
+
+
+def assert_says(line: str, what: str, *amounts: str) -> None:
+    """Assert that `line` begins with `what`, and has these amounts and no others."""
+    assert line.startswith(f"{what}: ")
+    said = line.removeprefix(f"{what}: ").split(", ")
+    assert len(said) == len(amounts)
+    assert [amount for amount, part in zip(amounts, said, strict=True) if not part.startswith(amount)] == []
 
 
 def test_where_nothing_is_to_be_done_nothing_is_said() -> None:

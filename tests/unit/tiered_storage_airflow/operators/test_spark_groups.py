@@ -5,32 +5,60 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import psutil
 import pytest
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowException
 
 from tiered_storage_airflow.embedded.processes import is_running, wait_until
 from tiered_storage_airflow.operators.spark_groups import END_WITH_TASK, SparkGroupsOperator
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 TASK = """
     from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
-    SparkGroupsOperator(task_id="copy", application="job.py")._get_hook().submit("job.py")
+    SparkGroupsOperator(task_id="copy", application="job.py").execute({})
 """
 
 
 @pytest.fixture
-def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program of that name, before all others, that writes its number down and works for minutes."""
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose spark-submit, once it is there, comes before all others."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    began = tmp_path / "began"
-    program = tmp_path / "spark-submit"
-    program.write_text(f"#!/bin/bash\necho $$ > {began}.part; mv {began}.part {began}; exec sleep 300\n")
+    return tmp_path
+
+
+def write_spark_submit(programs: Path, script: str) -> Path:
+    """Write one that runs `script` after it wrote its number down; return the file that has the number."""
+    began, program = programs / "began", programs / "spark-submit"
+    program.write_text(f"#!/bin/bash\n{script.format(began=f'echo $$ > {began}.part; mv {began}.part {began}')}\n")
     program.chmod(0o755)
     return began
+
+
+@pytest.fixture
+def spark_submit(programs: Path) -> Path:
+    """One that works for minutes."""
+    return write_spark_submit(programs, "{began}; exec sleep 300")
+
+
+@contextmanager
+def running(operator: SparkGroupsOperator, began: Path) -> Iterator[tuple[psutil.Process, Future[None]]]:
+    """Run the operator on a thread; gives the spark-submit that it began, and the operator's outcome."""
+    with ThreadPoolExecutor(1) as pool:
+        executed = pool.submit(operator.execute, cast("Context", {}))
+        try:
+            assert wait_until(lambda: began.exists() or executed.done(), 60)
+            yield psutil.Process(int(began.read_text())), executed
+        finally:
+            operator.on_kill()
 
 
 def started_by(task: subprocess.Popen[bytes], began: Path) -> psutil.Process:
@@ -78,32 +106,22 @@ def test_a_spark_submit_that_is_not_there_is_named() -> None:
     )
 
 
-def test_what_spark_submit_started_ends_with_it(tmp_path: Path) -> None:
-    began = tmp_path / "began"
-    program = f"sleep 300 & : > {began}; wait"
-    with subprocess.Popen(["/bin/bash", "-c", program], stdout=subprocess.PIPE) as submitted:
-        while not began.exists():
-            assert submitted.poll() is None
-        [launcher] = psutil.Process(submitted.pid).children()
-        operator = SparkGroupsOperator(task_id="copy")
-        operator._hook = SparkSubmitHook()
-        operator._hook._submit_sp = submitted
-
+def test_what_spark_submit_started_ends_with_it(programs: Path) -> None:
+    began = write_spark_submit(programs, "sleep 300 & {began}; wait")
+    operator = SparkGroupsOperator(task_id="copy", application="job.py")
+    with running(operator, began) as (spark, executed):
+        [launcher] = spark.children()
         operator.on_kill()
-
-        assert submitted.stdout is not None
-        assert submitted.stdout.read() == b""  # it is closed: nobody holds it any more
         assert wait_until(lambda: not is_running(launcher), 10)
+        with pytest.raises(AirflowException, match="spark-submit"):  # it was killed, and nobody holds its output open
+            executed.result(60)
 
 
-def test_spark_may_clean_up_before_it_is_killed(tmp_path: Path) -> None:
-    began, cleaned = tmp_path / "began", tmp_path / "cleaned"
-    program = f"trap 'sleep 0.2; : > {cleaned}; exit' TERM; : > {began}; while :; do sleep 0.05; done"
-    with subprocess.Popen(["/bin/bash", "-c", program], stdout=subprocess.PIPE) as submitted:
-        assert wait_until(began.exists, 60)
-        operator = SparkGroupsOperator(task_id="copy")
-        operator._hook = SparkSubmitHook()
-        operator._hook._submit_sp = submitted
+def test_spark_may_clean_up_before_it_is_killed(programs: Path) -> None:
+    cleaned = programs / "cleaned"
+    script = f"trap 'sleep 0.2; : > {cleaned}; exit' TERM; {{began}}; while :; do sleep 0.05; done"
+    operator = SparkGroupsOperator(task_id="copy", application="job.py")
+    with running(operator, write_spark_submit(programs, script)) as (_, executed):
         operator.on_kill()
-    assert cleaned.exists()
-    assert submitted.returncode == 0
+        assert cleaned.exists()
+        executed.result(60)  # it ended by itself, with exit code 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +13,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from support.files import files_in
 from support.metadata_stores import a_step
-from support.spark_in_process import access_of
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TieredSite
 from tiered_storage.errors import (
     ConfigurationError,
@@ -24,7 +24,6 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.export_job import run_export_groups
 from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest, RemoteLogTables
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -311,22 +310,38 @@ def test_where_nothing_can_be_found_out_the_own_interval_is_exported_all_the_sam
     assert figures(site, context(1, 2))["records"] == 2 * RECORDS
 
 
-def test_each_interval_is_a_job_of_its_own_for_spark(site: TieredSite, monkeypatch: pytest.MonkeyPatch) -> None:
+SPARK_SUBMIT = """#!{python}
+import json, os, sys
+from pathlib import Path
+from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
+from tiered_storage.remote_log.tables.export_job import run_export_groups
+
+with Path({seen!r}).open("a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+_, work_url, _, folder, _, store = sys.argv[-6:]
+run_export_groups(JobAccess.parse(work_url, folder, store, os.environ.get(JOB_SECRETS, "")), [0])
+"""
+"""Does the work of the job's first group, with no Spark."""
+
+
+def test_each_interval_is_a_job_of_its_own_for_spark(
+    site: TieredSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark's hook takes the arguments once: a second job of the same task needs another one."""
     two_late(site)
-    jobs: list[str] = []
-
-    def submit(hook: SparkSubmitHook, application: str = "", **_: object) -> None:
-        assert Path(application).name == "export_parquet.py"
-        access = access_of(hook._application_args or [], os.environ)
-        jobs.append(access.folder)
-        # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
-        assert (hook._conf["spark.log.level"], hook._conf["spark.ui.enabled"]) == ("WARN", "true")
-        run_export_groups(access, [0])
-
-    monkeypatch.setattr(SparkSubmitHook, "submit", submit)
-    monkeypatch.setattr(SparkSubmitHook, "_resolve_connection", lambda _: {"master": "local", "spark_binary": "x"})
+    seen, program = tmp_path / "seen.jsonl", tmp_path / "spark-submit"
+    program.write_text(SPARK_SUBMIT.format(python=sys.executable, seen=str(seen)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
     monkeypatch.setattr(tables, "EXPORT_HERE_BYTES", 0)
+
     export(context(3, 4), conf={"spark.ui.enabled": "true"})
-    assert len(set(jobs)) == 3
+
+    submitted = [json.loads(line) for line in seen.read_text().splitlines()]
+    assert len({arguments[-3] for arguments in submitted}) == len(submitted) == 3
+    for arguments in submitted:
+        assert Path(arguments[-7]).name == "export_parquet.py"
+        # Quiet, with no pages of its own, as far as the operator's own conf does not say otherwise.
+        assert {"spark.log.level=WARN", "spark.ui.enabled=true"} <= set(arguments)
     assert figures(site, context(3, 4))["late_intervals"] == [hours(2, 3).folder, hours(1, 2).folder]

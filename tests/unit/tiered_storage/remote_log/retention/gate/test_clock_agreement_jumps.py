@@ -607,8 +607,8 @@ def test_the_kernel_says_whether_ntp_synchronised_the_clock(
     monkeypatch: pytest.MonkeyPatch, state: int, status: int, is_synchronised: bool
 ) -> None:
     def adjtimex(found: Any) -> int:
-        assert found._obj.modes == 0, "nothing is set"
-        found._obj.status = status
+        assert found.contents.modes == 0, "nothing is set"
+        found.contents.status = status
         return state
 
     monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(adjtimex=adjtimex))
