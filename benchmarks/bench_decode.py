@@ -43,7 +43,7 @@ from tiered_storage.kafka_log.columnar.decoder import (
     chunk_bytes_of,
     iterate_columns,
 )
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record_batch import Compression
 from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner

@@ -30,8 +30,7 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.tables.export_job import run_export_groups
-from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest, run_export_groups
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage.settings.settings import load_settings

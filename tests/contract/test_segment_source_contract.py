@@ -13,13 +13,13 @@ import pytest
 from contract.sources import SOURCES, SourceUnderTest
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.kernels.batch_layout import MAGIC
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import MAGIC
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_head import first_timestamp, magic
+from tiered_storage.remote_log.source.segment_age import first_timestamp, magic
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     NamedPartition,

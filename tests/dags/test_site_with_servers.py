@@ -24,7 +24,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.messages import from_lines
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.storage.transforms.chunk_frame import MAGIC
+from tiered_storage.remote_log.storage.transforms.encoding import MAGIC
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
 
 pytestmark = pytest.mark.usefixtures("real_spark")

@@ -21,7 +21,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     UnexpectedAppendOffsetError,
 )
-from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, BATCH_OVERHEAD, HIGHEST_OFFSET, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, BATCH_OVERHEAD, HIGHEST_OFFSET, INT32_MAX
 from tiered_storage.kafka_log.log.batch_validation import SOURCE, RecordTimes, read_produced_batch, read_record_times
 from tiered_storage.kafka_log.log.log_append import (
     PlacedBatch,

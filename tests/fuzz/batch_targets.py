@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, Rec
 from tiered_storage.kafka_log.columnar.record_columns import SCHEMA
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeIndexCheck
-from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET, INT32_MAX
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.batch_table import BatchTable

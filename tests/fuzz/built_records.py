@@ -6,7 +6,7 @@ among sound fields, and few of its values put one off.
 
 from __future__ import annotations
 
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END
 from tiered_storage.kafka_log.records.record import append_varint
 from tiered_storage.kafka_log.records.record_batch import Record, encode_batch
 

@@ -30,7 +30,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     read_offset_checkpoint,
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
-from tiered_storage.kafka_log.kernels.batch_layout import HIGHEST_OFFSET
+from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter

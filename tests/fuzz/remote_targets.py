@@ -27,8 +27,14 @@ from tiered_storage.remote_log.storage.index_bundle import BundleHead, build_bun
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.transforms.aes_gcm import KEY_BYTES, SegmentCipher
 from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec
-from tiered_storage.remote_log.storage.transforms.chunk_frame import HEAD_BYTES, ChunkTable, EncodedChunk, FrameHead
-from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding
+from tiered_storage.remote_log.storage.transforms.encoding import (
+    ENCODINGS,
+    HEAD_BYTES,
+    ChunkTable,
+    EncodedChunk,
+    Encoding,
+    FrameHead,
+)
 from tiered_storage.remote_log.storage.transforms.key_ring import Key, KeyRing, WrapAlgorithm, WrappedKey
 
 _PARTITION = TopicIdPartition("MkU3OEVBNTcwNTJENDM2Qg", "cxfmXdFdRF2-6WITmvYjdA", 0, "orders")

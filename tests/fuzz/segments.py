@@ -6,14 +6,8 @@ from collections.abc import Iterable
 
 from support.records import varied_records
 from support.transactions import ABORT, data, marker
-from tiered_storage.kafka_log.kernels.batch_layout import (
-    BATCH_OVERHEAD,
-    CODEC_BITS,
-    CRC_END,
-    HIGHEST_OFFSET,
-    LOG_OVERHEAD,
-)
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CODEC_BITS, CRC_END, HIGHEST_OFFSET, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.compression import Compression, compress
 from tiered_storage.kafka_log.records.record_batch import Record, TimestampType, encode_batch, encode_empty_batch
 

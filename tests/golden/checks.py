@@ -34,7 +34,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END
+from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, BATCH_OVERHEAD, CRC_END
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_read import Isolation

@@ -26,7 +26,7 @@ from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS, Codec, RealKafkaClient, send
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, DELETE_HORIZON_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, DELETE_HORIZON_BIT
 from tiered_storage.kafka_log.records.batch_header import TimestampType
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.segment_scan import BatchTable, scan_segment

@@ -13,8 +13,8 @@ from support.local_logs import NOW, create
 from support.records import record_of, varied_records
 from support.transactions import data, marker
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.records.compression import Compression, compress
 from tiered_storage.kafka_log.records.record import Record, encode_records
 from tiered_storage.kafka_log.records.record_batch import TimestampType, correct_max_timestamp, encode_batch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.remote_logs import NOW, RemoteLogFiles, unsynced
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.tables.export_job import run_export_groups
-from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest, run_export_groups
+from tiered_storage.remote_log.tables.exports import ExportReport
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, PartitionDirectory
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.producers.transaction_state import read_last_stable_offset
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.record import Record

@@ -10,8 +10,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 if TYPE_CHECKING:
     from tiered_storage.errors import TieredStorageError
-    from tiered_storage.remote_log.tables.export_job import ExportOutcome
-    from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
+    from tiered_storage.remote_log.tables.export_job import ExportOutcome, ExportRequest
+    from tiered_storage.remote_log.tables.exports import ExportReport
     from tiered_storage.remote_log.tables.late_data import LateIntervals
     from tiered_storage.remote_log.tables.layout import Interval
     from tiered_storage.remote_log.tables.planning import TablePlan

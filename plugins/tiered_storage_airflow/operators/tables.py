@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.manager import RemoteLogManager
-    from tiered_storage.remote_log.tables.export_job import ExportJob
-    from tiered_storage.remote_log.tables.exports import BegunExport, ExportRequest
+    from tiered_storage.remote_log.tables.export_job import ExportJob, ExportRequest
+    from tiered_storage.remote_log.tables.exports import BegunExport
 
 EXPORT_JOB = SPARK_JOBS / "export_parquet.py"
 EXPORT_HERE_BYTES = 256 << 20
@@ -80,7 +80,7 @@ class _Asked(BaseOperator):
         """Return the requested export. Fails if its interval is not known, or has not ended yet."""
         from tiered_storage.clock import as_date
         from tiered_storage.remote_log.selection import parse_partitions
-        from tiered_storage.remote_log.tables.exports import ExportRequest
+        from tiered_storage.remote_log.tables.export_job import ExportRequest
         from tiered_storage.remote_log.tables.layout import Interval
         from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 

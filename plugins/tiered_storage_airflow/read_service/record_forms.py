@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.remote_log.read.read_values import FetchedBatches
 
 USUAL_BYTES = 4 << 20

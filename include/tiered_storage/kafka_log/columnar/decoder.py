@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.columnar.chunk_filling import ChunkFilling
 from tiered_storage.kafka_log.columnar.placed_batches import ENDS, STARTS, OpenBatches, PlacedBatches
 from tiered_storage.kafka_log.columnar.record_columns import ChunkMemory, select_columns
 from tiered_storage.kafka_log.kernels import constants
-from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CODEC_BITS, CONTROL_BIT, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import (
     BRIEF_BYTES,
     address_of,

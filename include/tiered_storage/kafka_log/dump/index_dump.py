@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import ENTRY_BYTES, AbortedTransaction, TransactionIndex
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.regular_files import open_unbuffered

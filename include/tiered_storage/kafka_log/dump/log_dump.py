@@ -15,7 +15,7 @@ from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.dump.control_record_fields import describe_control_record
 from tiered_storage.kafka_log.dump.dump_event import DumpEvent, DumpNote, DumpProblem, DumpRow, RowKind
 from tiered_storage.kafka_log.files.small_files import is_zero
-from tiered_storage.kafka_log.kernels.batch_layout import APPEND_TIME_BIT, CRC_END
+from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CRC_END
 from tiered_storage.kafka_log.records.batch_header import (
     MAGIC_END,
     RecordBatch,

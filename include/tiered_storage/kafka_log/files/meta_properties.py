@@ -22,7 +22,7 @@ from typing import NamedTuple, Self
 from tiered_storage.errors import ConfigurationError, CorruptIndexError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_log.files.small_files import read_small_file, replace_file
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 
 META_PROPERTIES = "meta.properties"
 MAX_BYTES = 64 << 10

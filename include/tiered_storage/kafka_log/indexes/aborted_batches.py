@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 

@@ -4,4 +4,4 @@
 check no bounds.
 """
 
-__all__ = ["batch_layout", "checksum", "constants", "machine_code"]
+__all__ = ["checksum", "constants", "machine_code"]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from tiered_storage.kafka_log.kernels import constants
-from tiered_storage.kafka_log.kernels.batch_layout import (
+from tiered_storage.kafka_log.kernels.checksum_kernels import fetch_ahead
+from tiered_storage.kafka_log.kernels.constants import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CODEC_BITS,
@@ -21,7 +22,6 @@ from tiered_storage.kafka_log.kernels.batch_layout import (
     INT32_MAX,
     TRANSACTIONAL_BIT,
 )
-from tiered_storage.kafka_log.kernels.checksum_kernels import fetch_ahead
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     copy_bytes,
     fill_bits,

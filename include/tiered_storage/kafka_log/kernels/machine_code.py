@@ -42,7 +42,6 @@ from numpy.typing import NDArray
 from tiered_storage.errors import ConfigurationError
 
 SOURCES = (
-    "batch_layout.py",
     "checksum_kernels.py",
     "constants.py",
     "decode_kernels.py",

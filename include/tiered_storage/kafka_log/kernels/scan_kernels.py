@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from tiered_storage.kafka_log.kernels.batch_layout import (
+from tiered_storage.kafka_log.kernels.checksum_kernels import IN_THREES, are_crc32c_of_three, crc32c_of
+from tiered_storage.kafka_log.kernels.constants import (
     BATCH_OVERHEAD,
+    BROKEN_HEADER,
+    BROKEN_OFFSETS,
     CRC_END,
+    HEADERS_SOUND,
     HIGHEST_OFFSET,
     INT32_MAX,
     LOG_OVERHEAD,
     MAGIC,
+    TABLE_FULL,
 )
-from tiered_storage.kafka_log.kernels.checksum_kernels import IN_THREES, are_crc32c_of_three, crc32c_of
-from tiered_storage.kafka_log.kernels.constants import BROKEN_HEADER, BROKEN_OFFSETS, HEADERS_SOUND, TABLE_FULL
 from tiered_storage.kafka_log.kernels.kernel_memory import (
     compiled,
     inlined,

@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.recovery.index_rebuild import write_transaction_index
 from tiered_storage.kafka_log.log.recovery.segment_recovery import RecoveredSegment

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, InvalidTimestampError
-from tiered_storage.kafka_log.kernels.batch_layout import INT16_MAX
+from tiered_storage.kafka_log.kernels.constants import INT16_MAX
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_ID,

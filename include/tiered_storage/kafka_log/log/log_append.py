@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, UnexpectedAppendOffsetError
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.log.batch_validation import SOURCE
 from tiered_storage.kafka_log.records.batch_header import (
     NO_LEADER_EPOCH,

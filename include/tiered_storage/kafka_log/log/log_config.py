@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.indexes.index_builder import INDEX_INTERVAL_BYTES
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
 
 INT64_MAX = (1 << 63) - 1
 

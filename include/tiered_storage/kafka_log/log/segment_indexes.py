@@ -25,7 +25,7 @@ from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex, OffsetPosition
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes, write_transaction_index
 from tiered_storage.kafka_log.records.batch_header import NO_TIMESTAMP, read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches

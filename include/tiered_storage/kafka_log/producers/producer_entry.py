@@ -18,7 +18,7 @@ from tiered_storage.errors import (
     OutOfOrderSequenceError,
     TransactionCoordinatorFencedError,
 )
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
 from tiered_storage.kafka_log.records.batch_header import (
     NO_PRODUCER_EPOCH,

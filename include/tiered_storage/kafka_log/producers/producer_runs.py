@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.producers.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch
 from tiered_storage.kafka_log.records.batch_header import NO_SEQUENCE
 from tiered_storage.kafka_log.records.batch_table import BatchTable

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.producers.producer_entry import BATCHES_KEPT, NO_OFFSET, AppendedBatch, ProducerEntry
 from tiered_storage.kafka_log.producers.producer_runs import ProducerRun, producer_runs
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, in_broker_order

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.records.batch_header import NO_PRODUCER_ID
 from tiered_storage.kafka_log.records.batch_table import BatchTable

@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
-from tiered_storage.kafka_log.kernels.batch_layout import (
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CODEC_BITS,
@@ -41,7 +42,6 @@ from tiered_storage.kafka_log.kernels.batch_layout import (
     MAGIC,
     TRANSACTIONAL_BIT,
 )
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.compression import Compression
 
 Buffer = bytes | bytearray | memoryview

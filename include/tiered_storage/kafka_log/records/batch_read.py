@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.regular_files import open_regular
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.kernels.batch_layout import (
+from tiered_storage.kafka_log.kernels.constants import (
     CONTROL_BIT,
     HIGHEST_OFFSET,
     LOG_OVERHEAD,

@@ -9,7 +9,8 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
-from tiered_storage.kafka_log.kernels.batch_layout import (
+from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import (
     APPEND_TIME_BIT,
     BATCH_OVERHEAD,
     CONTROL_BIT,
@@ -19,7 +20,6 @@ from tiered_storage.kafka_log.kernels.batch_layout import (
     MAGIC,
     TRANSACTIONAL_BIT,
 )
-from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.records.batch_header import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.small_files import is_zero
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.kernels.constants import HEADERS_SOUND, TABLE_FULL
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, HEADERS_SOUND, LOG_OVERHEAD, TABLE_FULL
 from tiered_storage.kafka_log.kernels.machine_code import (
     BRIEF_BYTES,
     Kernels,

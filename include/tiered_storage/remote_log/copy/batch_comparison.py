@@ -20,8 +20,8 @@ from tiered_storage.errors import (
     UnsupportedMagicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD, MAGIC
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD, MAGIC
 from tiered_storage.kafka_log.records.batch_header import MAGIC_END, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import claimed_checksums

@@ -32,7 +32,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.copy.batch_comparison import (

@@ -26,8 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import Finding, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_age import is_indexed_since
-from tiered_storage.remote_log.source.segment_head import first_timestamp, magic
+from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
 from tiered_storage.remote_log.source.segment_source import (
     LocalSegment,
     PartitionLog,

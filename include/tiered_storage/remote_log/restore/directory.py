@@ -15,7 +15,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid, random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
-from tiered_storage.kafka_log.kernels.batch_layout import INT32_MAX
+from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import StoredTransactions, all_decided, ended_before

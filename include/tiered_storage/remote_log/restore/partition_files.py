@@ -33,7 +33,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import (
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.files.small_files import sync_directory
-from tiered_storage.kafka_log.kernels.batch_layout import LOG_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import LOG_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.producers.producer_snapshot import write_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import remove_snapshots

@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.indexes.index_check import OffsetIndexCheck, TimeI
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex
 from tiered_storage.kafka_log.indexes.time_index import TimeIndex
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
 from tiered_storage.remote_log.storage.documents.manifest import Manifest

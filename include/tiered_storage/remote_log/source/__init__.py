@@ -5,4 +5,4 @@
 `log_directory_trim` implement the border for a directory that stands alone.
 """
 
-__all__ = ["log_directory_source", "opening", "segment_age", "segment_head", "segment_source"]
+__all__ = ["log_directory_source", "opening", "segment_age", "segment_source"]

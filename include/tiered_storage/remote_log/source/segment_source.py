@@ -226,7 +226,7 @@ class OpenSegment(Protocol):
         ...
 
     def head(self) -> bytes:
-        """Return the header of its first batch as it stands there, or what there is of it; see segment_head."""
+        """Return the header of its first batch as it stands there, or what there is of it; see segment_age."""
         ...
 
     def windows(

@@ -18,17 +18,17 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 from tiered_storage.remote_log.storage.transforms.aes_gcm import SegmentCipher, new_data_key
 from tiered_storage.remote_log.storage.transforms.aws_kms import KmsClients, usual_clients
 from tiered_storage.remote_log.storage.transforms.chain import ChunkCodec, EncodedChunks, most_stored_bytes
-from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+from tiered_storage.remote_log.storage.transforms.encoding import (
     COMPRESSED,
     ENCRYPTED,
     HEAD_BYTES,
     MAGIC,
     ChunkTable,
     EncodedChunk,
+    Encoding,
     FrameHead,
     PlacedChunk,
 )
-from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing, WrappedKey
 
 REQUEST_BYTES = 4 << 20

@@ -33,10 +33,10 @@ from tiered_storage.remote_log.storage.clients.object_client import PIECE_BYTES,
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.remote_log.tables.columns import TableColumns
-from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, file_name
-from tiered_storage.remote_log.tables.parquet import LocalFile, write_files
+from tiered_storage.remote_log.tables.layout import PART_SUFFIX, ExportedFile, ExportManifest, Interval, file_name
+from tiered_storage.remote_log.tables.parquet import DEFAULT_CODEC, LocalFile, check_codec, write_files
 from tiered_storage.remote_log.tables.planning import TableRange
-from tiered_storage.remote_log.tables.query import RowFilter
+from tiered_storage.remote_log.tables.query import RowFilter, TableQuery, ensure_some_rows
 from tiered_storage.remote_log.tables.reading import BrokenBytes, read_range
 
 BLOCK_OFFSETS = 1_000_000
@@ -47,6 +47,38 @@ MOST_BROKEN = 10_000
 """How many batches of a block may be dead letters; a block with more is not exported."""
 
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """An interval of a topic, or of some of its partitions: the target below `url`, the codec and the file sizes.
+
+    The times of `query` are those of `interval`. Raises ConfigurationError for invalid values.
+    """
+
+    query: TableQuery
+    interval: Interval
+    url: str
+    codec: str = DEFAULT_CODEC
+    block_offsets: int = BLOCK_OFFSETS
+    allow_gaps: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values early."""
+        check_codec(self.codec)
+        ensure_some_rows(self.table_query)
+
+    def again(self, interval: Interval, manifest: ExportManifest) -> ExportRequest:
+        """Return the export of another interval of the same table, with the options of `manifest`."""
+        rows = RowFilter(interval.begin, interval.end, manifest.committed_only, manifest.disorder_ms)
+        query = replace(self.query, rows=rows)
+        return replace(self, query=query, interval=interval, codec=manifest.codec, allow_gaps=manifest.allow_gaps)
+
+    @property
+    def table_query(self) -> TableQuery:
+        """What is read."""
+        rows = replace(self.query.rows, first_timestamp=self.interval.begin, end_timestamp=self.interval.end)
+        return replace(self.query, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)

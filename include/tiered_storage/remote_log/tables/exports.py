@@ -17,9 +17,9 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.tables.commit import IntervalCommit
 from tiered_storage.remote_log.tables.export_job import (
-    BLOCK_OFFSETS,
     ExportJob,
     ExportOutcome,
+    ExportRequest,
     ExportTask,
     export_tasks,
 )
@@ -28,51 +28,17 @@ from tiered_storage.remote_log.tables.layout import (
     FORMAT_VERSION,
     ExportedTable,
     ExportManifest,
-    Interval,
     TableFolder,
 )
 from tiered_storage.remote_log.tables.overwrite_guard import missing_among, why_kept
-from tiered_storage.remote_log.tables.parquet import DEFAULT_CODEC, check_codec
 from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
-from tiered_storage.remote_log.tables.query import RowFilter, TableQuery, ensure_some_rows
+from tiered_storage.remote_log.tables.query import TableQuery
 
 USUAL_DISORDER_MS = 3_600_000
 """How much earlier (ms) than the first record of its batch a record may be and still be exported."""
 
 WAIT_SECONDS = 120.0
 """How long a commit waits for that of another interval of the same table; then it fails, and a retry continues."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
-    """An interval of a topic, or of some of its partitions: the target below `url`, the codec and the file sizes.
-
-    The times of `query` are those of `interval`. Raises ConfigurationError for invalid values.
-    """
-
-    query: TableQuery
-    interval: Interval
-    url: str
-    codec: str = DEFAULT_CODEC
-    block_offsets: int = BLOCK_OFFSETS
-    allow_gaps: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values early."""
-        check_codec(self.codec)
-        ensure_some_rows(self.table_query)
-
-    def again(self, interval: Interval, manifest: ExportManifest) -> ExportRequest:
-        """Return the export of another interval of the same table, with the options of `manifest`."""
-        rows = RowFilter(interval.begin, interval.end, manifest.committed_only, manifest.disorder_ms)
-        query = replace(self.query, rows=rows)
-        return replace(self, query=query, interval=interval, codec=manifest.codec, allow_gaps=manifest.allow_gaps)
-
-    @property
-    def table_query(self) -> TableQuery:
-        """What is read."""
-        rows = replace(self.query.rows, first_timestamp=self.interval.begin, end_timestamp=self.interval.end)
-        return replace(self.query, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,16 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import MANIFEST, SUCCESS, ExportManifest, Interval, TableFolder
 from tiered_storage.remote_log.tables.overwrite_guard import why_kept
 from tiered_storage.remote_log.tables.planning import TablePlan
-
-if TYPE_CHECKING:
-    from tiered_storage.remote_log.tables.exports import ExportRequest
 
 READ_AT_ONCE = 8
 

@@ -24,7 +24,8 @@ from tiered_storage.errors import (
     RemoteStorageError,
 )
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest, RemoteLogTables
+from tiered_storage.remote_log.tables.export_job import ExportRequest
+from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, RemoteLogTables
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables

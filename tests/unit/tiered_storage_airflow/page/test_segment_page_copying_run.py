@@ -6,7 +6,7 @@ import pytest
 
 from support.remote_logs import NOW, a_remote_log, copy, segments_of, unsynced
 from support.tables import carry_out
-from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.page import segment_page as copying_run

@@ -16,7 +16,7 @@ from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, LeaderEpochCache
 from tiered_storage.kafka_log.files.log_segment import LogSegment
 from tiered_storage.kafka_log.files.recovery_event import REBUILT, RecoveryEvent, Report
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs
 from tiered_storage.kafka_log.records.batch_header import NO_LEADER_EPOCH, RecordBatch, read_batch_header

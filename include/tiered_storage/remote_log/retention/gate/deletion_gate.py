@@ -3,7 +3,7 @@
 What concerns one segment (a fork, a last copy, an object of a later release) is refused where the segment is read. The
 gate asks in this order: did a person stop all deletions; do store and metadata belong together, at one generation
 (generation.py); is the right given for the topic; what did the last audits find. An audit that found fault with a topic
-stops trimming it (audit/results.py), since its local segments may be the last good copy. If too large a share of a
+stops trimming it (audit/checks.py), since its local segments may be the last good copy. If too large a share of a
 store is unreferenced, all deletion in it stops: the metadata are probably not its own, or older than it. Without any
 audit there is no objection.
 """

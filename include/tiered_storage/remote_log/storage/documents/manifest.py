@@ -13,7 +13,7 @@
     codec                                     "none", "zstd", "aes-256-gcm" or "zstd+aes-256-gcm"
     key_id                                    null: a segment's key is in its `.key` object
     chunks                                    of an encoded segment: [[bytes of the log, bytes in the object, CRC-32C of
-                                              the payload], …]; see transforms/chunk_frame.py
+                                              the payload], …]; see transforms/encoding.py
 
 A manifest of a later version, or with an unknown codec, is refused: its data would be misread. It is never encrypted,
 so that audits and rebuilds need no key.
@@ -33,8 +33,13 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
-from tiered_storage.remote_log.storage.transforms.chunk_frame import MAX_CHUNK_BYTES, EncodedChunk
-from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, PLAIN, Encoding
+from tiered_storage.remote_log.storage.transforms.encoding import (
+    ENCODINGS,
+    MAX_CHUNK_BYTES,
+    PLAIN,
+    EncodedChunk,
+    Encoding,
+)
 
 FORMAT_VERSION = 2
 PLAIN_VERSION = 1

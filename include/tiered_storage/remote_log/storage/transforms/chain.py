@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from tiered_storage.errors import LaterVersionError, RemoteChunkCorruptError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.storage.transforms.aes_gcm import TAG_BYTES, ChunkIdentity, SegmentCipher
-from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+from tiered_storage.remote_log.storage.transforms.encoding import (
     COMPRESSED,
     ENCRYPTED,
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
     ChunkTable,
     EncodedChunk,
+    Encoding,
     FrameHead,
     PlacedChunk,
 )
-from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.zstd import compress, decompress, is_compressed_already
 
 CHUNK_BYTES = 1 << 20

@@ -41,9 +41,8 @@ from tiered_storage.kafka_log.columnar.decoder import (
     iterate_columns,
 )
 from tiered_storage.kafka_log.columnar.record_columns import SCHEMA, ChunkMemory
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.kafka_log.kernels.constants import KEYS, VALUES
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX, KEYS, VALUES
 from tiered_storage.kafka_log.kernels.machine_code import address_of, load_kernels
 from tiered_storage.kafka_log.records import segment_scan
 from tiered_storage.kafka_log.records.record import append_varint

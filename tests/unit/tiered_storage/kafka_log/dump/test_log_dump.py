@@ -10,7 +10,7 @@ from tiered_storage.errors import CorruptRecordError
 from tiered_storage.kafka_log.dump import log_dump
 from tiered_storage.kafka_log.dump.dump_event import DumpNote, DumpProblem, RowKind
 from tiered_storage.kafka_log.dump.log_dump import end_of_log
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import TimestampType, check_crc, read_batch_header
 from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
-from tiered_storage.kafka_log.kernels.batch_layout import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 producers = st.integers(0, 2)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.kafka_log.kernels.batch_layout import CRC_END
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import CRC_END
 from tiered_storage.kafka_log.kernels.machine_code import address_of, has_wide_products, load_kernels
 
 CHECKSUMS = """

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from support.records import batches_of
 from tiered_storage.kafka_log.kernels import constants as column_parts
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import address_of, has_checksum_instructions, load_kernels
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 

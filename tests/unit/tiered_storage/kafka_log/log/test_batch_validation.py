@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from support.transactions import TIME, data, marker
 from tiered_storage.errors import ConfigurationError, CorruptRecordError, InvalidTimestampError, TieredStorageError
-from tiered_storage.kafka_log.kernels.batch_layout import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, LOG_OVERHEAD
 from tiered_storage.kafka_log.log.batch_validation import (
     FEW_RECORDS,
     RecordTimes,

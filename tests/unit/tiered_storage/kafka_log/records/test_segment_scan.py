@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from support.records import a_message_of_magic_1, batches_of, record_lists, some_records
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
-from tiered_storage.kafka_log.kernels.batch_layout import CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.kernels.constants import CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import load_kernels
 from tiered_storage.kafka_log.records import segment_scan
 from tiered_storage.kafka_log.records.record_batch import (

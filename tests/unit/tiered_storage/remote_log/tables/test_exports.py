@@ -48,10 +48,11 @@ from tiered_storage.remote_log.tables.export_job import (
     ExportJob,
     ExportJobDescription,
     ExportOutcome,
+    ExportRequest,
     ExportTask,
     run_export_groups,
 )
-from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport, ExportRequest
+from tiered_storage.remote_log.tables.exports import BegunExport, ExportReport
 from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 

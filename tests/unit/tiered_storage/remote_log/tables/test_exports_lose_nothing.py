@@ -27,7 +27,8 @@ from support.tables import carry_out
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.model import SegmentState
-from tiered_storage.remote_log.tables.exports import ExportReport, ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest
+from tiered_storage.remote_log.tables.exports import ExportReport
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery
 from unit.tiered_storage.remote_log.modelled_logs import COMMIT, ROLL, Ended, ModelledLog, Sent, a_copied_topic

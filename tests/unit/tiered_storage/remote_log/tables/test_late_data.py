@@ -31,7 +31,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.late_data import IncompleteInterval, LateIntervals
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import RowFilter, TableQuery

@@ -15,7 +15,7 @@ from support.key_rings import ring_file, ring_of_three
 from support.read_service_site import CLOSED_SEGMENTS, ReadServiceSite
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles, a_remote_log, copy, record, unsynced
 from tiered_storage.kafka_log.records.record_batch import read_records
-from tiered_storage.remote_log.storage.transforms.chunk_frame import MAGIC
+from tiered_storage.remote_log.storage.transforms.encoding import MAGIC
 
 RECORDS = "/topics/{}/partitions/0/records"
 DATA = "/topics/orders/partitions/0/segments/{}/data"

@@ -15,13 +15,13 @@ from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.manifest import FORMAT_VERSION, Manifest
-from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+from tiered_storage.remote_log.storage.transforms.encoding import (
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
     MAX_PAYLOAD_BYTES,
     EncodedChunk,
+    Encoding,
 )
-from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 OFFSETS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(min_size=1, max_size=30)

@@ -21,14 +21,15 @@ from tiered_storage.remote_log.storage.transforms.chain import (
     EncodedChunks,
     most_stored_bytes,
 )
-from tiered_storage.remote_log.storage.transforms.chunk_frame import (
+from tiered_storage.remote_log.storage.transforms.encoding import (
     COMPRESSED,
+    ENCODINGS,
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
     ChunkTable,
+    Encoding,
     FrameHead,
 )
-from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding
 
 MIB = 1 << 20
 SEGMENT = segment_metadata(0).segment_id
