@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.jobs import groups as job_groups
-from tiered_storage.remote_log.tables.exports import ExportRequest
+from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
 
