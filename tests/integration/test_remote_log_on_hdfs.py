@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -13,22 +11,13 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 import pytest
 
+from integration.test_commands_of_stores_page import commands
 from servers.hdfs import RealHdfs
 from support.command_line import CommandResult, run
 from support.remote_logs import ENABLED, RemoteLogFiles, a_remote_log
 from support.tables import export_orders
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-
-PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
-
-
-def commands() -> list[list[str]]:
-    """Return the arguments of each command of the page; they are the same for every store."""
-    lines = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)).splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
-    assert all(each[0] == ".venv/bin/tiered-storage" for each in words)
-    return [each[1:] for each in words]
 
 
 @pytest.fixture

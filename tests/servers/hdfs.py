@@ -118,6 +118,11 @@ class RealHdfs:
         return f"127.0.0.1:{self._port}"
 
     @property
+    def web_address(self) -> str:
+        """Host and port at which the NameNode serves WebHDFS."""
+        return f"127.0.0.1:{self._http_port}"
+
+    @property
     def url(self) -> str:
         """The root of the file system."""
         return f"hdfs://{self.address}"

@@ -1,0 +1,102 @@
+"""What an administrator of HDFS does to a remote log there: erasure coding, safe mode, and files moved by WebHDFS."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+from uuid import uuid4
+
+import pytest
+
+from integration.test_commands_of_stores_page import PAGE
+from servers.hdfs import HadoopPrograms, RealHdfs
+from support.command_line import CommandResult, run
+from support.remote_logs import RemoteLogFiles, a_remote_log
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+
+POLICY = "XOR-2-1-1024k"
+_EC_ADMIN = "org.apache.hadoop.hdfs.tools.ECAdmin"
+
+
+@pytest.fixture(scope="module")
+def hdfs(hadoop_programs: HadoopPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealHdfs]:
+    """A cluster with a DataNode for each of the two cells of a stripe and their parity."""
+    with RealHdfs(hadoop_programs, tmp_path_factory.mktemp("hdfs"), data_nodes=3) as hdfs:
+        yield hdfs
+
+
+@pytest.fixture
+def folder(hdfs: RealHdfs) -> str:
+    """A new folder."""
+    path = f"/{uuid4().hex}"
+    Hdfs(f"{hdfs.url}{path}", ObjectStoreOptions()).create("first", b"x")
+    return path
+
+
+def examined(hdfs: RealHdfs, folder: str, directory: Path) -> CommandResult:
+    """Run doctor on a new remote log whose store and work area are in `folder`."""
+    url = f"{hdfs.url}{folder}"
+    site: RemoteLogFiles = a_remote_log(directory, None, rsm_config_url=f"{url}/remote", work_url=f"{url}/work")
+    return run("doctor", "--json", "--config", site.config)
+
+
+def wrong(result: CommandResult) -> dict[str, str]:
+    """Return the messages of all that doctor finds wrong, by the name of its check."""
+    rows = json.loads(result.out)["rows"]
+    return {row["check"]: row["message"] for row in rows if row["verdict"] == "wrong"}
+
+
+def test_an_erasure_coded_folder_is_refused_and_the_command_of_the_page_mends_it(
+    hdfs: RealHdfs, folder: str, tmp_path: Path
+) -> None:
+    hdfs.admin_of(_EC_ADMIN, "-enablePolicy", "-policy", POLICY)
+    hdfs.admin_of(_EC_ADMIN, "-setPolicy", "-path", folder, "-policy", POLICY)
+    client = Hdfs(f"{hdfs.url}{folder}", ObjectStoreOptions())
+    with pytest.raises(ConfigurationError, match=r"erasure-coded .*hdfs ec -setPolicy -replicate") as raised:
+        client.create("second", b"x")
+    assert not raised.value.retriable
+    assert [found.name for found in client.list()] == ["first"]
+    found = wrong(examined(hdfs, folder, tmp_path / "coded"))
+    assert set(found) == {"store", "work area"}
+    assert all("hdfs ec -setPolicy -replicate" in message for message in found.values())
+
+    [command] = re.findall(r"`hdfs ec (-setPolicy [^`]*)`", PAGE.read_text("utf-8"))
+    hdfs.admin_of(_EC_ADMIN, *shlex.split(command.replace("/remote-log", folder)))
+    assert client.create("second", b"x")
+    assert wrong(examined(hdfs, folder, tmp_path / "replicated")) == {}
+
+
+def test_doctor_finds_the_safe_mode(hdfs: RealHdfs, folder: str, tmp_path: Path) -> None:
+    hdfs.admin("-safemode", "enter")
+    try:
+        result = examined(hdfs, folder, tmp_path)
+    finally:
+        hdfs.admin("-safemode", "leave")
+    assert result.exit_code == 1
+    found = wrong(result)
+    assert set(found) == {"store", "work area"}
+    assert all("the NameNode is in safe mode" in message for message in found.values())
+
+
+def test_a_rename_onto_a_file_is_refused_by_an_error_of_rpc_and_by_an_answer_of_webhdfs(
+    hdfs: RealHdfs, folder: str
+) -> None:
+    """So a client of WebHDFS that looks only at the status would take its own writer for the one that won."""
+    client = Hdfs(f"{hdfs.url}{folder}", ObjectStoreOptions())
+    assert client.create("second", b"y")
+    source, target = f"{folder}/second", f"{folder}/first"
+    with pytest.raises(FileExistsError):
+        client._client.rename(source, target, overwrite=False)
+
+    query = f"op=RENAME&destination={target}&user.name={getpass.getuser()}"
+    with urlopen(Request(f"http://{hdfs.web_address}/webhdfs/v1{source}?{query}", method="PUT")) as answer:
+        assert (answer.status, json.load(answer)) == (200, {"boolean": False})
+    assert client.get_range("first", 0, 1) == b"x"
+    assert client.get_range("second", 0, 1) == b"y"
