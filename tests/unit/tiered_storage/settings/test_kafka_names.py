@@ -1,4 +1,5 @@
-"""No property of Kafka's tiered storage is unknown: each has its effect, or is accepted with the reason for none.
+"""No name of Kafka's tiered storage is unknown: each property has its effect, or is accepted with the reason for none,
+and docs/operations.md says for each metric which figure stands for it, or why none does.
 
 The list is kafka_names.csv, beside this file.
 """
@@ -6,6 +7,7 @@ The list is kafka_names.csv, beside this file.
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage.settings.topics import TopicSettings
 
 LIST = Path(__file__).with_name("kafka_names.csv")
+PROJECT = Path(__file__).parents[4]
+OPERATORS = [path.read_text() for path in (PROJECT / "plugins" / "tiered_storage_airflow" / "operators").glob("*.py")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,19 @@ def kafka_names() -> list[KafkaName]:
     return [KafkaName(**row) for row in csv.DictReader(lines)]
 
 
-NAMES = kafka_names()
+def metrics_table() -> dict[str, str]:
+    """Return what docs/operations.md has for each metric of Kafka's."""
+    page = (
+        (PROJECT / "docs" / "operations.md")
+        .read_text("utf-8")
+        .partition("\n## Kafka's metrics\n")[2]
+        .partition("\n## ")[0]
+    )
+    return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE))
+
+
+METRICS = {each.name for each in kafka_names() if each.scope == "metric"}
+NAMES = [each for each in kafka_names() if each.scope != "metric"]
 UNUSED = [each for each in NAMES if Settings.why_unused(each.example)]
 HONOURED = [each for each in NAMES if each not in UNUSED]
 
@@ -92,6 +108,26 @@ def test_kafkas_own_defaults_are_accepted_all_together(tmp_path: Path) -> None:
 def test_a_name_that_only_looks_like_one_without_effect_is_refused(tmp_path: Path) -> None:
     for name in ("remote.log.manager.task.interval", "rlmm.config.remote.log.metadata.producerlinger.ms"):
         assert Settings.why_unused(name) is None
+
+
+def test_each_metric_has_its_figure_in_the_documents_or_the_reason_for_none() -> None:
+    documented = metrics_table()
+    assert documented.keys() == METRICS
+    assert all(re.match(r"`[a-z_]+`|not yet|absent: .", here) for here in documented.values())
+
+
+def test_the_figures_that_stand_for_metrics_are_those_of_runs_and_of_the_read_service() -> None:
+    from tiered_storage_airflow.read_service.access import Metrics
+
+    served = Metrics().text().decode()
+    for here in metrics_table().values():
+        if found := re.fullmatch(r"(.*) of `(\w+)` in (\w+), .*", here):
+            figures, task, dag = found.groups()
+            assert f'task_id="{task}"' in (PROJECT / "dags" / f"{dag}.py").read_text()
+            for figure in re.findall(r"`(\w+)`", figures):
+                assert any(f" {figure}=" in text for text in OPERATORS), figure
+        elif found := re.search(r"`(\w+)` of the read service", here):
+            assert f"# TYPE {found[1]} " in served, found[1]
 
 
 def _empty(folder: Path) -> Path:
