@@ -14,8 +14,9 @@ import pytest
 from sqlalchemy import Connection, event, text
 
 from servers.postgres import PASSWORD, SUPERUSER, SUPERUSER_PASSWORD, USER, postgres_url, the_server
+from support.metadata_calls import READS, WRITES, fill
 from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
-from support.metadata_stores import FINISHED, ORDERS_0, ORDERS_1, ManualClock, a_segment, a_step
+from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
 from tiered_storage.errors import (
     ConfigurationError,
     LeaseHeldError,
@@ -123,18 +124,6 @@ def test_a_call_waits_for_a_server_that_starts_meanwhile(store: SqlMetadataStore
         starting.join()
 
 
-CALLS: dict[str, Callable[[SqlMetadataStore], object]] = {
-    "acquire": lambda store: store.leases.acquire(ORDERS_1, "run-2", _LONG),
-    "topics": lambda store: store.topics.put(Topic("cluster-1", "id-2", "payments", remote_storage_enable=True)),
-    "stop": lambda store: store.safety.stop("a test", "somebody"),
-    "bind": lambda store: store.identity.bind_store("the UUID of a store"),
-    "renew": lambda store: store.generation.renew(),
-    "read": lambda store: store.segments.partition_states(),
-    "list": lambda store: list(store.segments.list_remote_log_segments(ORDERS_0)),
-    "integrity": lambda store: store.check_integrity(),
-}
-
-
 @contextmanager
 def server_crashes_at(store: SqlMetadataStore, message: int) -> Iterator[Callable[[], bool]]:
     """Restart the server right before the message of this number, from 1, reaches it; yield whether it did."""
@@ -159,20 +148,24 @@ def server_crashes_at(store: SqlMetadataStore, message: int) -> Iterator[Callabl
         event.remove(engine, "commit", crash_before_commit)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["leases.acquire", "segments.partition_states"])
 def test_a_server_that_crashes_in_the_middle_of_a_call_leaves_all_of_it_or_nothing(
-    store: SqlMetadataStore, call: str
+    store: SqlMetadataStore, name: str
 ) -> None:
-    """Lost at its beginning, the transaction begins again; later, the error is retriable, and a repeat succeeds."""
+    """Lost at its beginning, the transaction begins again; later, the error is retriable, and a repeat succeeds.
+
+    test_postgres_calls.py has all calls, with connections that are lost.
+    """
+    filled, call = fill(store), {**READS, **WRITES}[name]
     outcomes = []
     for message in range(1, 30):
         with server_crashes_at(store, message) as crashed:
             try:
-                CALLS[call](store)
+                call(store, filled)
                 outcomes.append("done")
             except MetadataUnavailableError:
                 outcomes.append("refused")
-        CALLS[call](store)
+        call(store, filled)
         if not crashed():
             break
     assert outcomes[0] == outcomes[-1] == "done"
@@ -288,13 +281,6 @@ def test_what_a_database_refuses_is_reported_with_what_to_do(
     assert PASSWORD not in str(refused.value)
 
 
-def test_a_replica_is_read_and_reported_when_written(url: str, store: SqlMetadataStore) -> None:
-    with opened(f"{url}?options=-cdefault_transaction_read_only%3Don") as replica:
-        assert replica.segments.list_partitions() == []
-        with pytest.raises(RemoteMetadataError, match="replica"):
-            replica.topics.put(Topic("cluster-1", "id", "orders", remote_storage_enable=True))
-
-
 def test_a_database_without_metadata_is_reported_and_left_as_it_is(url: str, database: str) -> None:
     assert not is_there(url)
     with pytest.raises(MetadataMissingError, match=r"rlmm\.config\.url"):
@@ -331,26 +317,6 @@ def test_two_schemas_of_one_database_hold_two_stores(url: str, database: str, st
         assert other.identity.metadata_uuid != store.identity.metadata_uuid
         assert other.generation.read().is_own_place
         other.leases.acquire(ORDERS_0, "another lock", _LONG)
-
-
-def test_a_full_disk_is_reported_and_writes_nothing(url: str, store: SqlMetadataStore) -> None:
-    """Like a full tablespace: the limit of temporary files raises another state of the same class."""
-    lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
-    function = """
-        CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        RAISE EXCEPTION 'could not extend file "base/1/2": No space left on device' USING ERRCODE = '53100'; END $$
-    """
-    database = url.rpartition("/")[2]
-    the_server().execute(function, database)
-    the_server().execute(
-        "CREATE TRIGGER full_disk BEFORE INSERT ON segments FOR EACH ROW EXECUTE FUNCTION full_disk()", database
-    )
-
-    with pytest.raises(MetadataUnavailableError, match="tablespace") as refused:
-        store.segments.add_remote_log_segment_metadata(a_segment(lease), lease)
-
-    assert refused.value.retriable
-    assert store.segments.list_partitions() == []
 
 
 def test_texts_sort_by_their_bytes(url: str, store: SqlMetadataStore) -> None:

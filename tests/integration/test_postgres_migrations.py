@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, MetaData, insert, inspect, select
 
 from servers.postgres import postgres_url, the_server
-from support.metadata_calls import dump, fill
+from support.metadata_calls import dump_all, fill
 from support.metadata_processes import PATIENCE_SECONDS, in_processes
 from support.metadata_stores import ORDERS_0, ManualClock, sqlite_store
 from tiered_storage.errors import RemoteMetadataError
@@ -89,7 +89,7 @@ def _common(row: Any, table: Any) -> dict[str, Any]:
 
 def rows_at(url: str) -> dict[str, list[tuple[Any, ...]]]:
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:
-        return dump(connection)
+        return dump_all(connection)
 
 
 def shape(connection: Connection, prefix: str = "") -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_an_older_store_is_migrated_with_all_it_holds(
 def test_the_store_as_it_was_is_kept_before_a_migration(older: str, url: str, caplog: pytest.LogCaptureFixture) -> None:
     """With its version, and the table that a revision drops."""
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:
-        before, shaped = dump(connection), shape(connection)
+        before, shaped = dump_all(connection), shape(connection)
     assert {"clock_reading", VERSION_TABLE} < before.keys()
     assert all(before.values()), "a table without rows would prove nothing"
     the_server().execute(f"CREATE TABLE {KEPT}leases (of_an_earlier_attempt TEXT)", url.rpartition("/")[2])
@@ -152,7 +152,7 @@ def test_the_store_as_it_was_is_kept_before_a_migration(older: str, url: str, ca
 def test_the_copy_can_be_put_back_and_migrated_again(older: str, url: str, reference: SqlMetadataStore) -> None:
     """By the statements of docs/upgrading.md."""
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:
-        before, shaped = dump(connection), shape(connection)
+        before, shaped = dump_all(connection), shape(connection)
     open_metadata_store(url, ManualClock()).close()
 
     page = (PROJECT_ROOT / "docs" / "upgrading.md").read_text()
@@ -160,7 +160,7 @@ def test_the_copy_can_be_put_back_and_migrated_again(older: str, url: str, refer
     with psycopg.connect(url) as session:
         session.execute(put_back.encode())
     with PostgresDatabase(url, 1_000) as database, database.reading() as connection:
-        assert dump(connection) == before
+        assert dump_all(connection) == before
         assert shape(connection) == shaped
         assert schema_version(connection) == older
 

@@ -38,21 +38,34 @@ PATIENCE_SECONDS = 60
 class PostgresServer:
     """A server on a port of this machine, with users whose passwords it asks for; `directory` is its own."""
 
-    def __init__(self, *, durable: bool = False) -> None:
-        """Make a server and start it; unless `durable`, it does not wait for the disk."""
-        self._directory = Path(tempfile.mkdtemp(prefix="remote-log-postgres-", dir="/tmp"))
-        self._owner = self._own(self._directory)
+    def __init__(
+        self, *, durable: bool = False, parent: Path = Path("/tmp"), standby_of: PostgresServer | None = None
+    ) -> None:
+        """Make a server below `parent`, a standby of another one or of its own, and start it.
+
+        Unless `durable`, it does not wait for the disk. Raises PermissionError if nobody cannot reach `parent`.
+        """
+        self.directory = Path(tempfile.mkdtemp(prefix="remote-log-postgres-", dir=parent))
+        self._owner = self._own(self.directory)
         self._durable = durable
         self._process: subprocess.Popen[bytes] | None = None
-        self.data = self._directory / "data"
+        self.data = self.directory / "data"
         self.port = _free_port()
-        password = self._directory / "password"
+        if standby_of is None:
+            self._make()
+        else:
+            login = f"host=127.0.0.1 port={standby_of.port} user={SUPERUSER} password={SUPERUSER_PASSWORD}"
+            self._run("pg_basebackup", "--no-sync", "--checkpoint=fast", "-R", "-D", str(self.data), "-d", login)
+        self.start()
+        if standby_of is None:
+            self.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
+
+    def _make(self) -> None:
+        password = self.directory / "password"
         password.write_text(SUPERUSER_PASSWORD)
         self._own(password)
         self._run("initdb", "--no-sync", "-U", SUPERUSER, "-A", "scram-sha-256", f"--pwfile={password}",
                   "--encoding=UTF8", "--locale=C.UTF-8", "-D", str(self.data))  # fmt: skip
-        self.start()
-        self.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
 
     @staticmethod
     def _own(path: Path) -> dict[str, Any]:
@@ -65,7 +78,7 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(PROGRAMS / program), *arguments]
-        done = subprocess.run(command, cwd=self._directory, capture_output=True, text=True, check=False, **self._owner)
+        done = subprocess.run(command, cwd=self.directory, capture_output=True, text=True, check=False, **self._owner)
         assert done.returncode == 0, done.stderr
 
     def start(self, **options: object) -> None:
@@ -80,15 +93,15 @@ class PostgresServer:
         }
         command = [str(PROGRAMS / "postgres"), "-D", str(self.data)]
         command += [part for name, value in given.items() for part in ("-c", f"{name}={value}")]
-        with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=log, **self._owner)
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self.directory, stdout=log, stderr=log, **self._owner)
         ends = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 self.execute("SELECT 1")
             except psycopg.OperationalError:
-                assert self._process.poll() is None, (self._directory / "log").read_text()
-                assert time.monotonic() < ends, (self._directory / "log").read_text()
+                assert self._process.poll() is None, (self.directory / "log").read_text()
+                assert time.monotonic() < ends, (self.directory / "log").read_text()
                 time.sleep(0.02)
             else:
                 return
@@ -114,7 +127,15 @@ class PostgresServer:
     def remove(self) -> None:
         """Stop it and remove its files."""
         self.stop(signal.SIGQUIT)
-        shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def wait_for(self, primary: PostgresServer) -> None:
+        """Wait until this standby has everything that `primary` has committed."""
+        [(position,)] = primary.execute("SELECT pg_current_wal_lsn()")
+        ends = time.monotonic() + PATIENCE_SECONDS
+        while self.execute(f"SELECT pg_last_wal_replay_lsn() < '{position}'") != [(False,)]:
+            assert time.monotonic() < ends, (self.directory / "log").read_text()
+            time.sleep(0.02)
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run a statement as the superuser; return its rows."""
@@ -140,7 +161,7 @@ class PostgresServer:
 
     def dump_and_restore(self, database: str, target: str) -> None:
         """Replace the database `target` by what pg_dump writes of `database`."""
-        file = self._directory / "dump"
+        file = self.directory / "dump"
         login = f"host=127.0.0.1 port={self.port} user={SUPERUSER} password={SUPERUSER_PASSWORD}"
         self._run("pg_dump", "-Fc", "-f", str(file), "-d", f"{login} dbname={database}")
         self.database(target)

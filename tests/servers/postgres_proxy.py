@@ -11,18 +11,21 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Literal
 
 _SSL_REQUEST = 80877103
 _CLEARTEXT_PASSWORD = b"R" + struct.pack("!ii", 8, 3)
 
 
 class PostgresProxy:
-    """Forwards connections to a server's port; with `tls`, as that encrypts them. See `proxy`."""
+    """Forwards connections to a server's port, encrypted as `tls` says, until it loses one. See `proxy`."""
 
     def __init__(self, listener: socket.socket, port: int, tls: ssl.SSLContext | None) -> None:
         self.port: int = listener.getsockname()[1]
-        self.loses_commit = False
-        """Whether the next COMMIT reaches the server, and its answer nobody: the connection is lost instead."""
+        self.loses_commit: Literal["", "question", "answer"] = ""
+        """Whether the connection is lost right before the next COMMIT reaches the server, or right after it."""
+        self.cuts_before = 0
+        """The number of the message, from 1, before which the connection is lost; then 0. 0: none."""
         self._server_port = port
         self._tls = tls
 
@@ -37,9 +40,9 @@ class PostgresProxy:
 
             def ask() -> None:
                 with suppress(OSError):
-                    while asked := client.recv(65_536):
+                    while (asked := client.recv(65_536)) and not self._is_cut(asked):
                         if self.loses_commit and b"COMMIT\0" in asked:
-                            self.loses_commit = False
+                            self.loses_commit = ""
                             is_lost.set()
                         server.sendall(asked)
                 with suppress(OSError):
@@ -54,6 +57,13 @@ class PostgresProxy:
                 client.shutdown(socket.SHUT_RDWR)
             client.close()
             asking.join()
+
+    def _is_cut(self, asked: bytes) -> bool:
+        if self.loses_commit == "question" and b"COMMIT\0" in asked:
+            self.loses_commit = ""
+            return True
+        is_next, self.cuts_before = self.cuts_before == 1, max(0, self.cuts_before - 1)
+        return is_next
 
 
 @contextmanager

@@ -17,11 +17,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import Connection, Engine, Executable, Table, event, exc
+from sqlalchemy import Connection, Engine, ExceptionContext, Executable, Table, event, exc
 
 from tiered_storage.errors import MetadataUnavailableError, RemoteMetadataError
 
 Rows = Sequence[Mapping[str, Any]]
+
+_DATABASE = "_remote_log_database"
+"""The attribute of an error that names its database."""
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -38,6 +41,7 @@ class Database(ABC):
         """`engine` has its driver begin no transactions: the statements above do."""
         self.where = where
         event.listen(engine, "begin", _begin)
+        event.listen(engine, "handle_error", self._own)
         self._engine = engine
         self._check_write: Callable[[Connection], None] | None = None
         self._reader = engine.execution_options(begin=self.BEGIN_TO_READ)
@@ -139,11 +143,17 @@ class Database(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _own(self, context: ExceptionContext) -> None:
+        if context.sqlalchemy_exception is not None:
+            setattr(context.sqlalchemy_exception, _DATABASE, self)
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
         except exc.DBAPIError as error:
+            if getattr(error, _DATABASE, self) is not self:
+                raise  # of another database, which is read within a transaction of this one
             raise self.explain(error) from error
         except exc.TimeoutError as error:
             raise MetadataUnavailableError(

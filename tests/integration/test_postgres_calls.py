@@ -1,0 +1,210 @@
+"""Every call on metadata in PostgreSQL, with a connection that is lost in the middle of it: all of it, or nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sqlalchemy import insert, text
+
+from servers.postgres import the_server
+from servers.postgres_proxy import PostgresProxy, proxy
+from support.metadata_calls import READS, WRITES, Call, Filled, dump, fill, methods_of_the_border
+from support.metadata_stores import ManualClock
+from tiered_storage.errors import InvalidTransitionError, MetadataUnavailableError
+from tiered_storage.remote_log.metadata.sql import generation
+from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase
+from tiered_storage.remote_log.metadata.sql.database.schema import VERSION_TABLE, metadata
+from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
+
+WAIT_MS = 20_000
+
+PREPARED = {
+    "generation.renew": "UPDATE generation SET next_token = NULL",
+    "identity.bind_store": "UPDATE store_identity SET bound_store_uuid = NULL",
+    "clock_readings.begin": "DELETE FROM clock_readings",
+}
+"""What makes a call change something after `fill`."""
+
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A filled store behind a proxy, and its database without that; `rows` are what it has before each call."""
+
+    url: str
+    proxy: PostgresProxy
+    store: SqlMetadataStore
+    filled: Filled
+    database: PostgresDatabase
+    rows: Rows
+
+    def reset(self, prepared: str = "SELECT 1") -> Rows:
+        """Write the first rows again and run the statement `prepared`; return all rows."""
+        with self.database.writing() as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(table.delete())
+                names = table.columns.keys()
+                connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in self.rows[table.name]])
+            connection.execute(text(prepared))
+        return self.dump()
+
+    def dump(self) -> Rows:
+        with self.database.reading() as connection:
+            return dump(connection, metadata)
+
+    def call(self, call: Call) -> str:
+        """Make a call; return whether it was "done", "refused" for now, or is "invalid"."""
+        try:
+            call(self.store, self.filled)
+        except MetadataUnavailableError as error:
+            assert error.retriable
+            return "refused"
+        except InvalidTransitionError:
+            return "invalid"
+        return "done"
+
+    def cut(self, call: Call, message: int) -> tuple[str, bool]:
+        """Make a call that loses its connection before the message of this number; return also whether it did."""
+        self.store.topics.list()  # so that there is a connection
+        self.proxy.cuts_before = message
+        outcome = self.call(call)
+        was_cut, self.proxy.cuts_before = not self.proxy.cuts_before, 0
+        return outcome, was_cut
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    url = the_server().database("every_call")
+    with (
+        mock.patch.object(generation, "random_uuid", lambda: "a token"),
+        proxy(the_server().port) as between,
+        PostgresDatabase(url, WAIT_MS) as database,
+    ):
+        through = url.replace(str(the_server().port), str(between.port))
+        with open_metadata_store(through, ManualClock(), busy_timeout_ms=WAIT_MS) as store:
+            filled = fill(store)
+            with database.reading() as connection:
+                rows = dump(connection, metadata)
+            yield Site(through, between, store, filled, database, rows)
+
+
+def test_every_method_of_the_border_is_called() -> None:
+    assert {*READS, *WRITES, "copy_to", "open"} == methods_of_the_border()
+
+
+def test_every_table_has_rows_and_every_write_changes_some(site: Site) -> None:
+    assert all(site.rows.values())
+    for name, call in WRITES.items():
+        before = site.reset(PREPARED.get(name, "SELECT 1"))
+        call(site.store, site.filled)
+        assert site.dump() != before, name
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_loses_its_connection_before_the_commit_changes_nothing(site: Site, name: str) -> None:
+    call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
+    before = site.reset(prepared)
+    site.proxy.loses_commit = "question"
+
+    assert site.call(call) == "refused"
+
+    assert not site.proxy.loses_commit
+    assert site.dump() == before
+    assert site.call(call) == "done"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_loses_its_connection_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
+    call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
+    before = site.reset(prepared)
+    assert site.call(call) == "done"
+    after = site.dump()
+
+    outcomes = []
+    for message in itertools.count(1):
+        site.reset(prepared)
+        outcome, was_cut = site.cut(call, message)
+        outcomes.append(outcome)
+        assert site.dump() == (after if outcome == "done" else before), message
+        if outcome == "refused":
+            assert site.call(call) == "done"
+            assert site.dump() == after, message
+        if not was_cut:
+            break
+    assert "refused" in outcomes
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_commit_is_not_confirmed_may_be_repeated(site: Site, name: str) -> None:
+    call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
+    again = "invalid" if name == "segments.undelete" else "done"
+    site.reset(prepared)
+    assert site.call(call) == "done"
+    once = site.dump()
+    assert site.call(call) == again
+    twice = site.dump()
+
+    site.reset(prepared)
+    site.proxy.loses_commit = "answer"
+    assert site.call(call) == "refused"
+    assert not site.proxy.loses_commit
+    assert site.dump() == once, "it was made"
+
+    assert site.call(call) == again
+    assert site.dump() == twice
+
+
+@pytest.mark.parametrize("name", [*READS, "copy_to", "open"])
+@pytest.mark.parametrize("last", [2, pytest.param(200, marks=pytest.mark.nightly)])
+def test_a_read_that_loses_its_connection_is_retriable_and_changes_nothing(
+    site: Site, tmp_path: Path, name: str, last: int
+) -> None:
+    """The second message follows on BEGIN."""
+
+    def copy(store: SqlMetadataStore, _: Filled) -> None:
+        target = tmp_path / "copied.db"
+        assert not target.exists(), "a copy that broke off"
+        store.copy_to(target)
+        target.unlink()
+
+    def open_again(_store: SqlMetadataStore, _: Filled) -> None:
+        open_metadata_store(site.url, ManualClock(), create=False, busy_timeout_ms=WAIT_MS).close()
+
+    call = {**READS, "copy_to": copy, "open": open_again}[name]
+    before = site.reset()
+    for message in range(2, last + 1):
+        outcome, was_cut = site.cut(call, message)
+        assert site.dump() == before
+        if not was_cut:
+            break
+        assert site.call(call) == "done"
+    assert last == 2 or outcome == "done"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_creation_that_loses_its_connection_leaves_no_store_or_all_of_it(step: int) -> None:
+    url = the_server().database("created")
+    with proxy(the_server().port) as between:
+        through = url.replace(str(the_server().port), str(between.port))
+        for message in itertools.count(step, step):
+            the_server().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION remote_log", "created")
+            between.cuts_before = message
+            try:
+                open_metadata_store(through, ManualClock(), busy_timeout_ms=WAIT_MS).close()
+            except MetadataUnavailableError:
+                tables = the_server().execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", "created")
+                assert {name for (name,) in tables} in (set(), {*metadata.tables, VERSION_TABLE})
+            with open_metadata_store(url, ManualClock()) as store:
+                assert store.generation.read().is_own_place
+            if between.cuts_before:
+                break
+    assert message > step
