@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 from unittest import mock
+from urllib.parse import quote
 
 import pytest
 
 from servers.postgres import PASSWORD, postgres_url, the_server
 from support.command_line import run_on
 from support.examinations import examined
+from support.metadata_calls import dump
+from support.metadata_processes import killed, move_until
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import MetadataMissingError, TieredStorageError
+from tiered_storage.errors import MetadataMissingError, RemoteMetadataError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql.database import moving
 from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
+from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase
+from tiered_storage.remote_log.metadata.sql.database.schema import metadata
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 
 URL = "rlmm.config.url"
@@ -95,25 +103,82 @@ def test_metadata_move_to_postgres_and_back(site: RemoteLogFiles, url: str) -> N
     assert "moved to" in run_on(moved, "segments").err
 
 
+def places(site: RemoteLogFiles, tmp_path: Path, first: str) -> Iterator[str]:
+    """Yield URLs of databases without metadata, in turns a SQLite file and a PostgreSQL database."""
+    kinds = ("sqlite", "postgresql") if first == "sqlite" else ("postgresql", "sqlite")
+    for number, kind in enumerate(cycle(kinds)):
+        yield sqlite_url(site, f"{number}.db") if kind == "sqlite" else postgres_url(tmp_path / str(number))
+
+
+@pytest.mark.parametrize("first", ["postgresql", "sqlite"])
 def test_a_move_that_breaks_off_anywhere_leaves_one_place_in_use_and_can_be_repeated(
-    site: RemoteLogFiles, tmp_path: Path
+    site: RemoteLogFiles, tmp_path: Path, first: str
 ) -> None:
+    """Each step breaks off on the way to PostgreSQL and on the way back."""
     source = site.settings().rlmm_config_url.get_secret_value()
+    targets = places(site, tmp_path, first)
     steps = ("copy_rows", "ensure_same_rows", "_settle", "_ensure_free", "_ensure_of")
-    for step in steps:
-        target = sqlite_url(site, f"{step}.db")
+    for step, target in zip(steps, targets, strict=False):
         with mock.patch.object(moving, step, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             move_metadata(source, target, site.clock, 1000, lambda _: None)
-        usable = [url for url in (source, target) if opens(site, url)]
-        assert usable == ([] if step == "_settle" else [source]), step
+        ensure_moves_after_all(site, source, target, [] if step == "_settle" else [source])
+        source = target
+    with with_metadata_at(site, source.replace(f":{quote(PASSWORD, safe='')}@", "@")).open() as remote_log:
+        assert_clean(remote_log)
 
-        assert move_metadata(source, target, site.clock, 1000, lambda _: None)
-        assert move_metadata(source, target, site.clock, 1000, lambda _: None), "once more does nothing"
 
-        assert [url for url in (source, target) if opens(site, url)] == [target]
+def ensure_moves_after_all(site: RemoteLogFiles, source: str, target: str, usable: list[str]) -> None:
+    """Ensure that after a move that broke off, those of both that are `usable` are, and that the next move succeeds."""
+    assert [url for url in (source, target) if opens(site, url)] == usable
+
+    assert move_metadata(source, target, site.clock, 10_000, lambda _: None)
+    assert move_metadata(source, target, site.clock, 10_000, lambda _: None), "once more does nothing"
+
+    assert [url for url in (source, target) if opens(site, url)] == [target]
+
+
+@pytest.mark.parametrize("step", ["ensure_same_rows", "_settle"])
+def test_a_move_whose_process_is_killed_can_be_repeated(site: RemoteLogFiles, tmp_path: Path, step: str) -> None:
+    source = site.settings().rlmm_config_url.get_secret_value()
+    for target in islice(places(site, tmp_path, "postgresql"), 2):
+        assert killed(move_until, step, source, target) == -signal.SIGKILL
+        ensure_moves_after_all(site, source, target, [] if step == "_settle" else [source])
         source = target
     with with_metadata_at(site, source).open() as remote_log:
         assert_clean(remote_log)
+
+
+def test_a_row_that_another_one_replaces_at_the_target_ends_the_move(
+    site: RemoteLogFiles, moved: RemoteLogFiles, tmp_path: Path
+) -> None:
+    """The source stays in use, as it was."""
+    source, target = moved.properties[URL], postgres_url(tmp_path / "target")
+    with mock.patch.object(moving, "copy_rows", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        move_metadata(str(source), target, site.clock, 1000, lambda _: None)
+    database = target.rpartition("/")[2]
+    the_server().execute(
+        """
+        CREATE FUNCTION alter_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.end_offset := NEW.end_offset + (NEW.start_offset = 10)::int; RETURN NEW; END $$;
+        CREATE TRIGGER alter_row BEFORE INSERT ON segments FOR EACH ROW EXECUTE FUNCTION alter_row()
+        """,
+        database,
+    )
+    before = rows_at(str(source))
+
+    with pytest.raises(RemoteMetadataError, match=r"table segments has another row .*segment_id .* than its source"):
+        move_metadata(str(source), target, site.clock, 1000, lambda _: None)
+
+    assert rows_at(str(source)) == before
+    assert [url for url in (source, target) if opens(site, str(url))] == [source]
+    assert run_on(moved, "topics", "pause", "orders").exit_code == 0
+    the_server().execute("DROP TRIGGER alter_row ON segments", database)
+    ensure_moves_after_all(site, str(source), target, [str(source)])
+
+
+def rows_at(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    with PostgresDatabase(url, 1000) as opened, opened.reading() as connection:
+        return dump(connection, metadata)
 
 
 def opens(files: RemoteLogFiles, url: str) -> bool:

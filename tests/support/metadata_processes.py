@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
@@ -10,7 +11,9 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 from support.metadata_stores import ManualClock
+from tiered_storage.clock import wall_clock
 from tiered_storage.errors import LeaseHeldError
+from tiered_storage.remote_log.metadata.sql.database import moving
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import TopicIdPartition
 
@@ -33,6 +36,20 @@ def in_processes(count: int, work: Callable[..., Any], *arguments: Any) -> list[
     for process in processes:
         process.join(PATIENCE_SECONDS)
     return [answered[number] for number in range(count)]
+
+
+def killed(work: Callable[..., None], *arguments: Any) -> int | None:
+    """Run `work(*arguments)`, which kills its process, in a new one; return how that ended."""
+    process = get_context("forkserver").Process(target=work, args=arguments)
+    process.start()
+    process.join(PATIENCE_SECONDS)
+    return process.exitcode
+
+
+def move_until(step: str, source: str, target: str) -> None:
+    """Move metadata from `source` to `target`; kill this process, before it can do anything else, at `step`."""
+    setattr(moving, step, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    moving.move_metadata(source, target, wall_clock, 1000, lambda _: None)
 
 
 def _answer(answers: Queue[tuple[int, Any]], work: Callable[..., Any], number: int, *arguments: Any) -> None:
