@@ -13,7 +13,16 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, event, text
 
-from servers.postgres import PASSWORD, SUPERUSER, SUPERUSER_PASSWORD, USER, postgres_url, the_server
+from servers.postgres import (
+    PASSWORD,
+    PUBLIC_FIRST,
+    SUPERUSER,
+    SUPERUSER_PASSWORD,
+    USER,
+    current_setting,
+    postgres_url,
+    the_server,
+)
 from support.metadata_calls import READS, WRITES, fill
 from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
 from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
@@ -302,6 +311,13 @@ def test_a_database_of_another_encoding_is_refused(tmp_path: Path) -> None:
         opened(the_server().url("latin"))
 
 
+def test_a_server_that_is_too_old_is_refused(url: str, database: str) -> None:
+    the_server().execute(current_setting("server_version_num", "120022"), database)
+    with pytest.raises(ConfigurationError, match="the server is PostgreSQL 12: use 13 or later"):
+        opened(f"{url}?{PUBLIC_FIRST}")
+    assert not is_there(url)
+
+
 @pytest.mark.parametrize(
     "url", ["postgresql://", "postgresql://host", "postgresql+asyncpg://host/metadata", "postgres://host/metadata"]
 )
@@ -317,6 +333,30 @@ def test_two_schemas_of_one_database_hold_two_stores(url: str, database: str, st
         assert other.identity.metadata_uuid != store.identity.metadata_uuid
         assert other.generation.read().is_own_place
         other.leases.acquire(ORDERS_0, "another lock", _LONG)
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01"])
+def test_a_transaction_that_the_server_cannot_serialize_is_retriable(
+    url: str, database: str, store: SqlMetadataStore, sqlstate: str
+) -> None:
+    lease = store.leases.acquire(ORDERS_0, "run-1", _LONG)
+    the_server().execute(
+        f"""
+        CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RAISE EXCEPTION 'could not serialize access' USING ERRCODE = '{sqlstate}'; END $$;
+        CREATE TRIGGER conflict AFTER INSERT ON segments FOR EACH ROW EXECUTE FUNCTION conflict()
+        """,
+        database,
+    )
+    segment = a_segment(lease)
+    with pytest.raises(MetadataUnavailableError, match="conflicted with another transaction") as refused:
+        store.segments.add_remote_log_segment_metadata(segment, lease)
+    assert refused.value.retriable
+    assert store.segments.list_partitions() == []
+
+    the_server().execute("DROP TRIGGER conflict ON segments", database)
+    store.segments.add_remote_log_segment_metadata(segment, lease)
+    assert store.segments.segment_by_id(segment.segment_id) == segment
 
 
 def test_texts_sort_by_their_bytes(url: str, store: SqlMetadataStore) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from servers.postgres import PASSWORD, postgres_url, the_server
+from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_url, the_server
 from support.command_line import run_on
 from support.examinations import examined
 from support.metadata_calls import dump
@@ -387,6 +387,21 @@ def test_a_doctor_finds_what_is_wrong_with_a_database(
     the_server().execute(statement.format(database=database), database)
 
     assert any(told in each for each in examined(moved).wrong("metadata")), examined(moved).wrong()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("server_version_num", "120022", "use PostgreSQL 13 or later"),
+        ("server_encoding", "LATIN1", "has encoding LATIN1 | create one with encoding UTF8"),
+    ],
+)
+def test_a_doctor_finds_a_server_that_cannot_hold_metadata(
+    moved: RemoteLogFiles, url: str, setting: str, value: str, told: str
+) -> None:
+    the_server().execute(current_setting(setting, value), url.rpartition("/")[2])
+    found = examined(with_metadata_at(moved, f"{url}?{PUBLIC_FIRST}"))
+    assert any(told in each for each in found.wrong("metadata")), found.wrong()
 
 
 def test_a_doctor_finds_time_outs_that_are_off_and_a_wrong_clock(moved: RemoteLogFiles, url: str) -> None:

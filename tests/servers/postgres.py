@@ -12,6 +12,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -33,6 +34,8 @@ PROGRAMS = Path(_SPEC.origin).parent / "pginstall" / "bin"
 SUPERUSER, SUPERUSER_PASSWORD = "postgres", "password-of-postgres"
 USER, PASSWORD = "remote_log", "hush:p@ss/word"
 PATIENCE_SECONDS = 60
+PUBLIC_FIRST = "options=-csearch_path%3Dpublic,pg_catalog"
+"""The option of a URL with which `current_setting` counts."""
 
 
 class PostgresServer:
@@ -43,7 +46,7 @@ class PostgresServer:
     ) -> None:
         """Make a server below `parent`, a standby of another one or of its own, and start it.
 
-        Unless `durable`, it does not wait for the disk. Raises PermissionError if nobody cannot reach `parent`.
+        Unless `durable`, it does not wait for the disk. See `may_use` for `parent`.
         """
         self.directory = Path(tempfile.mkdtemp(prefix="remote-log-postgres-", dir=parent))
         self._owner = self._own(self.directory)
@@ -66,6 +69,12 @@ class PostgresServer:
         self._own(password)
         self._run("initdb", "--no-sync", "-U", SUPERUSER, "-A", "scram-sha-256", f"--pwfile={password}",
                   "--encoding=UTF8", "--locale=C.UTF-8", "-D", str(self.data))  # fmt: skip
+
+    @staticmethod
+    def may_use(directory: Path) -> bool:
+        """Return whether the user who runs servers reaches what is below `directory`."""
+        folders = (directory.absolute(), *directory.absolute().parents)
+        return os.geteuid() != 0 or all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
     @staticmethod
     def _own(path: Path) -> dict[str, Any]:
@@ -178,6 +187,14 @@ def the_server() -> PostgresServer:
     server = PostgresServer()
     atexit.register(server.remove)
     return server
+
+
+def current_setting(name: str, value: str) -> str:
+    """Return a statement that lets a server tell another value of a setting, to those with PUBLIC_FIRST."""
+    return f"""
+        CREATE FUNCTION public.current_setting(asked text) RETURNS text LANGUAGE sql AS $$
+        SELECT CASE asked WHEN '{name}' THEN '{value}' ELSE pg_catalog.current_setting(asked) END $$
+    """
 
 
 def postgres_url(directory: Path) -> str:

@@ -80,6 +80,19 @@ def test_a_password_of_another_server_or_database_is_not_sent(
     assert "hush" not in str(refused.value)
 
 
+@pytest.mark.parametrize("other", [{"host": "db1"}, {"port": 5432}])
+def test_a_url_of_several_hosts_takes_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other: dict[str, object]
+) -> None:
+    url = "postgresql://me@/metadata?host=db1:5432&host=db2:5432"
+    completed = define(monkeypatch, password="hush").with_login(settings_at(url, tmp_path))
+    assert "host=db1" in completed.rlmm_config_url.get_secret_value()
+
+    hook = define(monkeypatch, password="hush", **other)
+    with pytest.raises(ConfigurationError, match="leave them out of one"):
+        hook.with_login(settings_at(url, tmp_path))
+
+
 def test_sqlite_needs_no_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = Settings.model_validate({"state.directory": tmp_path})
     assert define(monkeypatch, password="hush").with_login(settings) is settings

@@ -222,6 +222,8 @@ def with_login(url: str, given: Mapping[str, str | int | None], source: str) -> 
     parsed = make_url(url)
     for name, value in given.items():
         own = getattr(parsed, name)
+        if name in ("host", "port") and not own:
+            own = ",".join(_listed(parsed.query.get("host")))
         if value and not own:
             parsed = parsed.set(**{name: value})  # type: ignore[arg-type]
         elif value and name != "password" and str(own) != str(value):
