@@ -36,12 +36,14 @@ from crashes.recovery import (
     without_metadata,
 )
 from support.command_line import run_on
+from support.key_rings import RING, ring_file, ring_of_three
 from support.remote_logs import BATCH_BYTES, ENABLED, RemoteLogFiles
 
 PARTITIONS = {("orders", 0): 2, ("orders", 1): 2}
 ALL = [(f"orders-{number}", start, start + 9) for number in (0, 1) for start in (0, 10)]
 KEEPS_ONE_SEGMENT = {"orders": {**ENABLED, "retention.bytes": 3 * BATCH_BYTES}}
 KEEPS_NOTHING_LOCAL = {"orders": {**ENABLED, "local.retention.bytes": 1}}
+ENCRYPTED = {"orders": {**ENABLED, "remote.encryption.enabled": True, "remote.compression.enabled": True}}
 NOT_TIERED = {"orders": {**ENABLED, "remote.storage.enable": False}}
 ENDS = {"orders-0": 20, "orders-1": 20}
 KEEPS_LITTLE = {"orders": {**ENABLED, "retention.bytes": 9 * BATCH_BYTES, "local.retention.bytes": 3 * BATCH_BYTES}}
@@ -73,6 +75,53 @@ def copied(site: CrashSite, topics: dict[str, Any], **settings: Any) -> Callable
 def test_a_copy(site: CrashSite) -> None:
     for files in killed_after_each_step(site, lambda name: site.new(PARTITIONS, name), "copy"):
         assert_copy_completes(files, site.clock, ALL)
+
+
+@pytest.mark.nightly
+def test_a_copy_that_encrypts(site: CrashSite) -> None:
+    made = partial(site.new, PARTITIONS, topics=ENCRYPTED, **key_settings(site, "third"))
+    for files in killed_after_each_step(site, made, "copy"):
+        assert_copy_completes(files, site.clock, ALL)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", [CrashPoint.AFTER_ANY_STEP, CrashPoint.AFTER_FILE_SYNCED])
+def test_a_rotation_of_keys(site: CrashSite, point: CrashPoint) -> None:
+    """The old key goes in the end: without it, everything still has to be readable."""
+
+    def encrypted(name: str) -> RemoteLogFiles:
+        files = site.new(PARTITIONS, name, topics=ENCRYPTED, **key_settings(site, "first"))
+        run(files, "copy")
+        files.properties["rsm.config.encryption.key.pair.id"] = "third"
+        return files
+
+    for files in killed_after_each_step(site, encrypted, "rotate-keys", point=point):
+        with files.open() as remote_log:
+            assert_readable(remote_log)
+        site.clock.move_by(LEASE_MS + 1)
+        run(files, "rotate-keys")
+        assert keys_in_use(files) == {"third": len(ALL)}
+        # It removes the key that was never renamed to its own name.
+        site.clock.move_by(GRACE_MS + 1)
+        run(files, "repair")
+        only_third = {"third": {"key.file": str(site.root / "keys" / "third.key")}}
+        files.properties["rsm.config.encryption.key.ring.file"] = str(ring_file(files.root, only_third))
+        assert_settled(files)
+
+
+def key_settings(site: CrashSite, active: str) -> dict[str, str]:
+    """Return the settings of a key ring of three, the key `active` wrapping new data keys."""
+    ring = site.root / "keys" / RING
+    return {
+        "rsm_config_encryption_key_ring_file": str(ring if ring.exists() else ring_of_three(ring.parent)),
+        "rsm_config_encryption_key_pair_id": active,
+    }
+
+
+def keys_in_use(files: RemoteLogFiles) -> dict[str, int]:
+    """Return how many segments each key wraps."""
+    rows = run(files, "rotate-keys", "--dry-run", "--json").document["rows"]
+    return {row["key"]: row["segments"] for row in rows}
 
 
 @pytest.mark.nightly

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import boto3
 import pytest
 
+from servers.aws_roles import Account, Role, role_arn, running_account
+from servers.s3_proxy import Asked, Refusal
+from support.key_rings import ring_file
+from support.object_stores import moto_server
+from support.remote_segments import copied, segment_bytes, segment_data, segment_metadata
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError
+from tiered_storage.remote_log.context import open_storage
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.settings.settings import Settings
+from tiered_storage.remote_log.storage.transforms.encoding import Encoding
+from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 SECRET = {
@@ -46,6 +56,62 @@ def test_the_connection_gives_endpoint_and_secrets(monkeypatch: pytest.MonkeyPat
         secret_access_key="a secret",
         session_token="a token",
     )
+
+
+@dataclass
+class KmsAccount(Account):
+    """Notes what KMS is asked under an identity that it admits."""
+
+    asked_of_kms: list[str] = field(default_factory=list)
+
+    def look(self, asked: Asked) -> Refusal | None:
+        refusal = super().look(asked)
+        target = asked.headers.get("x-amz-target")
+        if refusal is None and target is not None:
+            self.asked_of_kms.append(target)
+        return refusal
+
+
+def test_kms_is_asked_with_the_role_and_the_keys_of_the_connection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server knows only the role of the connection, and only its keys may assume that."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-the-machine")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-machine")
+    roles = {"tiering": Role("of-the-connection", external_id="ours")}
+    account = KmsAccount(roles, admitted="tiering")
+    with moto_server() as aws, running_account(aws, account):
+        kms = boto3.session.Session("any", "any", region_name=aws.region).client("kms", endpoint_url=aws.url)
+        key = {"aws.kms.key.id": kms.create_key()["KeyMetadata"]["Arn"], "aws.kms.endpoint": account.s3.url}
+        given = {
+            "rsm.config.url": f"s3://{aws.bucket}/by-connection",
+            "rsm.config.allow.http": True,
+            "rsm.config.encryption.key.ring.file": str(ring_file(tmp_path, {"cloud": key})),
+            "rsm.config.encryption.key.pair.id": "cloud",
+        }
+        hook = define(
+            monkeypatch,
+            conn_type="aws",
+            login="of-the-connection",
+            password="a secret",
+            extra={
+                "region_name": aws.region,
+                "endpoint_url": account.s3.url,
+                "service_config": {"sts": {"endpoint_url": account.sts_url}},
+                "role_arn": role_arn("tiering"),
+                "assume_role_kwargs": {"ExternalId": "ours"},
+            },
+        )
+        content = segment_bytes(1000)
+        metadata = segment_metadata(len(content))
+        data = replace(segment_data(content), encoding=Encoding(encryption=True))
+        settings = load_settings(None, environ={}, overrides=given)
+        with closing(open_storage(settings, hook.options(settings))) as storage:
+            finished = copied(metadata, storage.copy_log_segment_data(metadata, data))
+        with closing(open_storage(settings, hook.options(settings))) as storage:
+            assert b"".join(storage.fetch_log_segment(finished)) == content
+        assert account.asked_of_kms == ["TrentService.Encrypt", "TrentService.Decrypt"]
+        assert {account.sessions[key].role for key in account.seen} == {"tiering"}
 
 
 def test_what_the_connection_leaves_out_comes_from_the_environment(
