@@ -22,13 +22,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "audit"],
-    default_args={
-        **DEFAULT_ARGS,
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-    },
+    default_args=DEFAULT_ARGS,
     params={
         **forms.common_params(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
@@ -39,6 +33,10 @@ def audit_remote_log() -> None:
     VerifySegmentsOperator(
         task_id="audit",
         deep="{{ params.deep }}",
+        topics=forms.TOPICS,
+        partitions=forms.PARTITIONS,
+        must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS,
         conn_id="spark_default",
         pool="remote_log_reader",
         execution_timeout=timedelta(hours=6),

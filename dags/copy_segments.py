@@ -31,15 +31,7 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
     is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "copy"],
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         **forms.common_params(),
         "max_segments": forms.max_segments_param("copy.max.segments.per.run of the settings"),
@@ -49,22 +41,29 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
 )
 def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
-    plan = PlanCopyOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
-    copied = CopySegmentsOperator(
-        task_id="copy", plan=plan.output, conn_id="spark_default", pool="remote_log_copier",
-        execution_timeout=timedelta(hours=1),
+    plan = PlanCopyOperator(
+        task_id="plan", max_segments=forms.MAX_SEGMENTS,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
     )  # fmt: skip
-    committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
-        results=copied.output
-    )
+    copied = CopySegmentsOperator(
+        task_id="copy", plan=plan.output, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
+    )  # fmt: skip
+    committed = CommitMetadataOperator.partial(
+        task_id="commit_metadata", map_index_template="{{ batch_name }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN
+    ).expand(results=copied.output)
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
-        task_id="announce", results=copied.output, not_begun=NOT_BEGUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
+        task_id="announce", results=copied.output, not_begun=NOT_BEGUN, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        outlets=[REMOTE_LOG], trigger_rule="all_done",
     )  # fmt: skip
     # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(
-        task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed"
-    )
+        task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed",
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     committed >> [announced, concluded]
 
 

@@ -21,7 +21,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS, "dry_run": forms.DRY_RUN},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         "topic": forms.topic_param(),
         "partition": Param(0, type="integer", minimum=0, maximum=2**31 - 1, title="Partition"),
@@ -44,8 +44,16 @@ def delete_records() -> None:
         topic="{{ params.topic }}",
         partition="{{ params.partition }}",
         before="{{ params.before }}",
+        settings=forms.SETTINGS,
+        dry_run=forms.DRY_RUN,
     )
-    MarkDeletedOperator(task_id="mark_deleted", plan=plan.output, pool="remote_log_deleter")
+    MarkDeletedOperator(
+        task_id="mark_deleted",
+        plan=plan.output,
+        pool="remote_log_deleter",
+        settings=forms.SETTINGS,
+        dry_run=forms.DRY_RUN,
+    )
 
 
 delete_records()

@@ -20,7 +20,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS, "dry_run": forms.DRY_RUN},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         "topic": forms.topic_param(),
         "topic_id": Param(
@@ -36,12 +36,20 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     doc_md=__doc__,
 )
 def delete_topic() -> None:
-    plan = PlanTopicDeletionOperator(task_id="plan", topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}")
+    plan = PlanTopicDeletionOperator(
+        task_id="plan",
+        topic="{{ params.topic }}",
+        topic_id="{{ params.topic_id or '' }}",
+        settings=forms.SETTINGS,
+        dry_run=forms.DRY_RUN,
+    )
     MarkTopicDeletedOperator(
         task_id="mark_deleted",
         plan=plan.output,
         topic="{{ params.topic }}",
         confirmation="{{ params.confirmation or '' }}",
+        settings=forms.SETTINGS,
+        dry_run=forms.DRY_RUN,
         pool="remote_log_deleter",
     )
 

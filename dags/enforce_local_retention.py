@@ -26,15 +26,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         **forms.common_params(),
         "max_segments": forms.max_segments_param(),
@@ -43,10 +35,15 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
-    plan = PlanLocalRetentionOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
+    plan = PlanLocalRetentionOperator(
+        task_id="plan", max_segments=forms.MAX_SEGMENTS,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     TrimLocalLogsOperator(
-        task_id="trim", plan=plan.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
-    )
+        task_id="trim", plan=plan.output, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
+    )  # fmt: skip
 
 
 enforce_local_retention()

@@ -25,15 +25,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         **forms.common_params(),
         "max_segments": forms.max_segments_param(),
@@ -42,13 +34,21 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
-    plan = PlanExpiryOperator(task_id="plan", max_segments=forms.MAX_SEGMENTS)
+    plan = PlanExpiryOperator(
+        task_id="plan", max_segments=forms.MAX_SEGMENTS,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     marked = MarkDeletedOperator(
-        task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool="remote_log_deleter"
-    )
+        task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool="remote_log_deleter",
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     DeleteSegmentsOperator(
-        task_id="delete", not_marked=marked.output, pool="remote_log_deleter", execution_timeout=timedelta(hours=1)
-    )
+        task_id="delete", not_marked=marked.output,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
+    )  # fmt: skip
 
 
 expire_remote_segments()

@@ -17,6 +17,8 @@ from tiered_storage_airflow.export_form import FORM
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 
+TOPIC = "{{ params.topic or var.value.get('remote_log_export_topic', '') }}"
+
 
 @dag(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
@@ -25,30 +27,27 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=True,
     max_active_runs=1,
     tags=["tiered-storage", "export"],
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topic": "{{ params.topic or var.value.get('remote_log_export_topic', '') }}",
-        "topic_id": "{{ params.topic_id or '' }}",
-        "partitions": forms.PARTITIONS,
-        "from_time": "{{ params.from_time or '' }}",
-        "to_time": "{{ params.to_time or '' }}",
-        "isolation": "{{ params.isolation }}",
-        "codec": "{{ params.codec }}",
-        "max_disorder_minutes": "{{ params.max_disorder_minutes }}",
-        "allow_gaps": "{{ params.allow_gaps }}",
-        "late_intervals": "{{ params.late_intervals }}",
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params=FORM,
     doc_md=__doc__,
 )
 def export_topic() -> None:
-    plan = PlanExportOperator(task_id="plan")
+    plan = PlanExportOperator(
+        task_id="plan",
+        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
+        isolation="{{ params.isolation }}", codec="{{ params.codec }}", allow_gaps="{{ params.allow_gaps }}",
+        max_disorder_minutes="{{ params.max_disorder_minutes }}", late_intervals="{{ params.late_intervals }}",
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     exported = ExportTopicOperator(
-        task_id="export", conn_id="spark_default", pool="remote_log_reader", execution_timeout=timedelta(hours=6)
-    )
+        task_id="export", conn_id="spark_default", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
+        isolation="{{ params.isolation }}", codec="{{ params.codec }}", allow_gaps="{{ params.allow_gaps }}",
+        max_disorder_minutes="{{ params.max_disorder_minutes }}", late_intervals="{{ params.late_intervals }}",
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     plan >> exported
 
 

@@ -22,17 +22,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "retention"],
-    # No form field feeds dry_run, so nobody can switch it off here.
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-        "max_segments": forms.MAX_SEGMENTS,
-        "dry_run": True,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         "what": Param("both", type="string", enum=["both", "local", "remote"], title="Which tier"),
         **forms.common_params(),
@@ -41,8 +31,17 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     doc_md=__doc__,
 )
 def plan_deletions() -> None:
-    PlanLocalRetentionOperator(task_id="local_retention", wanted=WANTED % "local")
-    PlanExpiryOperator(task_id="expiry", wanted=WANTED % "remote")
+    # No form field feeds dry_run, so nobody can switch it off here.
+    PlanLocalRetentionOperator(
+        task_id="local_retention", wanted=WANTED % "local", max_segments=forms.MAX_SEGMENTS,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=True,
+    )  # fmt: skip
+    PlanExpiryOperator(
+        task_id="expiry", wanted=WANTED % "remote", max_segments=forms.MAX_SEGMENTS,
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=True,
+    )  # fmt: skip
 
 
 plan_deletions()

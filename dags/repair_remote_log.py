@@ -24,15 +24,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "repair"],
-    default_args={
-        **DEFAULT_ARGS,
-        "pool": "remote_log_metadata",
-        "topics": forms.TOPICS,
-        "partitions": forms.PARTITIONS,
-        "must_match": forms.MUST_MATCH,
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         **forms.common_params(),
         "deep": Param(False, type="boolean", title="Deep: read every byte back"),
@@ -42,22 +34,24 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 )
 def repair_remote_log() -> None:
     plan = PlanRepairOperator(
-        task_id="plan", deep="{{ params.deep }}", pool="remote_log_reader", execution_timeout=timedelta(hours=6)
-    )
+        task_id="plan", deep="{{ params.deep }}",
+        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
+        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+    )  # fmt: skip
     copied = CopySegmentsOperator(
-        task_id="copy",
-        plan=XComArg(plan, key="copies"),
-        conn_id="spark_default",
-        pool="remote_log_copier",
-        execution_timeout=timedelta(hours=1),
-    )
-    committed = CommitMetadataOperator.partial(task_id="commit_metadata", map_index_template="{{ batch_name }}").expand(
-        results=copied.output
-    )
+        task_id="copy", plan=XComArg(plan, key="copies"), settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
+    )  # fmt: skip
+    committed = CommitMetadataOperator.partial(
+        task_id="commit_metadata", map_index_template="{{ batch_name }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN
+    ).expand(results=copied.output)
     finished = FinishRepairOperator(
         task_id="finish",
         plan=XComArg(plan, key="repairs"),
         not_begun="{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}",
+        settings=forms.SETTINGS,
+        dry_run=forms.DRY_RUN,
         pool="remote_log_deleter",
         trigger_rule="none_failed",
     )

@@ -23,35 +23,32 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "restore"],
-    default_args={
-        **DEFAULT_ARGS,
-        "topic_id": "{{ params.topic_id or '' }}",
-        "partitions": forms.PARTITIONS,
-        "from_time": "{{ params.from_time or '' }}",
-        "to_time": "{{ params.to_time or '' }}",
-        "from_offset": "{{ '' if params.from_offset is none else params.from_offset }}",
-        "to_offset": "{{ '' if params.to_offset is none else params.to_offset }}",
-        "target": "{{ params.target }}",
-        "connection": "{{ params.connection or '' }}",
-        "as_topic": "{{ params.as_topic or '' }}",
-        "as_topic_id": "{{ params.as_topic_id or '' }}",
-        "allow_gaps": "{{ params.allow_gaps }}",
-        "settings": forms.SETTINGS,
-        "dry_run": forms.DRY_RUN,
-    },
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params=FORM,
     doc_md=__doc__,
 )
 def restore_topic() -> None:
-    plan = PlanRestoreOperator(task_id="plan", topic="{{ params.topic }}", pool="remote_log_metadata")
+    plan = PlanRestoreOperator(
+        task_id="plan",
+        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
+        from_offset="{{ '' if params.from_offset is none else params.from_offset }}",
+        to_offset="{{ '' if params.to_offset is none else params.to_offset }}",
+        target="{{ params.target }}", connection="{{ params.connection or '' }}",
+        as_topic="{{ params.as_topic or '' }}", as_topic_id="{{ params.as_topic_id or '' }}",
+        allow_gaps="{{ params.allow_gaps }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+    )  # fmt: skip
     restored = RestoreOperator(
-        task_id="restore",
-        topic="{{ params.topic }}",
-        append="{{ params.append }}",
-        validation="{{ params.validation }}",
-        pool="remote_log_reader",
-        execution_timeout=timedelta(hours=6),
-    )
+        task_id="restore", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
+        from_offset="{{ '' if params.from_offset is none else params.from_offset }}",
+        to_offset="{{ '' if params.to_offset is none else params.to_offset }}",
+        target="{{ params.target }}", connection="{{ params.connection or '' }}",
+        as_topic="{{ params.as_topic or '' }}", as_topic_id="{{ params.as_topic_id or '' }}",
+        allow_gaps="{{ params.allow_gaps }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        append="{{ params.append }}", validation="{{ params.validation }}",
+    )  # fmt: skip
     plan >> restored
 
 

@@ -21,7 +21,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
-    default_args={**DEFAULT_ARGS, "settings": forms.SETTINGS, "pre_execute": forms.warn_of_unknown_fields},
+    default_args={**DEFAULT_ARGS, "pre_execute": forms.warn_of_unknown_fields},
     params={
         "lift": Param(False, type="boolean", title="Lift: allow deletions again (admins only)"),
         "reason": forms.reason_param("Reason", "The reason, for whoever finds deletions stopped."),
@@ -32,8 +32,9 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 def stop_deletions() -> None:
     # In none of our pools and with the highest priority: it must never wait for a slot held by what it stops.
     StopDeletionsOperator(
-        task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", priority_weight=1_000_000
-    )
+        task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", settings=forms.SETTINGS,
+        priority_weight=1_000_000,
+    )  # fmt: skip
 
 
 stop_deletions()

@@ -19,7 +19,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "deletion"],
-    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata", "settings": forms.SETTINGS},
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         "topic": forms.topic_param(),
         "partitions": forms.partitions_param(),
@@ -37,6 +37,7 @@ def undelete() -> None:
         topic="{{ params.topic }}",
         partitions=forms.PARTITIONS,
         topic_id="{{ params.topic_id or '' }}",
+        settings=forms.SETTINGS,
         dry_run=forms.DRY_RUN,
     )
 

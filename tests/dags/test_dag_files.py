@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -58,6 +60,11 @@ STATED_BY_A_DAG = {
     "schedule", "catchup", "is_paused_upon_creation", "max_active_runs", "tags", "default_args", "params", "doc_md",
 }  # fmt: skip
 STATED_OF_A_SPARK_JOB = {"task_id", "conn_id", "pool", "execution_timeout"}
+DEFAULTS_OF_TASKS = (
+    "DEFAULT_ARGS",
+    "{'pool': 'remote_log_metadata'}",
+    "{'pre_execute': forms.warn_of_unknown_fields}",
+)
 SPARK_JOBS = ("CopySegmentsOperator", "ExportTopicOperator", "VerifySegmentsOperator")
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")
 PARSE = """
@@ -117,9 +124,25 @@ def test_a_dag_file_states_its_arguments(path: Path) -> None:
         if isinstance(call.func, ast.Name) and call.func.id in SPARK_JOBS:
             assert {keyword.arg for keyword in call.keywords} >= STATED_OF_A_SPARK_JOB
     [defaults] = [keyword.value for keyword in dag.keywords if keyword.arg == "default_args"]
-    assert isinstance(defaults, ast.Dict)
-    spread = [value for key, value in zip(defaults.keys, defaults.values, strict=True) if key is None]
-    assert [ast.unparse(value) for value in spread] == ["DEFAULT_ARGS"]
+    assert ast.unparse(defaults).replace("{**DEFAULT_ARGS, ", "{") in DEFAULTS_OF_TASKS
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_dag_file_shows_what_each_operator_gets_of_the_form(path: Path) -> None:
+    parsed = ast.parse(path.read_text())
+    [function] = [node for node in parsed.body if isinstance(node, ast.FunctionDef)]
+    given = [
+        (name, {keyword.arg for keyword in call.keywords})
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and (name := ast.unparse(call.func).removesuffix(".partial")).endswith("Operator")
+    ]
+    assert given
+    modules = [importlib.import_module(str(node.module)) for node in parsed.body if isinstance(node, ast.ImportFrom)]
+    for name, arguments in given:
+        [operator] = {getattr(module, name) for module in modules if hasattr(module, name)}
+        of_form = inspect.signature(operator).parameters.keys() & {"topics", "partitions", "must_match", "max_segments"}
+        asks_first = {"dry_run"} if "dry_run_param" in path.read_text() else set()
+        assert arguments >= of_form | asks_first | {"settings"}, name
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
