@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,12 +18,31 @@ from typer.testing import CliRunner
 
 import recipes.command
 from recipes import source
+from support.object_stores import OWN_STORE
 from support.remote_logs import ENABLED, a_copied_remote_log, a_remote_log, assert_clean, copy, offsets_read
 from tiered_storage.cli import main
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.source.opening import SEGMENT_SOURCES
+from tiered_storage.remote_log.storage.clients.opening import OBJECT_CLIENTS, open_object_client
+from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 
 PROJECT = Path(__file__).parents[2]
+
+
+def test_a_store_is_a_class_and_the_scheme_of_its_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = runpy.run_path(str(OWN_STORE))["SqliteObjects"]
+    monkeypatch.setitem(OBJECT_CLIENTS, "sqlite", lambda url, _options, _reserve: own(url, 30_000))
+    files = a_remote_log(tmp_path, {("orders", 0): 3}, rsm_config_url=f"sqlite://{tmp_path}/objects.db")
+
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 3
+        for segment in files.local_segments()[:3]:
+            segment.log_path.unlink()
+        assert offsets_read(remote_log, 0) == list(range(35))
+        assert_clean(remote_log)
+    assert files.objects() == []
+    with closing(open_object_client(f"sqlite://{tmp_path}/objects.db", ObjectStoreOptions())) as client:
+        assert len([found for found in client.list() if found.name.endswith(".log")]) == 3
 
 
 def test_logs_from_elsewhere_are_one_source_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,3 +83,16 @@ def test_every_file_that_the_recipes_name_is_there() -> None:
 
     assert len(named) > 15
     assert [name for name in sorted(named) if not (PROJECT / name).exists()] == []
+
+
+def test_the_one_test_that_is_named_as_an_example_is_there() -> None:
+    [line] = re.findall(r"^One test: `([^`]+)`", (PROJECT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    python, *arguments = shlex.split(line)
+
+    assert python == ".venv/bin/python"
+    collected = subprocess.run(
+        [sys.executable, *arguments, "--collect-only", "-q", "-p", "no:cacheprovider"],
+        cwd=PROJECT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stdout
+    assert len(re.findall(r"^tests/\S+::test_\w+", collected.stdout, re.MULTILINE)) == 1
