@@ -22,8 +22,8 @@ from support.metadata_stores import (
 )
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.model import (
     Lease,
     PartitionDeleteState,
@@ -47,13 +47,13 @@ def opener(request: pytest.FixtureRequest) -> MetadataStoreOpener:
 
 
 @pytest.fixture
-def store(opener: MetadataStoreOpener, tmp_path: Path) -> Iterator[SqlMetadataStore]:
+def store(opener: MetadataStoreOpener, tmp_path: Path) -> Iterator[MetadataStore]:
     with opener(tmp_path, ManualClock()) as opened:
         yield opened
 
 
 @pytest.fixture
-def lease(store: SqlMetadataStore) -> Lease:
+def lease(store: MetadataStore) -> Lease:
     return store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
 
@@ -74,12 +74,12 @@ CHANGES: dict[str, Change] = {
 every_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 
 
-def test_nothing_is_kept_of_a_partition_at_first(store: SqlMetadataStore) -> None:
+def test_nothing_is_kept_of_a_partition_at_first(store: MetadataStore) -> None:
     assert store.segments.partition_state(ORDERS_0) == UNKNOWN
     assert store.segments.partition_states() == {}
 
 
-def test_everything_that_is_kept_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
+def test_everything_that_is_kept_comes_back(store: MetadataStore, lease: Lease) -> None:
     for change in CHANGES.values():
         change(store.segments, lease)
 
@@ -90,7 +90,7 @@ def test_everything_that_is_kept_comes_back(store: SqlMetadataStore, lease: Leas
 
 
 @every_change
-def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: SqlMetadataStore, change: Change) -> None:
+def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: MetadataStore, change: Change) -> None:
     reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
     change(store.segments, store.leases.acquire(reborn, "run-1", 60_000))
 
@@ -100,7 +100,7 @@ def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: SqlMe
     assert store.segments.partition_state(ORDERS_0) == UNKNOWN
 
 
-def test_partitions_with_segments_alone_are_among_all_states(store: SqlMetadataStore, lease: Lease) -> None:
+def test_partitions_with_segments_alone_are_among_all_states(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease), lease, DELETED)
     other = store.leases.acquire(CLICKS_0, "run-1", 60_000)
     store.segments.put_lineage(CLICKS_0, LINEAGE, other)
@@ -113,7 +113,7 @@ def test_partitions_with_segments_alone_are_among_all_states(store: SqlMetadataS
 
 
 @every_change
-def test_a_lease_that_was_taken_over_changes_nothing(store: SqlMetadataStore, lease: Lease, change: Change) -> None:
+def test_a_lease_that_was_taken_over_changes_nothing(store: MetadataStore, lease: Lease, change: Change) -> None:
     store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
     with pytest.raises(LeaseLostError, match="taken over"):
@@ -123,14 +123,14 @@ def test_a_lease_that_was_taken_over_changes_nothing(store: SqlMetadataStore, le
 
 
 @every_change
-def test_a_lease_that_was_never_given_changes_nothing(store: SqlMetadataStore, change: Change) -> None:
+def test_a_lease_that_was_never_given_changes_nothing(store: MetadataStore, change: Change) -> None:
     with pytest.raises(LeaseLostError, match="never granted"):
         change(store.segments, Lease(ORDERS_0, "run-1", 5, 0))
 
     assert store.segments.partition_states() == {}
 
 
-def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Lease) -> None:
     for change in (
         lambda: store.segments.put_lineage(ORDERS_1, LINEAGE, lease),
         lambda: store.segments.put_remote_partition_delete_metadata(deletion(MARKED, partition=ORDERS_1), lease),
@@ -158,7 +158,7 @@ def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease:
     ],
 )
 def test_a_lineage_is_kept_with_what_was_known_of_it(
-    store: SqlMetadataStore, lease: Lease, told: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
+    store: MetadataStore, lease: Lease, told: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
 ) -> None:
     for lineage in (LINEAGE, told):
         store.segments.put_lineage(ORDERS_0, lineage, lease)
@@ -166,7 +166,7 @@ def test_a_lineage_is_kept_with_what_was_known_of_it(
     assert store.segments.partition_state(ORDERS_0).lineage == kept
 
 
-def test_lineages_of_one_partition_are_kept_in_order(store: SqlMetadataStore, lease: Lease) -> None:
+def test_lineages_of_one_partition_are_kept_in_order(store: MetadataStore, lease: Lease) -> None:
     first, second = (EpochEntry(0, 0), EpochEntry(2, 20)), (EpochEntry(2, 25), EpochEntry(3, 30))
 
     store.segments.put_lineages([(ORDERS_0, first, lease), (ORDERS_0, second, lease)])
@@ -175,7 +175,7 @@ def test_lineages_of_one_partition_are_kept_in_order(store: SqlMetadataStore, le
 
 
 @pytest.mark.parametrize("second", [EpochEntry(2, 20), EpochEntry(1, 20), EpochEntry(3, 9)])
-def test_epochs_that_are_no_lineage_are_refused(store: SqlMetadataStore, lease: Lease, second: EpochEntry) -> None:
+def test_epochs_that_are_no_lineage_are_refused(store: MetadataStore, lease: Lease, second: EpochEntry) -> None:
     store.segments.put_lineage(ORDERS_0, LINEAGE, lease)
 
     with pytest.raises(ConfigurationError, match=r"orders-0: .*rising lineage"):
@@ -187,7 +187,7 @@ def test_epochs_that_are_no_lineage_are_refused(store: SqlMetadataStore, lease: 
 @pytest.mark.parametrize("after", [None, *PartitionDeleteState])
 @pytest.mark.parametrize("step", PartitionDeleteState)
 def test_the_deletion_of_a_partition_goes_step_by_step(
-    store: SqlMetadataStore, lease: Lease, after: PartitionDeleteState | None, step: PartitionDeleteState
+    store: MetadataStore, lease: Lease, after: PartitionDeleteState | None, step: PartitionDeleteState
 ) -> None:
     for earlier in PartitionDeleteState:
         if after is not None and earlier <= after:
@@ -204,7 +204,7 @@ def test_the_deletion_of_a_partition_goes_step_by_step(
     assert store.segments.partition_state(ORDERS_0).delete_state is after
 
 
-def test_many_lineages_are_kept_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
+def test_many_lineages_are_kept_and_the_refused_told(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
@@ -221,14 +221,14 @@ def test_many_lineages_are_kept_and_the_refused_told(store: SqlMetadataStore, le
     assert store.segments.put_lineages([]) == []
 
 
-def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: SqlMetadataStore, lease: Lease) -> None:
+def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(ConfigurationError, match="rising lineage"):
         store.segments.put_lineages([(ORDERS_0, LINEAGE, lease), (ORDERS_0, (LINEAGE[1], LINEAGE[0]), lease)])
 
     assert store.segments.partition_states() == {}
 
 
-def test_many_log_starts_are_moved_and_the_refused_told(store: SqlMetadataStore, lease: Lease) -> None:
+def test_many_log_starts_are_moved_and_the_refused_told(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
@@ -246,7 +246,7 @@ def test_many_log_starts_are_moved_and_the_refused_told(store: SqlMetadataStore,
     assert store.segments.advance_log_start_offsets([]) == []
 
 
-def test_ids_are_known_in_every_state_and_by_their_partition(store: SqlMetadataStore, lease: Lease) -> None:
+def test_ids_are_known_in_every_state_and_by_their_partition(store: MetadataStore, lease: Lease) -> None:
     segments = [a_segment(lease, start, start + 9) for start in range(0, 30, 10)]
     for segment, state in zip(segments, (STARTED, FINISHED, DELETED), strict=True):
         add_and_bring_to(store, segment, lease, state)
@@ -257,7 +257,7 @@ def test_ids_are_known_in_every_state_and_by_their_partition(store: SqlMetadataS
     assert store.segments.known_segment_ids(ORDERS_0, []) == frozenset()
 
 
-def test_more_ids_than_one_statement_takes_are_asked_for(store: SqlMetadataStore, lease: Lease) -> None:
+def test_more_ids_than_one_statement_takes_are_asked_for(store: MetadataStore, lease: Lease) -> None:
     segments = [a_segment(lease, start, start) for start in range(1_500)]
     store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
     ids = {segment.segment_id.id for segment in segments}
@@ -266,7 +266,7 @@ def test_more_ids_than_one_statement_takes_are_asked_for(store: SqlMetadataStore
 
 
 def test_what_one_opening_wrote_another_sees(
-    store: SqlMetadataStore, lease: Lease, opener: MetadataStoreOpener, tmp_path: Path
+    store: MetadataStore, lease: Lease, opener: MetadataStoreOpener, tmp_path: Path
 ) -> None:
     with opener(tmp_path, ManualClock()) as other:
         assert other.segments.partition_state(ORDERS_0) == UNKNOWN
@@ -274,7 +274,7 @@ def test_what_one_opening_wrote_another_sees(
         assert other.segments.partition_state(ORDERS_0).lineage == LINEAGE
 
 
-def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     with pytest.raises(ConfigurationError, match="cannot begin at offset -5"):
         store.segments.advance_log_start_offsets([(ORDERS_0, 7, lease), (ORDERS_1, -5, other)])
@@ -283,7 +283,7 @@ def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: 
 
 @pytest.mark.parametrize("state", PartitionDeleteState)
 def test_a_partition_that_goes_as_a_whole_takes_no_more_segments(
-    store: SqlMetadataStore, lease: Lease, state: PartitionDeleteState
+    store: MetadataStore, lease: Lease, state: PartitionDeleteState
 ) -> None:
     known = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(known, lease)

@@ -23,7 +23,7 @@ from support.metadata_stores import (
     add_and_bring_to,
 )
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
-from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.model import (
     MAX_EARLIER_LOG_STARTS,
     EarlierLogStart,
@@ -56,17 +56,17 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> Iterator[SqlMetadataStore]:
+def store(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> Iterator[MetadataStore]:
     with opener(tmp_path, clock) as opened:
         yield opened
 
 
 @pytest.fixture
-def lease(store: SqlMetadataStore) -> Lease:
+def lease(store: MetadataStore) -> Lease:
     return store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
 
-def test_a_copy_that_started_is_listed_but_not_read(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_copy_that_started_is_listed_but_not_read(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
 
     store.segments.add_remote_log_segment_metadata(segment, lease)
@@ -76,7 +76,7 @@ def test_a_copy_that_started_is_listed_but_not_read(store: SqlMetadataStore, lea
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 0) is None
 
 
-def test_a_finished_copy_is_found_at_each_of_its_offsets_and_no_other(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_finished_copy_is_found_at_each_of_its_offsets_and_no_other(store: MetadataStore, lease: Lease) -> None:
     finished = add_and_bring_to(store, a_segment(lease, 10, 19), lease, FINISHED)
 
     found = {offset: store.segments.remote_log_segment_metadata(ORDERS_0, offset) for offset in range(8, 22)}
@@ -84,7 +84,7 @@ def test_a_finished_copy_is_found_at_each_of_its_offsets_and_no_other(store: Sql
     assert found == {offset: finished if 10 <= offset <= 19 else None for offset in range(8, 22)}
 
 
-def test_everything_that_is_recorded_of_a_segment_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
+def test_everything_that_is_recorded_of_a_segment_comes_back(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(
         lease,
         2**40,
@@ -105,7 +105,7 @@ def test_everything_that_is_recorded_of_a_segment_comes_back(store: SqlMetadataS
 
 
 def test_the_topic_name_that_was_written_comes_back_whatever_name_is_asked_with(
-    store: SqlMetadataStore, lease: Lease
+    store: MetadataStore, lease: Lease
 ) -> None:
     add_and_bring_to(store, a_segment(lease), lease, FINISHED)
 
@@ -115,7 +115,7 @@ def test_the_topic_name_that_was_written_comes_back_whatever_name_is_asked_with(
     assert found.topic_id_partition.topic == "orders"
 
 
-def test_adding_the_very_same_again_does_nothing(store: SqlMetadataStore, lease: Lease) -> None:
+def test_adding_the_very_same_again_does_nothing(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
@@ -124,7 +124,7 @@ def test_adding_the_very_same_again_does_nothing(store: SqlMetadataStore, lease:
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [segment]
 
 
-def test_a_known_id_with_other_content_is_refused(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_known_id_with_other_content_is_refused(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
@@ -135,27 +135,25 @@ def test_a_known_id_with_other_content_is_refused(store: SqlMetadataStore, lease
 
 
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_a_segment_begins_in_no_other_state(store: SqlMetadataStore, lease: Lease, state: SegmentState) -> None:
+def test_a_segment_begins_in_no_other_state(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     with pytest.raises(InvalidTransitionError, match=f"not as {state.name}"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, state=state), lease)
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == []
 
 
-def test_a_segment_under_another_number_than_its_lease_is_refused(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_segment_under_another_number_than_its_lease_is_refused(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(ConfigurationError, match="fencing number"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, fencing_number=99), lease)
 
 
 @pytest.mark.parametrize(("start", "end"), [(10, 9), (-1, 5)])
-def test_offsets_that_no_segment_can_have_are_refused(
-    store: SqlMetadataStore, lease: Lease, start: int, end: int
-) -> None:
+def test_offsets_that_no_segment_can_have_are_refused(store: MetadataStore, lease: Lease, start: int, end: int) -> None:
     with pytest.raises(ConfigurationError, match=f"offsets {start} to {end}"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, start, end), lease)
 
 
-def test_an_unknown_segment_cannot_be_updated(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_unknown_segment_cannot_be_updated(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(InvalidTransitionError, match="is not known"):
         store.segments.update_remote_log_segment_metadata(a_step(a_segment(lease), FINISHED), lease)
 
@@ -163,7 +161,7 @@ def test_an_unknown_segment_cannot_be_updated(store: SqlMetadataStore, lease: Le
 @pytest.mark.parametrize("target", SegmentState)
 @pytest.mark.parametrize("state", SegmentState)
 def test_a_segment_goes_only_where_the_life_cycle_leads(
-    store: SqlMetadataStore, lease: Lease, state: SegmentState, target: SegmentState
+    store: MetadataStore, lease: Lease, state: SegmentState, target: SegmentState
 ) -> None:
     before = add_and_bring_to(store, a_segment(lease), lease, state)
     step = a_step(before, target, 9_000)
@@ -177,7 +175,7 @@ def test_a_segment_goes_only_where_the_life_cycle_leads(
 
 
 @pytest.mark.parametrize("state", SegmentState)
-def test_a_repeated_step_changes_nothing(store: SqlMetadataStore, lease: Lease, state: SegmentState) -> None:
+def test_a_repeated_step_changes_nothing(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     before = add_and_bring_to(store, a_segment(lease), lease, state)
 
     repeated = store.segments.update_remote_log_segment_metadata(
@@ -187,7 +185,7 @@ def test_a_repeated_step_changes_nothing(store: SqlMetadataStore, lease: Lease, 
     assert repeated == before
 
 
-def test_a_finished_copy_keeps_what_it_told_through_its_later_steps(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_finished_copy_keeps_what_it_told_through_its_later_steps(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
@@ -202,14 +200,14 @@ def test_a_finished_copy_keeps_what_it_told_through_its_later_steps(store: SqlMe
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [deleting]
 
 
-def test_what_is_being_deleted_is_no_longer_read(store: SqlMetadataStore, lease: Lease) -> None:
+def test_what_is_being_deleted_is_no_longer_read(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease), lease, DELETING)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) is None
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 0) is None
 
 
-def test_what_was_deleted_is_not_listed_and_never_comes_back(store: SqlMetadataStore, lease: Lease) -> None:
+def test_what_was_deleted_is_not_listed_and_never_comes_back(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     add_and_bring_to(store, segment, lease, DELETED)
 
@@ -225,7 +223,7 @@ def test_what_was_deleted_is_not_listed_and_never_comes_back(store: SqlMetadataS
 
 
 def test_of_several_copies_of_an_offset_the_one_that_finished_first_is_found(
-    store: SqlMetadataStore, lease: Lease
+    store: MetadataStore, lease: Lease
 ) -> None:
     early, late = a_segment(lease, 0, 9), a_segment(lease, 0, 19)
     for segment in (early, late):
@@ -243,7 +241,7 @@ def test_of_several_copies_of_an_offset_the_one_that_finished_first_is_found(
     assert found.segment_id == early.segment_id
 
 
-def test_a_long_segment_is_found_after_many_short_ones(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_long_segment_is_found_after_many_short_ones(store: MetadataStore, lease: Lease) -> None:
     long = add_and_bring_to(store, a_segment(lease, 0, 999), lease, FINISHED)
     for start in range(0, 500, 10):
         add_and_bring_to(store, a_segment(lease, start, start + 9), lease, FINISHED)
@@ -252,7 +250,7 @@ def test_a_long_segment_is_found_after_many_short_ones(store: SqlMetadataStore, 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 999) == long
 
 
-def test_an_offset_is_found_only_at_the_leader_epoch_it_was_written_with(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_offset_is_found_only_at_the_leader_epoch_it_was_written_with(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease, 10, 29, epochs=((2, 10), (5, 20), (6, 25)))
     finished = add_and_bring_to(store, segment, lease, FINISHED)
 
@@ -271,7 +269,7 @@ def test_an_offset_is_found_only_at_the_leader_epoch_it_was_written_with(store: 
     }
 
 
-def test_an_epoch_that_began_before_the_segment_counts_from_its_start(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_epoch_that_began_before_the_segment_counts_from_its_start(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease, 100, 109, epochs=((4, 50),)), lease, FINISHED)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 99, 4) is None
@@ -279,14 +277,14 @@ def test_an_epoch_that_began_before_the_segment_counts_from_its_start(store: Sql
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 4) == 109
 
 
-def test_a_copy_along_another_lineage_is_passed_over(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_copy_along_another_lineage_is_passed_over(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease, 0, 9, epochs=((1, 0),)), lease, FINISHED)
     of_epoch_2 = add_and_bring_to(store, a_segment(lease, 0, 9, epochs=((2, 0),)), lease, FINISHED)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 5, 2) == of_epoch_2
 
 
-def test_a_segment_without_epochs_is_found_by_offset_alone(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_segment_without_epochs_is_found_by_offset_alone(store: MetadataStore, lease: Lease) -> None:
     finished = add_and_bring_to(store, a_segment(lease, epochs=()), lease, FINISHED)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) == finished
@@ -294,7 +292,7 @@ def test_a_segment_without_epochs_is_found_by_offset_alone(store: SqlMetadataSto
     assert list(store.segments.list_remote_log_segments(ORDERS_0, 0)) == []
 
 
-def test_the_highest_offset_of_an_epoch_ends_where_the_next_epoch_begins(store: SqlMetadataStore, lease: Lease) -> None:
+def test_the_highest_offset_of_an_epoch_ends_where_the_next_epoch_begins(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease, 0, 9, epochs=((1, 0),)), lease, FINISHED)
     add_and_bring_to(store, a_segment(lease, 10, 19, epochs=((1, 10), (3, 15))), lease, FINISHED)
     add_and_bring_to(store, a_segment(lease, 20, 29, epochs=((3, 20),)), lease, FINISHED)
@@ -305,9 +303,7 @@ def test_the_highest_offset_of_an_epoch_ends_where_the_next_epoch_begins(store: 
     assert highest == {0: None, 1: 14, 2: None, 3: 29, 4: None}
 
 
-def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(
-    store: SqlMetadataStore, lease: Lease
-) -> None:
+def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(store: MetadataStore, lease: Lease) -> None:
     for start, end in ((0, 99), (40, 45), (50, 59)):
         add_and_bring_to(store, a_segment(lease, start, end), lease, FINISHED)
 
@@ -316,7 +312,7 @@ def test_the_highest_offset_may_be_that_of_a_segment_which_starts_earlier(
 
 @pytest.mark.parametrize("state", [STARTED, FINISHED, DELETING, DELETED])
 def test_a_segment_is_found_by_its_id_in_every_state_but_the_last(
-    store: SqlMetadataStore, lease: Lease, state: SegmentState
+    store: MetadataStore, lease: Lease, state: SegmentState
 ) -> None:
     segment = add_and_bring_to(store, a_segment(lease, 10, 19), lease, state)
     add_and_bring_to(store, a_segment(lease, 20, 29), lease, FINISHED)
@@ -326,7 +322,7 @@ def test_a_segment_is_found_by_its_id_in_every_state_but_the_last(
     assert store.segments.segment_by_id(RemoteLogSegmentId(ORDERS_0, "nobody's")) is None
 
 
-def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: MetadataStore, lease: Lease) -> None:
     states = {30: STARTED, 10: FINISHED, 20: DELETING, 0: DELETED, 40: FINISHED}
     for start, state in states.items():
         add_and_bring_to(store, a_segment(lease, start, start + 9), lease, state)
@@ -338,7 +334,7 @@ def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: SqlMeta
     assert store.segments.count_remote_log_segments(ORDERS_1) == {}
 
 
-def test_a_listing_can_keep_to_a_leader_epoch(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_listing_can_keep_to_a_leader_epoch(store: MetadataStore, lease: Lease) -> None:
     for start, epochs in ((0, ((1, 0),)), (10, ((1, 10), (4, 15))), (20, ((4, 20),))):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, start, start + 9, epochs=epochs), lease)
 
@@ -351,7 +347,7 @@ def test_a_listing_can_keep_to_a_leader_epoch(store: SqlMetadataStore, lease: Le
 
 
 def test_a_long_listing_misses_nothing_while_its_reader_changes_what_it_reads(
-    store: SqlMetadataStore, lease: Lease
+    store: MetadataStore, lease: Lease
 ) -> None:
     # Many with one start offset: they straddle the places where a listing stops to take breath.
     begun = [a_segment(lease, start - start % 400, 9_999) for start in range(2_500)]
@@ -369,7 +365,7 @@ def test_a_long_listing_misses_nothing_while_its_reader_changes_what_it_reads(
     assert [segment.start_offset for segment in seen] == sorted(segment.start_offset for segment in begun)
 
 
-def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: MetadataStore, lease: Lease) -> None:
     store.segments.add_remote_log_segment_metadata(a_segment(lease, 0, 9), lease)
     listing = store.segments.list_remote_log_segments(ORDERS_0)
     next(listing)
@@ -379,7 +375,7 @@ def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: SqlMetadata
     assert len(list(store.segments.list_remote_log_segments(ORDERS_0))) == 2
 
 
-def test_partitions_are_distinguished_by_topic_id_not_by_name(store: SqlMetadataStore, lease: Lease) -> None:
+def test_partitions_are_distinguished_by_topic_id_not_by_name(store: MetadataStore, lease: Lease) -> None:
     reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
     its_lease = store.leases.acquire(reborn, "run-1", 60_000)
     old = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
@@ -392,7 +388,7 @@ def test_partitions_are_distinguished_by_topic_id_not_by_name(store: SqlMetadata
     assert set(store.segments.list_partitions()) == {ORDERS_0, reborn}
 
 
-def test_one_segment_id_in_two_partitions_names_two_segments(store: SqlMetadataStore, lease: Lease) -> None:
+def test_one_segment_id_in_two_partitions_names_two_segments(store: MetadataStore, lease: Lease) -> None:
     other_lease = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     here = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     there = a_segment(other_lease, segment_id=RemoteLogSegmentId(ORDERS_1, here.segment_id.id))
@@ -403,7 +399,7 @@ def test_one_segment_id_in_two_partitions_names_two_segments(store: SqlMetadataS
     assert list(store.segments.list_remote_log_segments(ORDERS_1)) == [there]
 
 
-def test_partitions_are_listed_once_they_had_a_segment(store: SqlMetadataStore, lease: Lease) -> None:
+def test_partitions_are_listed_once_they_had_a_segment(store: MetadataStore, lease: Lease) -> None:
     other_lease = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.segments.advance_log_start_offset(ORDERS_0, 1, lease)
     assert store.segments.list_partitions() == []
@@ -415,7 +411,7 @@ def test_partitions_are_listed_once_they_had_a_segment(store: SqlMetadataStore, 
     assert [partition.topic for partition in store.segments.list_partitions()] == ["orders", "orders"]
 
 
-def test_our_log_start_only_moves_up(store: SqlMetadataStore, lease: Lease) -> None:
+def test_our_log_start_only_moves_up(store: MetadataStore, lease: Lease) -> None:
     seen = [store.segments.log_start_offset(ORDERS_0)]
     for offset in (0, 100, 50, 101):
         store.segments.advance_log_start_offset(ORDERS_0, offset, lease)
@@ -426,7 +422,7 @@ def test_our_log_start_only_moves_up(store: SqlMetadataStore, lease: Lease) -> N
 
 
 def test_a_lease_that_was_taken_over_changes_nothing_any_more(
-    store: SqlMetadataStore, lease: Lease, clock: ManualClock
+    store: MetadataStore, lease: Lease, clock: ManualClock
 ) -> None:
     started = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(started, lease)
@@ -446,7 +442,7 @@ def test_a_lease_that_was_taken_over_changes_nothing_any_more(
 
 
 def test_an_expired_lease_that_nobody_took_still_commits(
-    store: SqlMetadataStore, lease: Lease, clock: ManualClock
+    store: MetadataStore, lease: Lease, clock: ManualClock
 ) -> None:
     started = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(started, lease)
@@ -456,7 +452,7 @@ def test_an_expired_lease_that_nobody_took_still_commits(
 
 
 def test_a_lease_that_was_given_back_still_repeats_its_steps_until_another_is_taken(
-    store: SqlMetadataStore, lease: Lease
+    store: MetadataStore, lease: Lease
 ) -> None:
     finished = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     store.leases.release(lease)
@@ -468,7 +464,7 @@ def test_a_lease_that_was_given_back_still_repeats_its_steps_until_another_is_ta
         store.segments.update_remote_log_segment_metadata(a_step(finished, FINISHED), lease)
 
 
-def test_a_copy_is_finished_only_under_the_lease_it_began_under(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_copy_is_finished_only_under_the_lease_it_began_under(store: MetadataStore, lease: Lease) -> None:
     started = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(started, lease)
     newer = store.leases.acquire(ORDERS_0, "run-1", 60_000)
@@ -480,14 +476,14 @@ def test_a_copy_is_finished_only_under_the_lease_it_began_under(store: SqlMetada
     assert store.segments.update_remote_log_segment_metadata(a_step(started, DELETED), newer).state is DELETED
 
 
-def test_a_finished_copy_is_seen_as_finished_by_later_holders(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_finished_copy_is_seen_as_finished_by_later_holders(store: MetadataStore, lease: Lease) -> None:
     finished = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     newer = store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
     assert store.segments.update_remote_log_segment_metadata(a_step(finished, FINISHED), newer) == finished
 
 
-def test_a_lease_that_was_never_given_changes_nothing(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_lease_that_was_never_given_changes_nothing(store: MetadataStore, lease: Lease) -> None:
     invented = replace(lease, fencing_number=lease.fencing_number + 1)
     nowhere = Lease(ORDERS_1, "run-1", 1, lease.expires_at)
 
@@ -498,7 +494,7 @@ def test_a_lease_that_was_never_given_changes_nothing(store: SqlMetadataStore, l
     assert store.segments.list_partitions() == []
 
 
-def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
 
     with pytest.raises(ConfigurationError, match="orders-0: cannot be changed under a lease of orders-1"):
@@ -509,7 +505,7 @@ def test_a_lease_of_another_partition_is_refused(store: SqlMetadataStore, lease:
         store.segments.advance_log_start_offset(ORDERS_0, 1, other)
 
 
-def test_of_many_additions_the_refused_leave_the_others_as_they_are(store: SqlMetadataStore, lease: Lease) -> None:
+def test_of_many_additions_the_refused_leave_the_others_as_they_are(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     first, last = a_segment(lease, 0, 9), a_segment(lease, 10, 19)
@@ -529,7 +525,7 @@ def test_of_many_additions_the_refused_leave_the_others_as_they_are(store: SqlMe
     assert list(store.segments.list_remote_log_segments(ORDERS_1)) == []
 
 
-def test_of_many_steps_the_refused_leave_the_others_as_they_are(store: SqlMetadataStore, lease: Lease) -> None:
+def test_of_many_steps_the_refused_leave_the_others_as_they_are(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     begun = [a_segment(lease, 0, 9), a_segment(lease, 10, 19), a_segment(lost, 0, 9)]
     store.segments.add_remote_log_segments([(begun[0], lease), (begun[1], lease), (begun[2], lost)])
@@ -553,9 +549,7 @@ def test_of_many_steps_the_refused_leave_the_others_as_they_are(store: SqlMetada
     assert list(store.segments.list_remote_log_segments(ORDERS_1)) == [begun[2]]
 
 
-def test_many_copies_of_an_offset_that_finish_at_once_finish_in_their_order(
-    store: SqlMetadataStore, lease: Lease
-) -> None:
+def test_many_copies_of_an_offset_that_finish_at_once_finish_in_their_order(store: MetadataStore, lease: Lease) -> None:
     begun = [a_segment(lease) for _ in range(3)]
     store.segments.add_remote_log_segments([(segment, lease) for segment in begun])
 
@@ -567,7 +561,7 @@ def test_many_copies_of_an_offset_that_finish_at_once_finish_in_their_order(
 
 
 def test_an_argument_that_cannot_be_meant_stops_the_whole_call_before_it_writes(
-    store: SqlMetadataStore, lease: Lease
+    store: MetadataStore, lease: Lease
 ) -> None:
     with pytest.raises(ConfigurationError):
         store.segments.add_remote_log_segments([(a_segment(lease), lease), (a_segment(lease, fencing_number=9), lease)])
@@ -575,12 +569,12 @@ def test_an_argument_that_cannot_be_meant_stops_the_whole_call_before_it_writes(
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == []
 
 
-def test_nothing_to_do_is_done(store: SqlMetadataStore) -> None:
+def test_nothing_to_do_is_done(store: MetadataStore) -> None:
     assert store.segments.add_remote_log_segments([]) == []
     assert store.segments.update_remote_log_segments([]) == []
 
 
-def test_more_segments_than_one_transaction_takes_are_all_written(store: SqlMetadataStore) -> None:
+def test_more_segments_than_one_transaction_takes_are_all_written(store: MetadataStore) -> None:
     partitions = [replace(ORDERS_0, partition=number) for number in range(1_100)]
     granted = store.leases.acquire_many(partitions, "run-1", 60_000).granted
     begun = [(a_segment(lease, start, start + 9), lease) for lease in granted for start in (0, 10)]
@@ -596,7 +590,7 @@ def test_more_segments_than_one_transaction_takes_are_all_written(store: SqlMeta
 
 
 def test_what_one_opening_wrote_another_sees_at_once(
-    store: SqlMetadataStore, opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock, lease: Lease
+    store: MetadataStore, opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock, lease: Lease
 ) -> None:
     with opener(tmp_path, clock) as other:
         finished = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
@@ -609,7 +603,7 @@ def test_what_one_opening_wrote_another_sees_at_once(
         assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) is None
 
 
-def finished_once(store: SqlMetadataStore, lease: Lease, start: int, state: SegmentState) -> RemoteLogSegmentMetadata:
+def finished_once(store: MetadataStore, lease: Lease, start: int, state: SegmentState) -> RemoteLogSegmentMetadata:
     """Add a segment of ten offsets that was sent, and take it through its life up to `state`."""
     segment = a_segment(lease, start, start + 9)
     store.segments.add_remote_log_segment_metadata(segment, lease)
@@ -620,7 +614,7 @@ def finished_once(store: SqlMetadataStore, lease: Lease, start: int, state: Segm
     return segment
 
 
-def test_a_deletion_is_taken_back_as_one_change(store: SqlMetadataStore, lease: Lease, clock: ManualClock) -> None:
+def test_a_deletion_is_taken_back_as_one_change(store: MetadataStore, lease: Lease, clock: ManualClock) -> None:
     marked = finished_once(store, lease, 0, DELETING)
     kept = finished_once(store, lease, 10, FINISHED)
     store.segments.advance_log_start_offset(ORDERS_0, 0, lease)
@@ -638,7 +632,7 @@ def test_a_deletion_is_taken_back_as_one_change(store: SqlMetadataStore, lease: 
 
 
 @pytest.mark.parametrize("state", [STARTED, FINISHED, DELETED])
-def test_only_what_is_marked_is_undeleted(store: SqlMetadataStore, lease: Lease, state: SegmentState) -> None:
+def test_only_what_is_marked_is_undeleted(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     other = finished_once(store, lease, 0, state)
     marked = finished_once(store, lease, 10, DELETING)
     store.segments.advance_log_start_offset(ORDERS_0, 20, lease, 1_000)
@@ -650,7 +644,7 @@ def test_only_what_is_marked_is_undeleted(store: SqlMetadataStore, lease: Lease,
     assert store.segments.log_start_offset(ORDERS_0) == 20
 
 
-def test_a_copy_that_never_finished_is_not_undeleted(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_copy_that_never_finished_is_not_undeleted(store: MetadataStore, lease: Lease) -> None:
     """A zombie would make it visible otherwise."""
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
@@ -660,12 +654,12 @@ def test_a_copy_that_never_finished_is_not_undeleted(store: SqlMetadataStore, le
         store.segments.undelete(ORDERS_0, [segment.segment_id], 0, 2_000, lease)
 
 
-def test_an_unknown_segment_is_not_undeleted(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_unknown_segment_is_not_undeleted(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(InvalidTransitionError, match="is not known and cannot be undeleted"):
         store.segments.undelete(ORDERS_0, [RemoteLogSegmentId(ORDERS_0, "unknown")], 0, 2_000, lease)
 
 
-def test_an_undelete_under_a_lost_lease_changes_nothing(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_undelete_under_a_lost_lease_changes_nothing(store: MetadataStore, lease: Lease) -> None:
     marked = finished_once(store, lease, 0, DELETING)
     store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
@@ -674,7 +668,7 @@ def test_an_undelete_under_a_lost_lease_changes_nothing(store: SqlMetadataStore,
     assert store.segments.segment_by_id(marked.segment_id) == marked
 
 
-def test_an_undelete_is_of_one_partition(store: SqlMetadataStore, lease: Lease) -> None:
+def test_an_undelete_is_of_one_partition(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     marked = finished_once(store, other, 0, DELETING)
 
@@ -683,7 +677,7 @@ def test_an_undelete_is_of_one_partition(store: SqlMetadataStore, lease: Lease) 
             store.segments.undelete(partition, [marked.segment_id], 0, 2_000, lease)
 
 
-def test_a_deletion_that_is_over_is_not_taken_back(store: SqlMetadataStore, lease: Lease) -> None:
+def test_a_deletion_that_is_over_is_not_taken_back(store: MetadataStore, lease: Lease) -> None:
     for step in PartitionDeleteState:
         store.segments.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(ORDERS_0, step, 1), lease)
 
@@ -691,7 +685,7 @@ def test_a_deletion_that_is_over_is_not_taken_back(store: SqlMetadataStore, leas
         store.segments.undelete(ORDERS_0, [], 0, 2_000, lease)
 
 
-def test_log_starts_that_a_deletion_moved_are_kept(store: SqlMetadataStore, lease: Lease) -> None:
+def test_log_starts_that_a_deletion_moved_are_kept(store: MetadataStore, lease: Lease) -> None:
     store.segments.advance_log_start_offset(ORDERS_0, 5, lease)
     store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_000)
     store.segments.advance_log_start_offset(ORDERS_0, 10, lease, 1_500)
@@ -704,7 +698,7 @@ def test_log_starts_that_a_deletion_moved_are_kept(store: SqlMetadataStore, leas
     assert [state.log_start_before(moment) for moment in (0, 1_000, 1_001, 2_000, 2_001)] == [5, 5, 10, 10, 30]
 
 
-def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: SqlMetadataStore, lease: Lease) -> None:
+def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: MetadataStore, lease: Lease) -> None:
     for offset in range(1, MAX_EARLIER_LOG_STARTS + 10):
         store.segments.advance_log_start_offset(ORDERS_0, offset, lease, offset)
 
@@ -716,7 +710,7 @@ def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: SqlMetadataS
 # ----------------------------------------------------------------------------------------------------- deleted segments
 
 
-def test_deleted_segments_are_listed_by_the_offsets_that_they_had(store: SqlMetadataStore, lease: Lease) -> None:
+def test_deleted_segments_are_listed_by_the_offsets_that_they_had(store: MetadataStore, lease: Lease) -> None:
     spans = [(0, 9), (10, 19), (10, 29), (20, 29), (30, 39), (35, 36)]
     deleted = [add_and_bring_to(store, a_segment(lease, *span), lease, DELETED) for span in reversed(spans)]
     for state in (FINISHED, DELETING):

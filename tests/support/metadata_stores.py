@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from recipes.metadata import MemoryMetadata
 from servers.postgres import postgres_store
 from tiered_storage.clock import BootTime, Clock, machine_boot_time
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
 from tiered_storage.remote_log.model import (
     Lease,
@@ -84,9 +86,19 @@ def sqlite_store(directory: Path, clock: Clock) -> SqlMetadataStore:
     return open_metadata_store(sqlite_url(directory), clock)
 
 
-MetadataStoreOpener = Callable[[Path, Clock], SqlMetadataStore]
+def memory_store(directory: Path, clock: Clock) -> MetadataStore:
+    """Open the example of CONTRIBUTING.md's recipe, which uses no SQL, by the name of `directory`."""
+    configs = {"space": str(directory)}
+    return MemoryMetadata.open("memory://metadata", clock, busy_timeout_ms=0, create=True, configs=configs)
 
-METADATA_STORES = [pytest.param(sqlite_store, id="sqlite"), pytest.param(postgres_store, id="postgresql")]
+
+MetadataStoreOpener = Callable[[Path, Clock], MetadataStore]
+
+METADATA_STORES = [
+    pytest.param(sqlite_store, id="sqlite"),
+    pytest.param(postgres_store, id="postgresql"),
+    pytest.param(memory_store, id="memory"),
+]
 """Another implementation joins the contract suites as one more line here."""
 
 
@@ -122,7 +134,7 @@ def a_step(
 
 
 def add_and_bring_to(
-    store: SqlMetadataStore, segment: RemoteLogSegmentMetadata, lease: Lease, state: SegmentState
+    store: MetadataStore, segment: RemoteLogSegmentMetadata, lease: Lease, state: SegmentState
 ) -> RemoteLogSegmentMetadata:
     """Add `segment` and take the steps that lead to `state`; return what it then is."""
     store.segments.add_remote_log_segment_metadata(segment, lease)

@@ -1,11 +1,12 @@
 """The metadata of the remote log: segments, leases, partition states, topics, safety.
 
-`metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements.
-`generation` and `manifest_sync` keep metadata and object store in step.
+`metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements by the
+rules of `life_cycle`. `generation` and `manifest_sync` keep metadata and object store in step.
 """
 
 __all__ = [
     "generation",
+    "life_cycle",
     "manifest_sync",
     "metadata_store",
     "remote_log_metadata_manager",

@@ -14,6 +14,8 @@ from tiered_storage.remote_log.selection import EVERYTHING, Selection
 
 LONGEST_TEXT = 2_000
 """The most characters that are kept of a reason, a message or an error."""
+MOST_SKEW_MS = 300_000
+"""How far apart, in ms, the clocks of two auditors may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +87,9 @@ class Safety(Protocol):
     def failures(self, selection: Selection = EVERYTHING) -> Iterator[DeletionFailure]:
         """Stream what is on the list, by partition."""
         ...
+
+
+def printable(text: str) -> str:
+    """Return `text` shortened, with line breaks and terminal commands replaced by spaces."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -12,16 +12,15 @@ from dataclasses import replace
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from tiered_storage.clock import Clock, as_date
-from tiered_storage.errors import ConfigurationError, LeaseHeldError, LeaseLostError, MetadataCorruptError
+from tiered_storage.clock import Clock
+from tiered_storage.errors import MetadataCorruptError
+from tiered_storage.remote_log.metadata.life_cycle import GIVEN_BACK, expiry, held_error, why_lost, why_over
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import GrantedLeases, RefusedLease
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.object_names import HIGHEST_NUMBER
-
-_GIVEN_BACK = 0
 
 _NEWEST_LEASE = select(leases).where(has_bound_key(leases))
 _WRITE_LEASE = (
@@ -67,14 +66,14 @@ class SqlLeases:
         """As Leases.acquire_many, in one transaction."""
         asked = sorted(set(partitions))
         now = self._clock()
-        expires_at = _expiry(now, duration_ms)
+        expires_at = expiry(now, duration_ms)
         granted: list[Lease] = []
         refused: list[RefusedLease] = []
         with self._database.writing() as connection:
             _insert_unheld(connection, asked, owner)
             for partition, holder in newest_leases(connection, asked).items():
                 if holder.owner != owner and holder.expires_at > now:
-                    refused.append(RefusedLease(partition, _held(holder)))
+                    refused.append(RefusedLease(partition, held_error(holder)))
                 else:
                     self._ensure_room(holder)
                     granted.append(Lease(partition, owner, holder.fencing_number + 1, expires_at))
@@ -87,13 +86,13 @@ class SqlLeases:
 
     def heartbeat_many(self, held: Sequence[Lease], duration_ms: int) -> GrantedLeases:
         """As Leases.heartbeat_many, in one transaction."""
-        expires_at = _expiry(self._clock(), duration_ms)
+        expires_at = expiry(self._clock(), duration_ms)
         granted: list[Lease] = []
         refused: list[RefusedLease] = []
         with self._database.writing() as connection:
             newest = newest_leases(connection, [lease.topic_id_partition for lease in held])
             for lease in held:
-                lost = why_lost(lease, newest) or _why_over(lease, newest)
+                lost = why_lost(lease, newest) or why_over(lease, newest)
                 if lost is not None:
                     refused.append(RefusedLease(lease.topic_id_partition, lost))
                 else:
@@ -123,7 +122,7 @@ class SqlLeases:
         with self._database.writing() as connection:
             newest = newest_leases(connection, [lease.topic_id_partition for lease in held])
             ours = [lease for lease in held if why_lost(lease, newest) is None]
-            _write(connection, [replace(lease, expires_at=_GIVEN_BACK) for lease in ours])
+            _write(connection, [replace(lease, expires_at=GIVEN_BACK) for lease in ours])
 
     def held(self) -> Sequence[Lease]:
         """As Leases.held."""
@@ -147,7 +146,7 @@ class SqlLeases:
                 return None
             self._ensure_room(holder)
             number = holder.fencing_number + 1
-            _write(connection, [Lease(partition, ended_by, number, _GIVEN_BACK)])
+            _write(connection, [Lease(partition, ended_by, number, GIVEN_BACK)])
         return holder
 
     def _ensure_room(self, holder: Lease) -> None:
@@ -157,14 +156,6 @@ class SqlLeases:
                 f"{holder.fencing_number}, higher than any that Remote Log gives: restore the metadata from their "
                 "backup, or rebuild them with 'tiered-storage rebuild-metadata'"
             )
-
-
-def check_lease_of(partition: TopicIdPartition, lease: Lease) -> None:
-    """Raise ConfigurationError if `lease` is of another partition."""
-    if lease.topic_id_partition != partition:
-        raise ConfigurationError(
-            f"{partition}: cannot be changed under a lease of {lease.topic_id_partition}: pass its own"
-        )
 
 
 def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, Lease]:
@@ -177,36 +168,8 @@ def newest_leases(connection: Connection, partitions: Iterable[TopicIdPartition]
     return newest
 
 
-def why_lost(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
-    """Return why nothing may be changed under `lease`; None if it is the newest, even if it has expired.
-
-    Metadata from a backup grant the same numbers again, to other owners.
-    """
-    holder = newest.get(lease.topic_id_partition)
-    if holder is None or holder.fencing_number < lease.fencing_number:
-        given = 0 if holder is None else holder.fencing_number
-        return LeaseLostError(
-            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was never granted by this "
-            f"metadata store (its newest is {given}): it was rebuilt or restored meanwhile; start the run again"
-        )
-    if (holder.fencing_number, holder.owner) != (lease.fencing_number, lease.owner):
-        return LeaseLostError(
-            f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was taken over by "
-            f"{holder.owner} (lease {holder.fencing_number}): this attempt must stop, the other one does the work"
-        )
-    return None
-
-
-def _why_over(lease: Lease, newest: dict[TopicIdPartition, Lease]) -> LeaseLostError | None:
-    if newest[lease.topic_id_partition].expires_at != _GIVEN_BACK:
-        return None
-    return LeaseLostError(
-        f"{lease.topic_id_partition}: lease {lease.fencing_number} of {lease.owner} was released: acquire a new one"
-    )
-
-
 def _insert_unheld(connection: Connection, partitions: Sequence[TopicIdPartition], owner: str) -> None:
-    unheld = {"owner": owner, "fencing_number": 0, "expires_at": _GIVEN_BACK}
+    unheld = {"owner": owner, "fencing_number": 0, "expires_at": GIVEN_BACK}
     insert_missing(connection, leases, [{**key_values(partition), **unheld} for partition in partitions])
 
 
@@ -231,17 +194,3 @@ def _only(leases_given: GrantedLeases) -> Lease:
     for refused in leases_given.refused:
         raise refused.reason
     return leases_given.granted[0]
-
-
-def _held(holder: Lease) -> LeaseHeldError:
-    return LeaseHeldError(
-        f"{holder.topic_id_partition}: {holder.owner} works on it until {as_date(holder.expires_at)} or longer: "
-        "wait for it to end, or for its lease to expire; if it no longer runs, 'tiered-storage leases end' ends its "
-        "lease"
-    )
-
-
-def _expiry(now: int, duration_ms: int) -> int:
-    if duration_ms <= 0:
-        raise ConfigurationError(f"a lease of {duration_ms} ms is invalid: give it more than 0 ms")
-    return now + duration_ms

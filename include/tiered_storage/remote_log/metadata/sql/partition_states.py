@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, bindparam, delete, select, update
 
 from tiered_storage.errors import (
-    ConfigurationError,
     InvalidTransitionError,
     LeaseLostError,
     MetadataCorruptError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.metadata.life_cycle import check_deletion, why_lost
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import LogStart, ObservedLineage
 from tiered_storage.remote_log.metadata.sql.database.engine import insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.database.schema import (
@@ -26,7 +25,7 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
     partitions,
     topics,
 )
-from tiered_storage.remote_log.metadata.sql.leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql.leases import newest_leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import (
     bound_key,
     epochs_of,
@@ -120,13 +119,6 @@ def raise_log_starts(
     return outcomes
 
 
-def check_lineage(partition: TopicIdPartition, lineage: Sequence[EpochEntry]) -> None:
-    """Raise ConfigurationError if an epoch does not rise or a start offset falls."""
-    for entry, following in pairwise(lineage):
-        if following.epoch <= entry.epoch or following.start_offset < entry.start_offset:
-            raise ConfigurationError(f"{partition}: {following} after {entry} is not a rising lineage")
-
-
 def write_lineages(
     connection: Connection, observed: Sequence[ObservedLineage], where: str
 ) -> list[LeaseLostError | None]:
@@ -152,12 +144,10 @@ def write_deletion(connection: Connection, metadata: RemotePartitionDeleteMetada
     """Change the state of a partition's deletion. Raises LeaseLostError and InvalidTransitionError."""
     partition = metadata.topic_id_partition
     _ensure_newest(connection, lease)
-    known = state_of(connection, partition, where).delete_state
-    if known is metadata.state:
+    known = state_of(connection, partition, where)
+    check_deletion(known, metadata)
+    if known.delete_state is metadata.state:
         return
-    if not (metadata.state is PartitionDeleteState.MARKED if known is None else known.may_become(metadata.state)):
-        was = "is not being deleted" if known is None else f"is {known.name} for deletion"
-        raise InvalidTransitionError(f"{partition} {was} and cannot become {metadata.state.name}")
     row = {
         **key_values(partition),
         "topic": partition.topic,

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Integer, Row, String, bindparam, delete, select, tuple_, update
 
 from tiered_storage.clock import Clock
-from tiered_storage.remote_log.metadata.safety import LONGEST_TEXT, AuditVerdict, DeletionFailure, Stop
+from tiered_storage.remote_log.metadata.safety import MOST_SKEW_MS, AuditVerdict, DeletionFailure, Stop, printable
 from tiered_storage.remote_log.metadata.sql.database.engine import Database, insert_missing, insert_or_replace
 from tiered_storage.remote_log.metadata.sql.database.schema import audit_verdicts, deletion_failures, deletion_stop
 from tiered_storage.remote_log.metadata.sql.generation import record_decision
@@ -22,9 +22,6 @@ from tiered_storage.remote_log.metadata.sql.segment_rows import (
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-
-MOST_SKEW_MS = 300_000
-"""How far apart, in ms, the clocks of two auditors may be."""
 
 _HAS_ID = has_bound_key(deletion_failures) & (deletion_failures.c.segment_id == bindparam("key_segment_id"))
 _COUNT_FAILURE = (
@@ -64,7 +61,13 @@ class SqlSafety:
 
     def stop(self, reason: str, said_by: str) -> None:
         """As Safety.stop."""
-        row = {"id": 1, "stopped": True, "reason": _cut(reason), "said_by": _cut(said_by), "said_at": self._clock()}
+        row = {
+            "id": 1,
+            "stopped": True,
+            "reason": printable(reason),
+            "said_by": printable(said_by),
+            "said_at": self._clock(),
+        }
         self._database.spend_reserve()
         with self._database.writing() as connection:
             insert_or_replace(connection, deletion_stop, [row])
@@ -75,7 +78,7 @@ class SqlSafety:
         lifted = update(deletion_stop).where(deletion_stop.c.stopped)
         self._database.spend_reserve()
         with self._database.writing() as connection:
-            connection.execute(lifted.values(stopped=False, said_by=_cut(said_by), said_at=self._clock()))
+            connection.execute(lifted.values(stopped=False, said_by=printable(said_by), said_at=self._clock()))
             record_decision(connection, self._database.where)
 
     def stopped(self) -> Stop | None:
@@ -92,7 +95,7 @@ class SqlSafety:
             "deep": verdict.deep,
             "audited_at": verdict.audited_at,
             "anomalies": verdict.anomalies,
-            "message": _cut(verdict.message),
+            "message": printable(verdict.message),
         }
         with self._database.writing() as connection:
             later = select(audit_verdicts).where(
@@ -125,7 +128,7 @@ class SqlSafety:
         for batch in in_batches(sorted(errors)):
             new = [_new_failure(segment_id, now) for segment_id in batch]
             counted = [
-                {**_bound_id(segment_id), "new_last_failed_at": now, "new_error": _cut(errors[segment_id])}
+                {**_bound_id(segment_id), "new_last_failed_at": now, "new_error": printable(errors[segment_id])}
                 for segment_id in batch
             ]
             with self._database.writing() as connection:
@@ -185,9 +188,3 @@ def _failure_of(row: Row[Any]) -> DeletionFailure:
 def _is_selected(failure: DeletionFailure, selection: Selection) -> bool:
     partition = failure.segment_id.topic_id_partition
     return selection.matches(partition.topic, partition.partition)
-
-
-def _cut(text: str) -> str:
-    """Return `text` shortened, with line breaks and terminal commands replaced by spaces."""
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
-    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

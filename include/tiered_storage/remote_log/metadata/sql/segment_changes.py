@@ -25,7 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy import update as update_rows
 
-from tiered_storage.errors import InvalidTransitionError, LeaseLostError
+from tiered_storage.errors import InvalidTransitionError
+from tiered_storage.remote_log.metadata.life_cycle import stepped, why_deleted, why_lost, why_not_added
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Addition, Outcome, Step
 from tiered_storage.remote_log.metadata.sql.database.engine import execute_for_rows, insert_missing
 from tiered_storage.remote_log.metadata.sql.database.schema import (
@@ -34,13 +35,11 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
     partitions,
     segments,
 )
-from tiered_storage.remote_log.metadata.sql.leases import newest_leases, why_lost
+from tiered_storage.remote_log.metadata.sql.leases import newest_leases
 from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values, row_of, segment_of
 from tiered_storage.remote_log.model import (
-    Lease,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
     SegmentState,
     TopicIdPartition,
 )
@@ -104,7 +103,7 @@ def add_segments(connection: Connection, additions: Sequence[Addition], where: s
     added: list[RemoteLogSegmentMetadata] = []
     for segment, lease in additions:
         there = known.get(segment.segment_id)
-        refused = why_lost(lease, newest) or _why_not_added(segment, there) or _why_deleted(segment, there, deleted)
+        refused = why_lost(lease, newest) or why_not_added(segment, there) or why_deleted(segment, there, deleted)
         outcomes.append(refused or segment)
         if refused is None and there is None:
             known[segment.segment_id] = segment
@@ -124,7 +123,7 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
     finished: list[RemoteLogSegmentId] = []
     for update, lease in steps:
         before = known.get(update.segment_id)
-        outcome = why_lost(lease, newest) or _stepped(before, update, lease)
+        outcome = why_lost(lease, newest) or stepped(before, update, lease)
         outcomes.append(outcome)
         if outcome is before or not isinstance(outcome, RemoteLogSegmentMetadata):
             continue
@@ -156,53 +155,8 @@ def known_ids(connection: Connection, partition: TopicIdPartition, ids: Sequence
     return {name for statement in (_KNOWN_ID, _KNOWN_ID_AS_DELETED) for name in connection.scalars(statement, values)}
 
 
-def _why_not_added(
-    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None
-) -> InvalidTransitionError | None:
-    if segment.state is not SegmentState.COPY_SEGMENT_STARTED:
-        return InvalidTransitionError(
-            f"{segment.segment_id}: begins as COPY_SEGMENT_STARTED, and not as {segment.state.name}"
-        )
-    if known is not None and known != segment:
-        return InvalidTransitionError(
-            f"{segment.segment_id}: is known already, as {known.state.name} of offsets {known.start_offset} to "
-            f"{known.end_offset}: every attempt to copy takes a new id"
-        )
-    return None
-
-
 def _wholly_deleted(connection: Connection, partitions: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
     return {each for each in partitions if connection.execute(_DELETION, bound_key(each)).first() is not None}
-
-
-def _why_deleted(
-    segment: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata | None, deleted: set[TopicIdPartition]
-) -> InvalidTransitionError | None:
-    if known is not None or segment.topic_id_partition not in deleted:
-        return None
-    return InvalidTransitionError(
-        f"{segment.segment_id}: everything remote of {segment.topic_id_partition} was marked for deletion, or is "
-        "deleted: this incarnation of the topic takes no more segments"
-    )
-
-
-def _stepped(known: RemoteLogSegmentMetadata | None, update: RemoteLogSegmentMetadataUpdate, lease: Lease) -> Outcome:
-    if known is None:
-        return InvalidTransitionError(
-            f"{update.segment_id}: is not known and cannot become {update.state.name}: its copy was never begun here"
-        )
-    if known.state is update.state:
-        return known
-    finishes = (known.state, update.state) == (SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED)
-    if finishes and known.fencing_number != lease.fencing_number:
-        return LeaseLostError(
-            f"{update.segment_id}: its copy began under lease {known.fencing_number} and cannot be finished under "
-            f"lease {lease.fencing_number}: mark it for deletion; the next run copies the segment again"
-        )
-    try:
-        return known.updated(update)
-    except InvalidTransitionError as refused:
-        return refused
 
 
 def _known(

@@ -7,13 +7,13 @@ the fencing number are checked as of the commit. Changes come in batches; a sing
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from sqlalchemy import BigInteger, Select, String, bindparam, func, select, tuple_
 
 from tiered_storage.errors import ConfigurationError, LeaseLostError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.life_cycle import check_addition, check_lease_of, check_lineage, offsets_at
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     Addition,
     LogStart,
@@ -23,10 +23,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
 )
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
 from tiered_storage.remote_log.metadata.sql.database.schema import deleted_segments, partitions, segments
-from tiered_storage.remote_log.metadata.sql.leases import check_lease_of
 from tiered_storage.remote_log.metadata.sql.partition_states import (
     all_states,
-    check_lineage,
     log_start_of,
     raise_log_starts,
     state_of,
@@ -119,7 +117,7 @@ class SqlRemoteLogMetadataManager:
         than the segment's, or for impossible offsets.
         """
         for segment, lease in additions:
-            _check_addition(segment, lease)
+            check_addition(segment, lease)
         outcomes: list[Outcome] = []
         for batch in in_batches(additions):
             with self._database.writing() as connection:
@@ -147,7 +145,7 @@ class SqlRemoteLogMetadataManager:
         with self._database.reading() as connection:
             for row in connection.execute(_FINISHED_WITH_OFFSET, {**bound_key(partition), "offset": offset}):
                 segment = segment_of(row, self._database.where)
-                if leader_epoch is None or offset in _offsets_at(segment, leader_epoch):
+                if leader_epoch is None or offset in offsets_at(segment, leader_epoch):
                     return segment
         return None
 
@@ -160,7 +158,7 @@ class SqlRemoteLogMetadataManager:
             for row in connection.execute(_FINISHED_WITH_EPOCH, {**key, "epoch": leader_epoch}):
                 if highest is not None and row.start_offset + span - 1 <= highest:
                     break
-                offsets = _offsets_at(segment_of(row, self._database.where), leader_epoch)
+                offsets = offsets_at(segment_of(row, self._database.where), leader_epoch)
                 if offsets and (highest is None or offsets[-1] > highest):
                     highest = offsets[-1]
         return highest
@@ -171,7 +169,7 @@ class SqlRemoteLogMetadataManager:
         """As RemoteLogMetadataManager. Reads ROWS_AT_ONCE at a time, so changes meanwhile may or may not show."""
         page = _PAGE if leader_epoch is None else _PAGE_WITH_EPOCH
         for segment in self._paged(page, {**bound_key(partition), "epoch": leader_epoch}):
-            if leader_epoch is None or _offsets_at(segment, leader_epoch):
+            if leader_epoch is None or offsets_at(segment, leader_epoch):
                 yield segment
 
     def list_deleted_segments(
@@ -296,29 +294,6 @@ class SqlRemoteLogMetadataManager:
         check_lease_of(metadata.topic_id_partition, lease)
         with self._database.writing() as connection:
             write_deletion(connection, metadata, lease, self._database.where)
-
-
-def _offsets_at(segment: RemoteLogSegmentMetadata, leader_epoch: int) -> range:
-    """Return the offsets that `segment` holds at `leader_epoch`."""
-    for entry, following in zip_longest(segment.leader_epochs, segment.leader_epochs[1:]):
-        if entry.epoch == leader_epoch:
-            end = segment.end_offset + 1 if following is None else following.start_offset
-            return range(max(entry.start_offset, segment.start_offset), min(end, segment.end_offset + 1))
-    return range(0)
-
-
-def _check_addition(segment: RemoteLogSegmentMetadata, lease: Lease) -> None:
-    check_lease_of(segment.topic_id_partition, lease)
-    if segment.fencing_number != lease.fencing_number:
-        raise ConfigurationError(
-            f"{segment.segment_id}: has fencing number {segment.fencing_number}, and begins under lease "
-            f"{lease.fencing_number}: give it the number of its lease"
-        )
-    if not 0 <= segment.start_offset <= segment.end_offset:
-        raise ConfigurationError(
-            f"{segment.segment_id}: offsets {segment.start_offset} to {segment.end_offset} are invalid: the start must "
-            "be 0 or more, and the end, inclusive, not before it"
-        )
 
 
 def _accepted(outcomes: Sequence[Outcome]) -> RemoteLogSegmentMetadata:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recipes.metadata import MemoryMetadata
 from support.command_line import run
 from support.examinations import examined
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
@@ -14,36 +15,40 @@ from tiered_storage.remote_log.context import stop_by_metadata_alone
 from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
 
 OWN = """
-from recipes.metadata import NamedMetadata
+from recipes.metadata import MemoryMetadata
 
 class Half:
     @staticmethod
     def open(url, clock, *, busy_timeout_ms, create, configs): ...
     def close(self): ...
 
-class Empty(NamedMetadata):
+class Empty(MemoryMetadata):
     @staticmethod
     def open(url, clock, *, busy_timeout_ms, create, configs):
         return None
 """
 
 
-def named(root: Path) -> RemoteLogFiles:
+def in_memory(root: Path) -> RemoteLogFiles:
     return a_remote_log(
         root,
-        remote_log_metadata_manager_class_name="recipes.metadata.NamedMetadata",
-        rlmm_config_url="named://here",
-        rlmm_config_folder=str(root),
+        remote_log_metadata_manager_class_name="recipes.metadata.MemoryMetadata",
+        rlmm_config_url="memory://here",
+        rlmm_config_space=str(root),
     )
 
 
+def is_there(root: Path) -> bool:
+    return MemoryMetadata.is_there("memory://here", {"space": str(root)})
+
+
 def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
-    files = named(tmp_path)
+    files = in_memory(tmp_path)
     with files.open() as remote_log:
         assert len(copy(remote_log).committed) == 3
     with files.open() as remote_log:
         assert_clean(remote_log)
-    assert (tmp_path / "here.db").is_file()
+    assert is_there(tmp_path)
     stop = stop_by_metadata_alone("a reason", "me", files.clock, files.config)
     assert stop is not None
     with files.open() as remote_log:
@@ -51,30 +56,30 @@ def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
 
 
 def test_a_look_at_what_is_not_there_yet_leaves_nothing(tmp_path: Path) -> None:
-    files = named(tmp_path)
+    files = in_memory(tmp_path)
 
     looked = run("plan", "--config", files.config)
 
     assert looked.exit_code == 0, looked.err
-    assert not (tmp_path / "here.db").exists()
+    assert not is_there(tmp_path)
 
 
 def test_doctor_looks_at_it_and_creates_nothing(tmp_path: Path) -> None:
-    files = named(tmp_path)
+    files = in_memory(tmp_path)
     assert "does not exist yet" in " ".join(examined(files).notes("metadata"))
-    assert not (tmp_path / "here.db").exists()
+    assert not is_there(tmp_path)
 
     with files.open() as remote_log:
         copy(remote_log)
 
     found = examined(files)
-    assert "recipes.metadata.NamedMetadata" in found.ok("metadata")[0]
+    assert "recipes.metadata.MemoryMetadata" in found.ok("metadata")[0]
     assert found.ok("pair") != []
-    assert any("options folder, url" in told for told in found.ok("settings"))
+    assert any("options space, url" in told for told in found.ok("settings"))
 
 
 def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:
-    files = named(tmp_path)
+    files = in_memory(tmp_path)
     with files.open() as remote_log:
         copy(remote_log)
     backup, rebuilt = tmp_path / "backup.db", tmp_path / "rebuilt.db"
@@ -98,7 +103,7 @@ def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:
     [
         ("Half", "is no MetadataStore: it lacks is_there, work_area_key, .*copy_to"),
         ("Empty", "open returns lacks segments, leases"),
-        ("NamedMetadata", "KeyError: 'folder'"),
+        ("MemoryMetadata", "KeyError: 'space'"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_refused(tmp_path: Path, name: str, reason: str) -> None:
@@ -106,5 +111,5 @@ def test_a_class_that_cannot_be_used_is_refused(tmp_path: Path, name: str, reaso
     files = a_remote_log(tmp_path)
     with pytest.raises(ConfigurationError, match=rf"remote\.log\.metadata\.manager\.class\.name .*{reason}"):
         MetadataManager.load(f"own_metadata.{name}", (tmp_path,)).open(
-            "named://here", files.clock, busy_timeout_ms=0, create=True, configs={}
+            "memory://here", files.clock, busy_timeout_ms=0, create=True, configs={}
         )
