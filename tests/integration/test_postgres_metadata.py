@@ -390,3 +390,16 @@ def test_a_held_lease_is_refused_on_another_connection(url: str, store: SqlMetad
     store.leases.acquire(ORDERS_0, "run-1", _LONG)
     with opened(url) as other, pytest.raises(LeaseHeldError, match="run-1"):
         other.leases.acquire(ORDERS_0, "run-2", _LONG)
+
+
+def test_an_error_within_a_transaction_of_another_database_names_its_own(
+    url: str, database: str, store: SqlMetadataStore, tmp_path: Path
+) -> None:
+    """As in a move, where one is read while the other is written."""
+    with (
+        opened(postgres_url(tmp_path / "other")) as other,
+        pytest.raises(RemoteMetadataError, match=f"/{database}: division by zero"),
+        store._database.reading() as connection,
+        other._database.writing(),
+    ):
+        connection.execute(text("SELECT 1/0"))

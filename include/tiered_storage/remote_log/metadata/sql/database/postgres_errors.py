@@ -115,8 +115,8 @@ def state_of(error: exc.DBAPIError) -> str:
         return "08006"
     if isinstance(error.orig, psycopg.DataError):
         return "22021"
-    if not isinstance(error.orig, psycopg.OperationalError):
-        return _URL
+    if isinstance(error.orig, psycopg.ProgrammingError):
+        return _URL  # an option that libpq does not know
     said = str(error.orig)
     if (found := next((state for state, text in _UNCONNECTED if text.search(said)), None)) is not None:
         return found
@@ -128,9 +128,10 @@ def is_worth_waiting(error: BaseException) -> bool:
     return isinstance(error, exc.DBAPIError) and state_of(error).startswith(_WORTH_WAITING)
 
 
-def _asked_for_password(error: psycopg.OperationalError) -> bool:
+def _asked_for_password(error: BaseException | None) -> bool:
     # Also true of a login that failed later, such as one to a missing database.
-    return error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
+    tried = error.pgconn if isinstance(error, psycopg.Error) else None
+    return tried is not None and (tried.used_password or tried.needs_password)
 
 
 def _first_line(error: exc.DBAPIError) -> str:
