@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RESERVE_BYTES = 8 << 20
-"""SQLite's log grows to 4 MiB plus one transaction before it starts over; a partition document has up to 2.5 MB."""
+"""SQLite's log grows to 4 MiB plus one transaction before it starts over; a partition manifest has up to 2.5 MB."""
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The system's errors for a file that cannot grow: disk full, quota used up, limit of the process."""

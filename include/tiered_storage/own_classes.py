@@ -36,7 +36,7 @@ def load_class(manager: str, name: str, class_path: Sequence[Path], border: type
         ) from error
     except Exception as error:
         raise ConfigurationError(
-            f"{setting}, whose module cannot be imported ({_told(error)}): correct the module"
+            f"{setting}, whose module cannot be imported ({_described(error)}): correct the module"
         ) from error
     if not isinstance(found, type):
         raise ConfigurationError(f"{setting}: {module_name} has no class {class_name}: correct the name")
@@ -61,8 +61,8 @@ def call_own(manager: str, name: str, called: Callable[[], Any], *, parts: Seque
         raise
     except Exception as error:
         raise ConfigurationError(
-            f"{setting}, which cannot be opened ({_told(error)}): correct the options that the settings give it, or "
-            "the class"
+            f"{setting}, which cannot be opened ({_described(error)}): correct the options that the settings give it, "
+            "or the class"
         ) from error
     missing = [part for part in parts if getattr(found, part, None) is None]
     if not missing:
@@ -77,7 +77,7 @@ def _is_missing(found: type, method: str, border: type) -> bool:
     return own is None or own is getattr(border, method, None)
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

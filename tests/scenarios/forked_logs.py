@@ -23,8 +23,7 @@ from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
-from tiered_storage.remote_log.copy import copier, forked_log
-from tiered_storage.remote_log.copy import start as copy_run
+from tiered_storage.remote_log.copy import copier, forked_log, start
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING
@@ -93,7 +92,7 @@ def retain(remote_log: RemoteLogManager) -> list[str]:
 
 def copy_forks_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forks be copied, as by releases that told none."""
-    monkeypatch.setattr(copy_run, "forked_copies", lambda *_: {})
+    monkeypatch.setattr(start, "forked_copies", lambda *_: {})
     monkeypatch.setattr(forked_log, "forked_copies", lambda *_: {})
     monkeypatch.setattr(copier, "ensure_same_segment", lambda *_: True)
 

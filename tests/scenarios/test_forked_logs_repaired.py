@@ -144,7 +144,7 @@ def test_undelete_brings_back_what_an_earlier_release_replaced_by_a_fork(
         assert copy(remote_log).is_whole
         ended = [segment for segment in segments_of(remote_log) if segment.end_offset >= 20]
     with over(tmp_path, there).open() as remote_log:
-        end_below(remote_log, 0, going=ended)
+        end_below(remote_log, 0, to_mark=ended)
         lease = held_by(remote_log, "repair")
         for segment in ended:
             marking = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)

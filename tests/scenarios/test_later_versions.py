@@ -30,8 +30,7 @@ from tiered_storage.errors import LaterVersionError
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.selection import EVERYTHING
 from tiered_storage.remote_log.storage import commit_marker, index_bundle
-from tiered_storage.remote_log.storage.documents import manifest
-from tiered_storage.remote_log.storage.documents import partition_manifest as partition_document
+from tiered_storage.remote_log.storage.documents import manifest, partition_manifest
 
 DELETABLE = {**ENABLED, "retention.bytes": 1000, "local.retention.bytes": 0}
 TOPICS = {"orders": DELETABLE, "former": DELETABLE}
@@ -40,7 +39,7 @@ FORMATS: dict[str, tuple[ModuleType, *tuple[str, ...]]] = {
     "manifest": (manifest, "FORMAT_VERSION", "PLAIN_VERSION"),
     "commit marker": (commit_marker, "FORMAT_VERSION", "PLAIN_VERSION"),
     "bundle": (index_bundle, "VERSION"),
-    "partition document": (partition_document, "FORMAT_VERSION"),
+    "partition manifest": (partition_manifest, "FORMAT_VERSION"),
 }
 
 COMMANDS = {
@@ -66,7 +65,7 @@ def a_site(root: Path, written: str, **properties: object) -> RemoteLogFiles:
     files = a_remote_log(root, {("orders", 0): 3, ("former", 0): 2}, topics=TOPICS, **properties)
     with a_later_release(written), unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole
-    if written == "partition document":
+    if written == "partition manifest":
         assert len(list(files.store.rglob("state/*.json"))) == 2
     files.properties["topics"] = {**TOPICS, "former": {**DELETABLE, "remote.storage.enable": False}}
     return files

@@ -337,11 +337,11 @@ def end_below(
     remote_log: RemoteLogManager,
     offset: int,
     partition: TopicIdPartition = ORDERS_0,
-    going: Sequence[RemoteLogSegmentMetadata] = (),
+    to_mark: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> None:
-    """Move our log start; the store's manifest marks `going` for deletion before the metadata do."""
+    """Move our log start; the store's manifest marks `to_mark` for deletion before the metadata do."""
     lease = held_by(remote_log, "test", partition)
-    move_log_start(remote_log, offset, lease, going)
+    move_log_start(remote_log, offset, lease, to_mark)
     remote_log.leases.release(lease)
 
 
@@ -351,12 +351,12 @@ def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartitio
 
 
 def move_log_start(
-    remote_log: RemoteLogManager, offset: int, lease: Lease, going: Sequence[RemoteLogSegmentMetadata] = ()
+    remote_log: RemoteLogManager, offset: int, lease: Lease, to_mark: Sequence[RemoteLogSegmentMetadata] = ()
 ) -> None:
     """Move our log start under `lease`, in the store's manifest first."""
     partition = lease.topic_id_partition
     state = replace(remote_log.segments.partition_state(partition), log_start_offset=offset)
-    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), going)
+    stored = StoredState.of(state, remote_log.segments.list_remote_log_segments(partition), to_mark)
     write_partition_state(remote_log.storage, remote_log.leases, lease, stored, remote_log.clock())
     remote_log.segments.advance_log_start_offset(partition, offset, lease)
 

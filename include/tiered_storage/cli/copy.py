@@ -27,9 +27,9 @@ from tiered_storage.cli.common.session import (
     opened,
     past_retention_documents,
     refused_by_decision,
-    say_grace,
-    say_past_retention,
-    say_stop,
+    show_grace,
+    show_past_retention,
+    show_stop,
 )
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
@@ -142,7 +142,7 @@ def retain(
             save_plan_to,
         )
         if dry_run:
-            say_stop(remote_log, output)
+            show_stop(remote_log, output)
         else:
             report = remote_log.deletions.enforce_local_retention(
                 plans, said("compared, in both tiers,", amount_to_look_at(plans), output)
@@ -203,7 +203,7 @@ def expire(
         _refuse_record_deletions(plans, plan_file)
         deleted = 0
         if dry_run:
-            say_stop(remote_log, output)
+            show_stop(remote_log, output)
         else:
             done, left = remote_log.deletions.mark_expired(plans, owner)
             only = None if plan_file is None else {each.topic_id_partition for each in plans}
@@ -215,7 +215,7 @@ def expire(
             deleted = len(report.deleted)
         marked = remote_log.deletions.pending_deletions(selection)
         if plans:
-            say_grace(remote_log, output)
+            show_grace(remote_log, output)
     due = [one for one in marked if dry_run and (one.segments or one.leftovers or one.as_a_whole)]
     waiting = [one for one in marked if one.waiting]
     output.rows(
@@ -381,7 +381,7 @@ def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence
         past_retention=past_retention_documents(past),
     )
     output.findings("note", due.notices)
-    say_past_retention(past, output)
+    show_past_retention(past, output)
     for why, command, names in (
         ("not enabled", "enable", left_out.not_enabled),
         ("paused", "resume", left_out.paused),

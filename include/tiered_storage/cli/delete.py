@@ -16,8 +16,8 @@ from tiered_storage.cli.common.session import (
     PartitionsOption,
     lease_owner,
     opened,
-    say_grace,
-    say_stop,
+    show_grace,
+    show_stop,
 )
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.retention.expiry_planning import TO_THE_END
@@ -62,11 +62,11 @@ def delete_records(
         found = remote_log.find_partition(topic, partition)
         planned = remote_log.deletions.plan_record_deletion(found, before)
         if dry_run:
-            say_stop(remote_log, output)
+            show_stop(remote_log, output)
         elif planned is not None:
             done, left = remote_log.deletions.mark_expired([planned], lease_owner("delete-records"), gives_up=give_up)
         if planned is not None and (dry_run or done):
-            say_grace(remote_log, output, topic)
+            show_grace(remote_log, output, topic)
     rows = []
     if planned is not None and (dry_run or found in done):
         rows = [(str(found), planned.new_log_start, len(planned.segments), planned.size)]
@@ -95,11 +95,11 @@ def delete_topic(
         planned = remote_log.deletions.plan_topic_deletion(topic, topic_id)
         marked = tuple(one.topic_id_partition for one in planned.partitions)
         if dry_run:
-            say_stop(remote_log, output)
+            show_stop(remote_log, output)
         else:
             marked, left = remote_log.deletions.mark_topic_deleted(planned, lease_owner("delete-topic"))
         if marked:
-            say_grace(remote_log, output, topic)
+            show_grace(remote_log, output, topic)
         states = remote_log.segments.partition_states()
     rows = []
     for one in planned.partitions:

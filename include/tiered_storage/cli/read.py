@@ -178,7 +178,7 @@ def audit(
         title, ("kind", "what", "message"), rows,
         segments=report.segments, objects=report.objects, bytes=report.size, notices=list(report.notices),
     )  # fmt: skip
-    say_notices(report, output)
+    show_notices(report, output)
     if report.anomalies:
         depth = " --deep" if deep else ""
         output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be repaired")
@@ -186,7 +186,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def say_notices(report: AuditReport, output: Output) -> None:
+def show_notices(report: AuditReport, output: Output) -> None:
     """Print what an audit could not check, and what else it noticed."""
     for notice in report.notices:
         output.say(f"{'error' if notice in report.unseen else 'note'}: {notice}")

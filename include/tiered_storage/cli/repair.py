@@ -23,7 +23,7 @@ from tiered_storage.cli.common.session import (
     selected,
 )
 from tiered_storage.cli.copy import WorkersOption, copy_here
-from tiered_storage.cli.read import say_notices
+from tiered_storage.cli.read import show_notices
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.audit.report import AuditReport
 from tiered_storage.remote_log.context import store_options
@@ -139,7 +139,7 @@ def _copy(
 
 def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
     for partition in plan.documents:
-        yield "write again", str(partition), "the partition document in the store"
+        yield "write again", str(partition), "the partition manifest in the store"
     for planned in plan.copies.segments:
         what = f"offsets {planned.base_offset} to {planned.end_offset} from {planned.location}"
         yield "copy again", str(planned.topic_id_partition), what
@@ -158,7 +158,7 @@ def _planned(plan: RepairPlan) -> Iterator[tuple[str, str, str]]:
 
 def _done(done: RepairReport) -> Iterator[tuple[str, str, str]]:
     for partition in done.documents:
-        yield "written again", str(partition), "the partition document in the store"
+        yield "written again", str(partition), "the partition manifest in the store"
     for segment in done.copied:
         what = f"offsets {segment.start_offset} to {segment.end_offset} as {segment.segment_id.id}"
         yield "copied again", str(segment.topic_id_partition), what
@@ -190,7 +190,7 @@ def _show(
     output.findings("left to you", plan.advice)
     output.findings("error", done.failures if done else ())
     output.findings("note", done.notices if done else ())
-    say_notices(audited, output)
+    show_notices(audited, output)
     if done and audited.anomalies:
         output.say(f"{audited.anomaly_count} anomalies are left; 'tiered-storage audit' names them")
     if troubles or audited.unread or audited.unseen or (done and audited.anomalies):

@@ -23,7 +23,7 @@ from tiered_storage.remote_log.selection import parse_partitions
 if TYPE_CHECKING:
     from tiered_storage.remote_log.restore.cluster import ClusterTarget
 
-_SAY_SECONDS = 5
+_REPORT_SECONDS = 5
 _PLAN_COLUMNS = ("partition", "start offset", "end offset", "segments", "bytes")
 _DIRECTORY_COLUMNS = (*_PLAN_COLUMNS, "records", "was there")
 _CLUSTER_COLUMNS = ("partition", "start offset", "end offset", "sent", "found")
@@ -146,7 +146,7 @@ def _to_directory(
         validation=validation,
         allow_gaps=allow_gaps,
         workers=workers,
-        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_REPORT_SECONDS),
     )
     rows = [
         (each.partition, each.log_start_offset, each.log_end_offset - 1, each.segments, each.size, each.records,
@@ -173,7 +173,7 @@ def _to_cluster(
         target,
         validation=validation,
         allow_gaps=allow_gaps,
-        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_SAY_SECONDS),
+        on_moved=TaskProgress("restored", plan.amount, output.say, every_seconds=_REPORT_SECONDS),
     )
     rows = [
         (each.partition, each.first_offset, each.end_offset - 1, each.sent, each.found) for each in report.partitions

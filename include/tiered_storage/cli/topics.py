@@ -19,7 +19,7 @@ from tiered_storage.cli.common.session import (
     JsonOption,
     opened,
     past_retention_documents,
-    say_past_retention,
+    show_past_retention,
 )
 from tiered_storage.cli.common.topic_table import (
     COPY_DISABLE,
@@ -216,7 +216,7 @@ def _change(
         found_past = remote_log.deletions.past_retention(past) if past else ()
     more = {"past_retention": past_retention_documents(found_past)} if shows_past_retention else {}
     show_topics("Now", rows, output, troubles=[{"message": each} for each in refused], **more)
-    say_past_retention(found_past, output)
+    show_past_retention(found_past, output)
     for each in refused:
         output.say(f"error: {each}")
     if refused:

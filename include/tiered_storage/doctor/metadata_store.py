@@ -297,7 +297,7 @@ def _check_verdicts(store: MetadataStore) -> Iterator[Check]:
     found = [(topic, each) for topic, each in verdicts if each.anomalies]
     for topic, verdict in found:
         yield wrong(
-            "audit", _told(topic, verdict), "tiered-storage audit shows each; docs/operations.md says what then"
+            "audit", _described(topic, verdict), "tiered-storage audit shows each; docs/operations.md says what then"
         )
     if incarnations and not verdicts:
         yield note("audit", "nothing was ever audited", "tiered-storage audit does, as audit_remote_log each night")
@@ -306,7 +306,7 @@ def _check_verdicts(store: MetadataStore) -> Iterator[Check]:
         yield ok("audit", f"the last one, at {as_date(latest)}, found nothing")
 
 
-def _told(topic: str, verdict: AuditVerdict) -> str:
+def _described(topic: str, verdict: AuditVerdict) -> str:
     depth = "deep" if verdict.deep else "quick"
     message = f": {verdict.message}" if verdict.message else ""
     return f"{topic}: the {depth} audit at {as_date(verdict.audited_at)} found {verdict.anomalies} anomalies{message}"

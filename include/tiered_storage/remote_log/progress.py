@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 
-SAY_SECONDS = 30.0
+REPORT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class TaskProgress:
         amount: Amount,
         say: Callable[[str], None],
         *,
-        every_seconds: float = SAY_SECONDS,
+        every_seconds: float = REPORT_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what

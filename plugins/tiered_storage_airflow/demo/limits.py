@@ -56,10 +56,10 @@ def _within(ends: Sequence[int], size: float) -> int:
     return sum(end <= size for end in ends)
 
 
-def _limit(sizes: Sequence[int], going: int, share: float) -> int:
-    """Return the limit nearest to `share` of all bytes that removes the first `going` segments, but not the next."""
-    most = sum(sizes[going:])
-    least = most - sizes[going] + 1
+def _limit(sizes: Sequence[int], count: int, share: float) -> int:
+    """Return the limit nearest to `share` of all bytes that removes the first `count` segments, but not the next."""
+    most = sum(sizes[count:])
+    least = most - sizes[count] + 1
     return max(1, least, min(most, int(sum(sizes) * share)))
 
 

@@ -73,7 +73,7 @@ def ensure_all_was_shown(table_rows: Sequence[PartitionRow]) -> None:
             )
 
 
-def print_report(table_rows: Sequence[PartitionRow], seconds: Mapping[str, float], say_console: Console) -> None:
+def print_report(table_rows: Sequence[PartitionRow], seconds: Mapping[str, float], console: Console) -> None:
     """Print the partitions as one table, the steps as another."""
     table = Table(title="Every record compared", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (
@@ -87,14 +87,14 @@ def print_report(table_rows: Sequence[PartitionRow], seconds: Mapping[str, float
             f"{row.remote_bytes:,}", f"{row.local_bytes:,}", str(row.objects),
             f"{row.compared_before:,}", f"{row.compared_after:,}",
         )  # fmt: skip
-    say_console.print(table)
+    console.print(table)
     steps = Table(title="Steps", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     steps.add_column("step")
     steps.add_column("seconds", justify="right")
     for step, taken in seconds.items():
         steps.add_row(step, f"{taken:.1f}")
     steps.add_row("all", f"{sum(seconds.values()):.1f}")
-    say_console.print(steps)
+    console.print(steps)
 
 
 def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Compared, after: Compared) -> PartitionRow:

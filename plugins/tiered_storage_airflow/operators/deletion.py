@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, tell_stop
+from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
 from tiered_storage_airflow.run_scope import is_switched_on, required_number
 from tiered_storage_airflow.run_summary import keep_done, summarize
 from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
@@ -64,7 +64,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
                 segments=sum(one.segments for one in plan.partitions),
                 bytes=sum(one.size for one in plan.partitions),
             )
-            tell_stop(remote_log, self.log)
+            log_stop(remote_log, self.log)
         if only_show:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path
@@ -211,7 +211,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
                 segments=0 if plan is None else len(plan.segments),
                 bytes=0 if plan is None else plan.size,
             )
-            tell_stop(remote_log, self.log)
+            log_stop(remote_log, self.log)
         if only_show or plan is None:
             self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
         return path

@@ -14,8 +14,8 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     described,
     fail_for,
     fail_for_left,
+    log_stop,
     skip_unless_asked_for_or_armed,
-    tell_stop,
     why_only_planned,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
@@ -105,7 +105,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
                 waiting_segments=waiting,
                 left_alone=len(unreadable),
             )
-            tell_stop(remote_log, self.log)
+            log_stop(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
         if only_show:
             fail_for(unreadable, "cannot expire")

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
     fail_for,
+    log_stop,
     skip_unless_asked_for_or_armed,
-    tell_stop,
     why_only_planned,
 )
 from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
@@ -94,7 +94,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
                 held_back=sum(plan.held_back is not None for plan in furthest.values()),
                 left_alone=len(unreadable),
             )
-            tell_stop(remote_log, self.log)
+            log_stop(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
         self._show(furthest.values(), unreadable.values())
         if only_show:

@@ -82,9 +82,9 @@ def not_begun_message(failed: Sequence[Finding]) -> str:
     return f"nothing could be copied of {len(failed)} partitions: {described(failed)}"
 
 
-def tell_stop(remote_log: RemoteLogManager, log: Any) -> None:
+def log_stop(remote_log: RemoteLogManager, log: Any) -> None:
     """Log why a run would delete nothing, such as a stop or a wrong clock: a plan shows due segments even then."""
-    why = remote_log.deletions.why_nothing_goes()
+    why = remote_log.deletions.why_nothing_is_deleted()
     if why is not None:
         log.warning("nothing of this plan can be deleted now: %s", why)
 

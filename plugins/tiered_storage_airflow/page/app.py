@@ -54,7 +54,7 @@ def page_app(service: ReadService) -> FastAPI:
     )
     app.state.read_service = service
     add_exception_handlers(app, service, _as_page)
-    app.add_middleware(AccessLog, figures=service.figures, below="/page")
+    app.add_middleware(AccessLog, metrics=service.metrics, below="/page")
     app.get("/")(_topics)
     app.get("/assets/{name}")(_asset)
     app.get("/topics/{topic}")(_topic)

@@ -52,10 +52,10 @@ def access_of(request: Request) -> Access:
 class AccessLog:
     """The ASGI layer that logs and counts requests, and forbids clients to cache responses or guess their type."""
 
-    def __init__(self, app: ASGIApp, figures: Metrics, below: str = "") -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, below: str = "") -> None:
         """Count the routes of `app` under the path `below`."""
         self._app = app
-        self._figures = figures
+        self._metrics = metrics
         self._below = below
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +86,7 @@ class AccessLog:
             raise
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            self._figures.answered(self._below + route, access.status or 0, access.bytes, time.monotonic() - begin)
+            self._metrics.answered(self._below + route, access.status or 0, access.bytes, time.monotonic() - begin)
             _log.info("remote log access", method=scope["method"], path=plain_text(scope["path"]), **_shown(access))
 
 

@@ -161,19 +161,19 @@ class FairQueue:
 class Places:
     """The places for responses with bytes or records, and for the large batches among them. For one event loop."""
 
-    def __init__(self, most_streams: int, figures: Metrics) -> None:
+    def __init__(self, most_streams: int, metrics: Metrics) -> None:
         """Let `most_streams` responses be in progress, and MOST_LARGE large batches be decompressed at once."""
         self.most_streams = most_streams
         self.streams = 0
         """How many responses are in progress."""
         self.large = asyncio.Semaphore(MOST_LARGE)
         """For records that take much memory decompressed; each holder may decompress one such batch."""
-        self._figures = figures
+        self._metrics = metrics
 
     def take(self) -> None:
         """Take a place for a response with bytes or records. Raises ProblemError (429) if none is free."""
         if self.streams >= self.most_streams:
-            self._figures.refused.labels("stream").inc()
+            self._metrics.refused.labels("stream").inc()
             raise busy(f"{self.most_streams} responses with bytes or records are in progress, the most allowed")
         self._count(1)
 
@@ -183,7 +183,7 @@ class Places:
 
     def _count(self, change: int) -> None:
         self.streams += change
-        self._figures.streams.set(self.streams)
+        self._metrics.streams.set(self.streams)
 
     @asynccontextmanager
     async def for_a_large_batch(self) -> AsyncIterator[None]:
@@ -192,7 +192,7 @@ class Places:
             async with asyncio.timeout(SECONDS_FOR_ROOM):
                 await self.large.acquire()
         except TimeoutError:
-            self._figures.refused.labels("large batch").inc()
+            self._metrics.refused.labels("large batch").inc()
             raise busy(f"{MOST_LARGE} large batches are being sent, the most allowed") from None
         try:
             yield

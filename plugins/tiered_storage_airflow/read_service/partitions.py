@@ -137,7 +137,7 @@ def find_partition(
     except UnknownPartitionError as error:
         raise not_found(f"there is no partition {number} of the topic {topic!r}") from error
     except AmbiguousPartitionError as error:
-        raise ProblemError(409, "SeveralLives", f"{error}; choose one by topic_id") from error
+        raise ProblemError(409, "AmbiguousPartition", f"{error}; choose one by topic_id") from error
 
 
 SegmentPath = Annotated[str, Path(description="The segment's id.", pattern=r"^[A-Za-z0-9_-]{22}$")]

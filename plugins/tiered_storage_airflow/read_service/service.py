@@ -128,14 +128,14 @@ class OpenService:
     tiers: Tiers
     sending: FairQueue
     """For each piece that is sent."""
-    figures: Metrics
+    metrics: Metrics
     watch: MetadataWatch
     seconds_to_answer: float
     """How long, in seconds, each piece of a response may take."""
     seen: Seen = field(default_factory=Seen)
 
     @classmethod
-    def of(cls, log: RemoteLogManager, figures: Metrics, short: ShortCalls, seconds_to_answer: float) -> Self:
+    def of(cls, log: RemoteLogManager, metrics: Metrics, short: ShortCalls, seconds_to_answer: float) -> Self:
         """Create the threads that the settings of `log` allow."""
         settings = log.settings
         threads = ServiceThreads.of(settings)
@@ -143,10 +143,10 @@ class OpenService:
             log,
             RightsFile(settings.read_service_rights_file),
             threads,
-            Places(settings.read_service_max_streams, figures),
+            Places(settings.read_service_max_streams, metrics),
             Tiers.of(log),
             FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
-            figures,
+            metrics,
             MetadataWatch(log, threads.looking["pair"]),
             seconds_to_answer,
         )
@@ -185,7 +185,7 @@ class ReadService:
         self._lock = threading.Lock()
         self._opening = SingleFlight[OpenService](0)
         self._opened: OpenService | None = None
-        self.figures = Metrics()
+        self.metrics = Metrics()
         self.short_calls = ShortCalls()
         self.admission = Admission(self.short_calls)
 
@@ -204,7 +204,7 @@ class ReadService:
             return self._opened
         log = self._open_log()
         seconds = max(self.seconds_to_answer, 2 * log.settings.remote_fetch_max_wait_ms / 1000)
-        opened = OpenService.of(log, self.figures, self.short_calls, seconds)
+        opened = OpenService.of(log, self.metrics, self.short_calls, seconds)
         # Opening may hang: the lock that closing waits for is held only briefly.
         with self._lock:
             self.seconds_to_answer = seconds

@@ -84,7 +84,7 @@ class PiecesResponse(Response):
             if sending.done():
                 sending.result()
             else:
-                self._service.figures.given_up.labels("client left").inc()
+                self._service.metrics.given_up.labels("client left").inc()
         finally:
             sending.cancel()
             leaving.cancel()
@@ -110,7 +110,7 @@ class PiecesResponse(Response):
                     body = bytes(piece[position : position + SEND_BYTES])
                     await send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError as error:
-            self._service.figures.given_up.labels("client stalled").inc()
+            self._service.metrics.given_up.labels("client stalled").inc()
             raise BrokenOffError("the client read nothing of its response for too long") from error
 
     async def _look_at_the_right(self, send: Send) -> None:
@@ -136,7 +136,7 @@ class PiecesResponse(Response):
         """Log why the response ends early, and abort the connection; return the exception to raise."""
         name = type(error).__name__
         name, said = (error.title, error.detail) if isinstance(error, ProblemError) else (name, str(error) or name)
-        self._service.figures.given_up.labels(name).inc()
+        self._service.metrics.given_up.labels(name).inc()
         message = f"{why}: {said}"
         _log.error("a response was aborted: %s", message)
         with suppress(Exception):

@@ -12,7 +12,7 @@ from typing import NoReturn
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.progress import JobSize, JobWatch
-from tiered_storage.remote_log.progress import SAY_SECONDS, Amount, TaskProgress
+from tiered_storage.remote_log.progress import REPORT_SECONDS, Amount, TaskProgress
 from tiered_storage.remote_log.progress import Progress as JobProgress
 
 PROGRESS_SHOWN_SECONDS = 1.0
@@ -26,13 +26,13 @@ def watched(
     """Watch a job in this process for a `with` block, and show its progress on standard error."""
     if not sys.stderr.isatty():
         with JobWatch(
-            job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=SAY_SECONDS,
+            job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=REPORT_SECONDS,
             say=lambda progress: output.say(f"copied so far: {progress}"),
         ) as watch:  # fmt: skip
             yield watch
         return
     with _bar(size) as show, JobWatch(
-        job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, say_seconds=0, say=show,
+        job, size, stuck_after_ms=stuck_after_ms, on_stuck=on_stuck, report_seconds=0, say=show,
         look_seconds=PROGRESS_SHOWN_SECONDS,
     ) as watch:  # fmt: skip
         yield watch
@@ -77,7 +77,7 @@ class OffsetProgress:
         """Count `size` bytes that brought the read up to `next_offset` (exclusive)."""
         self._size += size
         now = self._monotonic()
-        if now - self._said < SAY_SECONDS:
+        if now - self._said < REPORT_SECONDS:
             return
         self._said = now
         done, all_of_it = next_offset - self._start, max(1, self._end - self._start)

@@ -106,7 +106,7 @@ def lease_owner(command: str) -> str:
     return f"tiered-storage {command} {socket.gethostname()}/{os.getpid()}"
 
 
-def say_past_retention(found: Sequence[PastRetention], output: Output) -> None:
+def show_past_retention(found: Sequence[PastRetention], output: Output) -> None:
     """Print for each topic what is already past its limits in each tier, and whether the next runs may delete it."""
     for one in found:
         if not one.is_anything:
@@ -143,7 +143,7 @@ def _allowed(is_allowed: bool) -> str:
     return "allowed" if is_allowed else "not allowed"
 
 
-def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
+def show_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC") -> None:
     """Print when the objects marked now are deleted, and how to bring them back until then."""
     grace_ms = remote_log.settings.remote_log_deletion_grace_ms
     if grace_ms:
@@ -153,8 +153,8 @@ def say_grace(remote_log: RemoteLogManager, output: Output, topic: str = "TOPIC"
         )
 
 
-def say_stop(remote_log: RemoteLogManager, output: Output) -> None:
+def show_stop(remote_log: RemoteLogManager, output: Output) -> None:
     """After a dry run, print why nothing would be deleted: all deletions are stopped, or the clock is not trusted."""
-    why = remote_log.deletions.why_nothing_goes()
+    why = remote_log.deletions.why_nothing_is_deleted()
     if why is not None:
         output.say(f"note: nothing is deleted for now: {why}")

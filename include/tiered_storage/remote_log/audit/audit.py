@@ -1,7 +1,7 @@
 """The audit: compare the store with the metadata, without changing either.
 
 Quick: every object in the metadata exists with its size, there are no others, no offset is missing or held twice, and
-each partition document agrees with the metadata. Deep: every byte is also read back and checked; see deep_audit.py.
+each partition manifest agrees with the metadata. Deep: every byte is also read back and checked; see deep_audit.py.
 Copies and deletions under way are not anomalies: whatever looks wrong is checked a second time. At most one partition
 of the store is held in memory.
 """

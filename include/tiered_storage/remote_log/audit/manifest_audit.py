@@ -1,4 +1,4 @@
-"""Compare the partition document in the store with the metadata.
+"""Compare the partition manifest in the store with the metadata.
 
 The document is written first, so the metadata are never ahead of it. After a killed writer it may be one step ahead; if
 that remains for long, it is wrong too, since a rebuild would believe it. A lineage may be longer in either of the two:

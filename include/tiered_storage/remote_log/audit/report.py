@@ -75,7 +75,7 @@ class Anomaly:
 class TopicFindings:
     """The number of an audited topic's anomalies that are a doubt (`Anomaly.is_a_doubt`), and the first as text.
 
-    `unread` counts the segments and partition documents that could not be read: their state is unknown.
+    `unread` counts the segments and partition manifests that could not be read: their state is unknown.
     """
 
     cluster_id: str
@@ -91,7 +91,7 @@ class AuditReport:
     """What was audited (finished segments, objects, bytes of segments) and what was found.
 
     `anomalies` are the first MOST_ANOMALIES; `omitted` counts the others. `unreferenced` counts the unreferenced
-    objects, except known orphans of ours. `unread` counts the segments and partition documents that could not be read;
+    objects, except known orphans of ours. `unread` counts the segments and partition manifests that could not be read;
     `unseen` are the notices about local logs that could not be read. `topics` has every audited topic. The audit began
     at `audited_at` (ms).
     """
@@ -165,7 +165,7 @@ class AuditTally:
         self._topics[known.cluster_id, known.topic_id] = replace(known, unread=known.unread + 1)
 
     def could_not_read_manifest(self, partition: TopicIdPartition, why: str) -> None:
-        """Count a partition document that this release cannot read."""
+        """Count a partition manifest that this release cannot read."""
         self._unread += 1
         known = self._topic_of(partition)
         if not known.unread:

@@ -229,9 +229,9 @@ class ProducerFiles:
 
     def _remedy(self) -> str:
         snapshot = self._segment.producer_snapshot(self._segment.base_offset).name
-        says_so = "an empty file says so"
+        evidence = "an empty file says so"
         if self._aborted:
-            says_so = (
+            evidence = (
                 f"delete {self._segment.offset_index.name} while the broker is stopped: the file that it rebuilds "
                 "at its start says so"
             )
@@ -239,5 +239,5 @@ class ProducerFiles:
             f"it cannot be rebuilt, as nothing is known of producers before offset {self._seen_from}, and without it "
             f"readers of the store, which has offsets from {self._readable_from} on, would be given aborted records: "
             f"put it, or {snapshot}, back as another replica has it; where surely nothing was aborted that began "
-            f"before, {says_so}"
+            f"before, {evidence}"
         )

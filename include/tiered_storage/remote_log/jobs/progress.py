@@ -21,7 +21,7 @@ from typing import Self
 from tiered_storage.errors import CopyStuckError, TieredStorageError
 from tiered_storage.remote_log.jobs.groups import JobFolder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
-from tiered_storage.remote_log.progress import SAY_SECONDS, Progress
+from tiered_storage.remote_log.progress import REPORT_SECONDS, Progress
 
 PROGRESS_SECONDS = 5.0
 _RATE_SECONDS = 120.0
@@ -97,9 +97,9 @@ class JobSize:
 class JobWatch:
     """Watches a job's progress while a `with` block waits for the job, reports it, and notices if it hangs.
 
-    `say` gets the progress every `say_seconds`; `on_stuck` is called once when no byte has moved and nothing has ended
-    for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. After the block, `progress`
-    is the final progress, and `stuck` why the job was given up, None if it was not.
+    `say` gets the progress every `report_seconds`; `on_stuck` is called once when no byte has moved and nothing has
+    ended for `stuck_after_ms`; both from a thread of the watch's own. `monotonic` is in seconds. After the block,
+    `progress` is the final progress, and `stuck` why the job was given up, None if it was not.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class JobWatch:
         stuck_after_ms: int,
         say: Callable[[Progress], None],
         on_stuck: Callable[[], None],
-        say_seconds: float = SAY_SECONDS,
+        report_seconds: float = REPORT_SECONDS,
         look_seconds: float = PROGRESS_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,7 +119,7 @@ class JobWatch:
         self._stuck_after = stuck_after_ms / 1000
         self._say = say
         self._on_stuck = on_stuck
-        self._say_seconds = say_seconds
+        self._report_seconds = report_seconds
         self._look_seconds = min(look_seconds, self._stuck_after / 4)
         self._monotonic = monotonic
         self._groups: dict[int, GroupProgress] = {}
@@ -133,7 +133,7 @@ class JobWatch:
     def look(self) -> None:
         """Read the workers' reports; call `say` and `on_stuck` if it is time."""
         now = self._measure()
-        if now - self._said_at >= self._say_seconds:
+        if now - self._said_at >= self._report_seconds:
             self._said_at = now
             self._say(self.progress)
         if self.stuck is None and now - self._moved_at >= self._stuck_after:

@@ -1,6 +1,6 @@
-"""Keep the store's partition documents consistent with the metadata.
+"""Keep the store's partition manifests consistent with the metadata.
 
-A partition document gives a rebuild of the metadata what no segment contains. Metadata that lack segments of the store
+A partition manifest gives a rebuild of the metadata what no segment contains. Metadata that lack segments of the store
 come from a backup that a person took over (generation.py refuses all others): every deletion looks for such segments
 first. A store that cannot be listed keeps no documents and lists nothing.
 """
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 
 def manifests_of(storage: RemoteStorageManager) -> PartitionManifests | None:
-    """Return the store's partition documents; None for a store that cannot be listed."""
+    """Return the store's partition manifests; None for a store that cannot be listed."""
     return storage.partition_manifests if isinstance(storage, ListableStorage) else None
 
 
@@ -171,7 +171,7 @@ def listed_partition(
 ) -> list[ListedObject]:
     """List the partition's folder once and return its content; nothing for a store that cannot be listed.
 
-    With `metadata`, compare them with the partition document: see _ensure_documented. Raises LaterVersionError or
+    With `metadata`, compare them with the partition manifest: see _ensure_documented. Raises LaterVersionError or
     RemoteObjectCorruptError if the document cannot be read, OutdatedMetadataError, and what the store raises. Call
     it before every deletion.
     """

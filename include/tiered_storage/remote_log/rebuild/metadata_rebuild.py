@@ -162,14 +162,14 @@ class MetadataRebuild:
             moved_at = earlier.moved_at
         if state.log_start_offset is not None:
             store.segments.advance_log_start_offset(partition, state.log_start_offset, lease, moved_at)
-        going = (*stored.damaged, *stored.marked)
-        self._add_finished((*stored.finished, *going), lease, store)
-        self._mark([segment.segment_id for segment in going], lease, store)
+        to_mark = (*stored.damaged, *stored.marked)
+        self._add_finished((*stored.finished, *to_mark), lease, store)
+        self._mark([segment.segment_id for segment in to_mark], lease, store)
         self._add_unfinished(stored.unfinished, lease, store)
         # Not earlier: a partition under deletion takes no segments.
         self._put_deletion(partition, state.delete_state, lease, store)
         store.leases.release(lease)
-        marked = StoredState.of(state, (), going).marked
+        marked = StoredState.of(state, (), to_mark).marked
         return PartitionManifest(partition, lease.fencing_number, state, self._clock(), marked)
 
     def _add_finished(self, finished: Sequence[RemoteLogSegmentMetadata], lease: Lease, store: MetadataStore) -> None:

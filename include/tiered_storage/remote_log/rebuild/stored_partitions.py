@@ -1,7 +1,7 @@
 """The partitions in the store: complete segments by their manifests, and all other objects.
 
 A segment with a commit marker is complete; its bundle has all its metadata. One without was never finished, or was
-being deleted: it must not become visible. The partition document shows what was marked for deletion: by id, by our log
+being deleted: it must not become visible. The partition manifest shows what was marked for deletion: by id, by our log
 start above it, or by the deletion of the whole partition. If there are several copies of the same offsets, each is read
 back, and a damaged one does not become a finished copy.
 """
@@ -44,7 +44,7 @@ class StoredPartition:
     `marked` are complete too, and were marked. `hidden_start` is the first offset of what is, or may be, complete but
     is in neither: its commit marker is missing, or it is unreadable; None if there is no such segment. `damaged` are
     those whose every offset other, complete ones hold; `unreadable` lists them too. `document` is the newest readable
-    partition document, None if there is none. `newest_number` is the highest lease that wrote one, readable or not.
+    partition manifest, None if there is none. `newest_number` is the highest lease that wrote one, readable or not.
     `notices` report what is no longer known.
     """
 
@@ -121,8 +121,8 @@ def _read(
                 of_segment.setdefault(ObjectKind.DATA, found.segment)
     state = PartitionState() if document is None else document.state
     named = frozenset(() if document is None else document.marked)
-    going = _going_already(by_id, named, storage, readers)
-    for segment in going:
+    already_marked = _already_marked(by_id, named, storage, readers)
+    for segment in already_marked:
         del by_id[segment.segment_id.id]
     with_marker = [each[ObjectKind.COMMIT_MARKER] for each in by_id.values() if ObjectKind.COMMIT_MARKER in each]
     unfinished = [next(iter(each.values())) for each in by_id.values() if ObjectKind.COMMIT_MARKER not in each]
@@ -153,7 +153,7 @@ def _read(
         tuple(unfinished),
         (*broken, *unreadable, *findings),
         tuple(damaged),
-        (*marked, *going),
+        (*marked, *already_marked),
         min(hidden, default=None),
         newest,
         tuple(notices),
@@ -205,7 +205,7 @@ def _newest_readable(
     return found, max(numbers), [Finding(str(partition), message)]
 
 
-def _going_already(
+def _already_marked(
     by_id: Mapping[str, dict[ObjectKind, SegmentObjectName]],
     named: frozenset[str],
     storage: ListableStorage,

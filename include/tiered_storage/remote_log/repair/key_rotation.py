@@ -86,7 +86,7 @@ class KeyRotator:
         for segment in segments:
             # A run that stood still may have a key that was removed since.
             self.context.leases.check(lease)
-            with _told(segment, report.failures):
+            with _failures_recorded(segment, report.failures):
                 storage.rewrap_key(segment)
                 report.rotated += 1
                 report.keys.subtract([keys[segment]])
@@ -120,7 +120,7 @@ def _keys_of(
     """Return, of those that are encrypted, the id of the key that wraps each one's data key."""
 
     def look(segment: RemoteLogSegmentMetadata) -> tuple[RemoteLogSegmentMetadata, str | None]:
-        with _told(segment, failures):
+        with _failures_recorded(segment, failures):
             return segment, storage.key_id(segment)
         return segment, None
 
@@ -129,7 +129,7 @@ def _keys_of(
 
 
 @contextmanager
-def _told(segment: RemoteLogSegmentMetadata, failures: list[Finding]) -> Iterator[None]:
+def _failures_recorded(segment: RemoteLogSegmentMetadata, failures: list[Finding]) -> Iterator[None]:
     """Note an error of this segment alone; raise what concerns the whole store."""
     try:
         yield

@@ -95,18 +95,18 @@ def plan_repair(
         if partition in outdated:
             continue
         waiting = [segment for segment in unfinished if segment.topic_id_partition == partition]
-        mending = _Mending(partition, known, by_partition[partition], damaged_ids(report), waiting)
-        for segment in mending.damaged:
-            differs = why_other_records(segment, mending.sound) if mending.can_replace(segment) else None
-            if differs is None and mending.can_replace(segment):
+        repair = _PartitionRepair(partition, known, by_partition[partition], damaged_ids(report), waiting)
+        for segment in repair.damaged:
+            differs = why_other_records(segment, repair.sound) if repair.can_replace(segment) else None
+            if differs is None and repair.can_replace(segment):
                 replaced.append(segment)
             elif has_lost_indexes(segment):
                 without_indexes.append(segment)
             else:
-                advice.append(mending.why_not(segment, differs, keyless.get(segment.segment_id.id)))
+                advice.append(repair.why_not(segment, differs, keyless.get(segment.segment_id.id)))
         gaps = [each for each in report.anomalies if each.kind is AnomalyKind.GAP and each.partition == partition]
-        advice.extend(mending.why_not_filled(gap) for gap in gaps if not mending.can_fill(gap))
-        copies.extend(mending.copies(gaps, replaced))
+        advice.extend(repair.why_not_filled(gap) for gap in gaps if not repair.can_fill(gap))
+        copies.extend(repair.copies(gaps, replaced))
     advice.extend(_advice_on_others(report.anomalies, replaced))
     plan = replace(copyable, segments=tuple(copies), replacing=frozenset(each.segment_id.id for each in replaced))
     if report.omitted and replaced:
@@ -128,7 +128,7 @@ def plan_repair(
     )
 
 
-class _Mending:
+class _PartitionRepair:
     """One partition: what is damaged, and which ranges of offsets (inclusive) could replace it."""
 
     def __init__(

@@ -123,7 +123,7 @@ class Repair:
         lineage, log_start = whole_lineage(sound, state.lineage), state.log_start_offset or 0
         coverage = Coverage.of(sound, lineage)
         checks = WholeChecks(self.storage, lambda: self.context.leases.check(lease), self.limit.spend)
-        going: list[RemoteLogSegmentMetadata] = []
+        to_mark: list[RemoteLogSegmentMetadata] = []
         held_back: list[Finding] = []
         for segment in segments:
             if segment.segment_id.id not in ids or segment.state is not SegmentState.COPY_SEGMENT_FINISHED:
@@ -136,29 +136,29 @@ class Repair:
             if why_not is not None:
                 held_back.append(Finding(str(partition), f"{segment.segment_id.id} stays as it is: {why_not}"))
                 continue
-            going.append(segment)
-        if going and (stopped := self.gate.why_stopped()):
-            held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in going]
-            going = []
-        room = StoredState.of(state, segments).room_for(going)
-        without = {one.segment_id.id for one in going} - {one.segment_id.id for one in room}
+            to_mark.append(segment)
+        if to_mark and (stopped := self.gate.why_stopped()):
+            held_back += [Finding(str(partition), f"{one.segment_id.id} stays as it is: {stopped}") for one in to_mark]
+            to_mark = []
+        room = StoredState.of(state, segments).room_for(to_mark)
+        without = {one.segment_id.id for one in to_mark} - {one.segment_id.id for one in room}
         held_back += [Finding(str(partition), f"{one} stays as it is: {_NO_ROOM}") for one in sorted(without)]
         return self._mark(room, segments, state, lease), held_back
 
     def _mark(
         self,
-        going: Sequence[RemoteLogSegmentMetadata],
+        to_mark: Sequence[RemoteLogSegmentMetadata],
         segments: Sequence[RemoteLogSegmentMetadata],
         state: PartitionState,
         lease: Lease,
     ) -> list[RemoteLogSegmentMetadata]:
-        """Mark `going`, of all `segments` of a partition, after recording it in the store."""
-        if not going:
+        """Mark `to_mark`, of all `segments` of a partition, after recording it in the store."""
+        if not to_mark:
             return []
         now = self.context.clock()
-        write_partition_state(self.storage, self.context.leases, lease, StoredState.of(state, segments, going), now)
+        write_partition_state(self.storage, self.context.leases, lease, StoredState.of(state, segments, to_mark), now)
         marking = SegmentState.DELETE_SEGMENT_STARTED
-        steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), lease) for segment in going]
+        steps = [(RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), lease) for segment in to_mark]
         marked: list[RemoteLogSegmentMetadata] = []
         for outcome in self.context.segments.update_remote_log_segments(steps):
             if not isinstance(outcome, RemoteLogSegmentMetadata):

@@ -141,7 +141,7 @@ class UncommittedSegments:
         """Return what can be committed in `partitions`, each with its manifest's metadata, as a finished copy.
 
         Also returns why incomplete ones are neither committed nor deleted. Nothing is found if a later release wrote
-        the partition document. Raises what store and metadata raise. Data are read only to compare them with a local
+        the partition manifest. Raises what store and metadata raise. Data are read only to compare them with a local
         log of the same offsets, and if the indexes are lost.
         """
         found: list[RemoteLogSegmentMetadata] = []

@@ -58,10 +58,10 @@ class StoredTransactions:
         Raises what reading the store raises, and CorruptRecordError for a corrupt batch.
         """
         first = number
-        while first > 0 and not self._is_told(first) and not self._is_behind_gap(first):
+        while first > 0 and not self._is_known(first) and not self._is_behind_gap(first):
             first -= 1
         for each in range(first, number + 1):
-            if not self._is_told(each):
+            if not self._is_known(each):
                 self._known[each] = self._followed(each)
         return self._known[number]
 
@@ -109,7 +109,7 @@ class StoredTransactions:
     def _is_behind_gap(self, number: int) -> bool:
         return number > 0 and self._segments[number - 1].end_offset + 1 < self._segments[number].start_offset
 
-    def _is_told(self, number: int) -> bool:
+    def _is_known(self, number: int) -> bool:
         """Return whether it is cached, or the snapshot of that segment has it."""
         if number in self._known:
             return True

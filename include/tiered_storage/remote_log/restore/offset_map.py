@@ -278,12 +278,12 @@ def _check_same(path: Path, found: MapHead, head: MapHead) -> None:
     if (found.source, found.target) != (head.source, head.target):
         differing = [name for name in names if names[name] != others.get(name)] or ["what else it names"]
         raise ConfigurationError(
-            f"{path} is the map of another restore than this one ({_told(head)}): line 1 differs in "
+            f"{path} is the map of another restore than this one ({_described(head)}): line 1 differs in "
             f"{', '.join(differing)}; name another file"
         )
 
 
-def _told(head: MapHead) -> str:
+def _described(head: MapHead) -> str:
     return ", ".join(f"{name} {value}" for part in (head.source, head.target) for name, value in part.items() if value)
 
 

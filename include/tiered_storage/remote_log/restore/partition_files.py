@@ -54,11 +54,11 @@ _INDEX_SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionWriter:
-    """Writes partitions of the topic `topic_id`, as another incarnation than the store's if `is_new_life`."""
+    """Writes partitions of the topic `topic_id`, as another incarnation than the store's if `is_new_incarnation`."""
 
     storage: RemoteStorageManager
     topic_id: str
-    is_new_life: bool
+    is_new_incarnation: bool
     on_moved: OnMoved
 
     def write(self, partition: RestoredPartition, directory: Path) -> None:
@@ -77,7 +77,7 @@ class PartitionWriter:
 
     def _write_state(self, partition: RestoredPartition, directory: Path) -> None:
         epochs = partition.lineage
-        if self.is_new_life:
+        if self.is_new_incarnation:
             epochs = (EpochEntry(FIRST_EPOCH, partition.log_start_offset),) if partition.segments else ()
             # Until here some were needed to build the indexes of cut segments.
             remove_snapshots(directory, partition.log_end_offset, partition.log_end_offset)
@@ -88,7 +88,7 @@ class PartitionWriter:
     def _write_segment(self, segment: RestoredSegment, directory: Path) -> None:
         local = LogSegment(segment.start_offset, directory)
         fetched = self._fetched(segment)
-        is_whole_copy = segment.is_whole and not self.is_new_life
+        is_whole_copy = segment.is_whole and not self.is_new_incarnation
         pieces: Iterable[bytes | memoryview] = fetched if is_whole_copy else self._taken(segment, fetched)
         with local.log_path.open("xb") as file:
             for piece in pieces:
@@ -103,7 +103,7 @@ class PartitionWriter:
         """Yield the batches that are taken of `segment`, whose bytes are `pieces`."""
         for window, table in taken_windows(segment, pieces):
             begins = table.position - table.position[0]
-            yield _under_epoch(window, begins, FIRST_EPOCH) if self.is_new_life else window
+            yield _under_epoch(window, begins, FIRST_EPOCH) if self.is_new_incarnation else window
 
     def _fetched(self, segment: RestoredSegment) -> Iterator[bytes]:
         """Yield the segment's bytes; the store verifies them."""
@@ -125,7 +125,7 @@ class PartitionWriter:
             write_durably(getattr(local, _INDEX_SUFFIXES[kind]), content)
         if snapshot := self._index(segment, IndexKind.PRODUCER_SNAPSHOT):
             write_durably(producer_snapshot_path(local.directory, segment.end_offset + 1), snapshot)
-        elif not self.is_new_life:
+        elif not self.is_new_incarnation:
             # After a clean shutdown, a broker without a snapshot reads no batches: no transaction was open then.
             with suppress(UnsupportedMagicError):
                 state = rebuild_indexes(local)

@@ -231,7 +231,7 @@ class RemoteLogDeletions:
         else:
             self.clocks.note()
 
-    def why_nothing_goes(self) -> str | None:
+    def why_nothing_is_deleted(self) -> str | None:
         """Return why a run would delete nothing now: a stop, or a clock that jumped; None if nothing is known.
 
         Changes nothing. Reads only the start of the store's generation, and only if no clock was ever read.

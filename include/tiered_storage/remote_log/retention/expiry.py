@@ -15,6 +15,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AliasChoices, Field
 
 from tiered_storage.errors import CorruptLogError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -42,8 +45,8 @@ class Reason(StrEnum):
 class ExpiryPlan:
     """The new log start of a partition at `now` (ms), and the remote segments that lie below it.
 
-    `superseded` are segments whose every offset is read from others, `read_instead`: they are deleted wherever our log
-    start is. Offsets that were never copied expire too: local retention deletes them.
+    `superseded` are segments whose every offset is held by others, those of `held_by`: they are deleted wherever our
+    log start is. Offsets that were never copied expire too: local retention deletes them.
     """
 
     topic_id_partition: TopicIdPartition
@@ -52,7 +55,10 @@ class ExpiryPlan:
     segments: tuple[RemoteLogSegmentMetadata, ...]
     reason: Reason = Reason.RETENTION
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
-    read_instead: tuple[RemoteLogSegmentMetadata, ...] = ()
+    held_by: Annotated[
+        tuple[RemoteLogSegmentMetadata, ...], Field(validation_alias=AliasChoices("held_by", "read_instead"))
+    ] = ()
+    """Saved plans of earlier releases call it read_instead."""
     never_copied_segments: int = 0
     """Local segments with offsets below the new log start that are nowhere else."""
     never_copied_bytes: int = 0
@@ -71,13 +77,13 @@ class ExpiryPlan:
         """Return what this plan and a `current` one have in common: the lower log start, the segments of both."""
         still_due = {segment.segment_id for segment in (*current.segments, *current.superseded)}
         new_log_start = min(self.new_log_start, current.new_log_start)
-        going = [segment for segment in self.segments if segment.segment_id in still_due]
+        expired = [segment for segment in self.segments if segment.segment_id in still_due]
         if self.reason is not Reason.DISABLED:
-            going = [segment for segment in going if segment.end_offset < new_log_start]
+            expired = [segment for segment in expired if segment.end_offset < new_log_start]
         return replace(
             current,
             new_log_start=new_log_start,
-            segments=tuple(going),
+            segments=tuple(expired),
             superseded=tuple(segment for segment in self.superseded if segment.segment_id in still_due),
         )
 
@@ -123,24 +129,24 @@ def plan_expiry(
     new_log_start = max(log_start, start)
     ending = [piece for piece in only_local if piece.end_offset < start]
     never_copied = len({piece.holder for piece in ending})
-    going = ending_below(segments, new_log_start)
+    expired = ending_below(segments, new_log_start)
     superseded: tuple[RemoteLogSegmentMetadata, ...] = ()
     holders: tuple[RemoteLogSegmentMetadata, ...] = ()
     if local is not None and not local.topic_id_is_derived:
         superseded, holders = _superseded(segments, coverage, lineage, new_log_start, now - grace_ms)
     if max_segments is not None:
         room = max_segments - never_copied
-        going = going[:room]
-        superseded = superseded[: room - len(going)]
-    if not going and not superseded and new_log_start <= log_start:
+        expired = expired[:room]
+        superseded = superseded[: room - len(expired)]
+    if not expired and not superseded and new_log_start <= log_start:
         return None
     return ExpiryPlan(
         partition,
         new_log_start,
         now,
-        going,
+        expired,
         superseded=superseded,
-        read_instead=holders,
+        held_by=holders,
         never_copied_segments=never_copied,
         never_copied_bytes=sum(piece.size for piece in ending),
     )

@@ -77,11 +77,11 @@ class ExpiryMarking:
     def _mark_group(self, group: Sequence[ExpiryPlan], marked: _Marked) -> None:
         plans = {plan.topic_id_partition: plan for plan in group}
         # Not under the lease: for many segments it takes a while.
-        going = {
+        to_mark = {
             partition: (*plans[partition].segments, *plans[partition].superseded)
             for partition in marked.undecided(plans)
         }
-        for partition, unknown in unknown_versions(going, self.context.storage).items():
+        for partition, unknown in unknown_versions(to_mark, self.context.storage).items():
             marked.leave([partition], unknown)
         for partition in marked.undecided(plans):
             try:
@@ -136,10 +136,10 @@ class ExpiryMarking:
         common = plan.within(current)
         if not common.superseded:
             return common
-        for segment in common.read_instead:
+        for segment in common.held_by:
             ensure_whole(segment, self.context.storage)
         # The other segments of a forked log hold the offsets, but not the records: keep this one; the audit names it.
-        same = [segment for segment in common.superseded if self._is_read_from(common.read_instead, segment)]
+        same = [segment for segment in common.superseded if self._is_read_from(common.held_by, segment)]
         return replace(common, superseded=tuple(same))
 
     def _is_read_from(self, others: Sequence[RemoteLogSegmentMetadata], segment: RemoteLogSegmentMetadata) -> bool:
@@ -192,8 +192,9 @@ class ExpiryMarking:
             state = state.with_log_start(log_start, now)
         segments = list(self.context.segments.list_remote_log_segments(partition))
         planned = (*plan.segments, *plan.superseded)
-        going = StoredState.of(state, segments).room_for(planned)
-        return _Change(due.lease, log_start, going, len(planned) - len(going), StoredState.of(state, segments, going))
+        to_mark = StoredState.of(state, segments).room_for(planned)
+        stored = StoredState.of(state, segments, to_mark)
+        return _Change(due.lease, log_start, to_mark, len(planned) - len(to_mark), stored)
 
     def _write(self, changes: Sequence[_Change], now: int, marked: _Marked) -> None:
         moves = [(one.partition, one.log_start, one.lease) for one in changes if one.log_start is not None]
@@ -206,7 +207,7 @@ class ExpiryMarking:
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, marking, now), each.lease)
             for each in changes
             if marked.is_undecided(each.partition)
-            for segment in each.going
+            for segment in each.to_mark
         ]
         outcomes = self.context.segments.update_remote_log_segments(steps) if steps else []
         for (step, _), outcome in zip(steps, outcomes, strict=True):
@@ -236,7 +237,7 @@ class _Change:
 
     lease: Lease
     log_start: int | None
-    going: list[RemoteLogSegmentMetadata]
+    to_mark: list[RemoteLogSegmentMetadata]
     waiting: int
     stored: StoredState
 

@@ -39,10 +39,10 @@ def plan_record_deletion(
     if before > end:
         raise OffsetOutOfRangeError(str(partition), before, start, end + 1)
     new_log_start = end if before == TO_THE_END else before
-    going = ending_below(list(context.segments.list_remote_log_segments(partition)), new_log_start)
-    if not going and new_log_start <= start:
+    expired = ending_below(list(context.segments.list_remote_log_segments(partition)), new_log_start)
+    if not expired and new_log_start <= start:
         return None
-    return ExpiryPlan(partition, max(new_log_start, start), now, going, Reason.RECORDS)
+    return ExpiryPlan(partition, max(new_log_start, start), now, expired, Reason.RECORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +154,19 @@ def _plan_disabled(
     metadata: RemoteLogMetadataManager,
     local: PartitionLog | None,
     now: int,
-    going: Sequence[RemoteLogSegmentMetadata],
+    expired: Sequence[RemoteLogSegmentMetadata],
 ) -> ExpiryPlan | None:
-    """Return the plan to delete the remote segments `going`; our log start moves at most to the local log's.
+    """Return the plan to delete the remote segments `expired`; our log start moves at most to the local log's.
 
     As in Kafka (KIP-950) the log then begins where the local log does: nobody holds the offsets before. The decision to
     delete moves our log start; the broker's only limits it. With no local log in sight our log start stays: what is in
     none of the remote segments may be there and only there.
     """
-    if not going:
+    if not expired:
         return None
-    end = max(segment.end_offset for segment in going) + 1
+    end = max(segment.end_offset for segment in expired) + 1
     new_log_start = min(end, local.log_start_offset) if local else metadata.log_start_offset(partition) or 0
-    return ExpiryPlan(partition, new_log_start, now, tuple(going), Reason.DISABLED)
+    return ExpiryPlan(partition, new_log_start, now, tuple(expired), Reason.DISABLED)
 
 
 def _follow_local_log(

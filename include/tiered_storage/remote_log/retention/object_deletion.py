@@ -59,7 +59,7 @@ class ObjectDeletion:
     clocks: ClockAgreement
     owner: str
     grace: GraceTime
-    going: Collection[TopicIdPartition] = frozenset()
+    whole_partitions: Collection[TopicIdPartition] = frozenset()
     """The partitions that are to be deleted as a whole."""
     on_moved: OnMoved = unreported
     """Is called for each segment whose objects were deleted."""
@@ -99,7 +99,7 @@ class ObjectDeletion:
 
     def has_work(self, partition: TopicIdPartition) -> bool:
         """Return whether anything of `partition` is being deleted, is marked, or is an unfinished copy."""
-        return partition in self.going or self._waiting(partition, Found()) is not None
+        return partition in self.whole_partitions or self._waiting(partition, Found()) is not None
 
     def _groups(self, partitions: Iterable[TopicIdPartition], found: Found) -> Iterator[list[_Waiting]]:
         """Yield groups of work: partitions that can share a batch together, each of the others alone."""
@@ -129,13 +129,13 @@ class ObjectDeletion:
                 unfinished += 1
                 marked += segment.state is SegmentState.DELETE_SEGMENT_STARTED
         marked += segments
-        is_to_go = partition in self.going
-        goes = is_to_go and self.gate.is_allowed(partition, DeletionKind.REMOTE)
-        if is_to_go and not goes:
+        is_requested = partition in self.whole_partitions
+        is_whole = is_requested and self.gate.is_allowed(partition, DeletionKind.REMOTE)
+        if is_requested and not is_whole:
             found.fail(partition, _forbidden(partition, segments))
-        if not (goes or unfinished or marked):
+        if not (is_whole or unfinished or marked):
             return None
-        return _Waiting(partition, goes, goes or unfinished > 0, marked > 0, segments)
+        return _Waiting(partition, is_whole, is_whole or unfinished > 0, marked > 0, segments)
 
     def _delete_group(self, group: Sequence[_Waiting], found: Found) -> None:
         if len(group) == 1:
@@ -160,7 +160,7 @@ class ObjectDeletion:
 
     def _delete_held(self, held: dict[TopicIdPartition, Lease], found: Found) -> None:
         allowed = [partition for partition in held if self.gate.is_allowed(partition, DeletionKind.REMOTE)]
-        for partition in held.keys() - set(allowed) - set(self.going):
+        for partition in held.keys() - set(allowed) - set(self.whole_partitions):
             found.fail(partition, _forbidden(partition, len(self._due(partition)[1])))
         due = [segment for partition in allowed for segment in self._due_and_believed(partition, found)]
         self._delete_in_batches(due, DeletionKind.REMOTE, held, found)
@@ -187,8 +187,8 @@ class ObjectDeletion:
             for lost in self.context.leases.heartbeat_many(list(held.values()), self._lease_duration).refused:
                 found.left.append(Finding(str(lost.topic_id_partition), str(lost.reason)))
                 del held[lost.topic_id_partition]
-            going = [(one, held[one.topic_id_partition]) for one in batch if one.topic_id_partition in held]
-            for partition, error in self._objects.delete(going, found).items():
+            leased = [(one, held[one.topic_id_partition]) for one in batch if one.topic_id_partition in held]
+            for partition, error in self._objects.delete(leased, found).items():
                 if not isinstance(error, LeaseLostError):
                     raise error
                 found.left.append(Finding(str(partition), str(error)))
@@ -198,7 +198,7 @@ class ObjectDeletion:
     def _delete_alone(self, waiting: _Waiting, found: Found) -> None:
         partition = waiting.partition
         try:
-            if waiting.goes:
+            if waiting.is_whole:
                 ensure_known_partition(partition, self.context.segments, self.context.storage)
             lease = self.context.leases.acquire(partition, self.owner, self._lease_duration)
         except (OutdatedMetadataError, RemoteStorageError) as error:
@@ -206,17 +206,17 @@ class ObjectDeletion:
             return
         except LeaseHeldError as error:
             # Copies under way have a holder, and nothing of theirs waits for us.
-            if waiting.goes or waiting.is_marked:
+            if waiting.is_whole or waiting.is_marked:
                 found.left.append(finding_of(partition, error))
             return
         try:
             listed = listed_partition(partition, self.context.storage, self.context.segments)
             abandon_unfinished(partition, self.context.segments, lease, self.clocks.clock)
-            if waiting.goes:
+            if waiting.is_whole:
                 self.gate.ensure(partition, DeletionKind.REMOTE)
                 self._as_a_whole.start(lease)
-            is_held = self._delete_under(lease, found, None if waiting.goes else listed)
-            if waiting.goes and is_held:
+            is_held = self._delete_under(lease, found, None if waiting.is_whole else listed)
+            if waiting.is_whole and is_held:
                 self._finish(lease, found)
         except LeaseLostError as error:
             found.left.append(Finding(str(partition), str(error)))
@@ -258,7 +258,7 @@ class ObjectDeletion:
                 continue
             if self.gate.is_allowed(partition, kind):
                 self._delete_in_batches(due, kind, held, found)
-            elif partition not in self.going:
+            elif partition not in self.whole_partitions:
                 found.fail(partition, _forbidden(partition, len(due)))
         return bool(held)
 
@@ -316,7 +316,7 @@ class ObjectDeletion:
         """
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
-        is_ended = partition in self.going or not self.gate.decided_topic(partition).remote_storage_enable
+        is_ended = partition in self.whole_partitions or not self.gate.decided_topic(partition).remote_storage_enable
         if not second or is_ended or not isinstance(self.context.storage, ListableStorage):
             return due
         sizes = {listed.name: listed.size for listed in self.context.storage.list_objects(partition_folder(partition))}
@@ -354,7 +354,7 @@ class _Waiting:
     """
 
     partition: TopicIdPartition
-    goes: bool
+    is_whole: bool
     is_alone: bool
     is_marked: bool
     segments: int

@@ -56,7 +56,7 @@ class OrphanCheck:
         is in those: readers would get two logs in turn. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
-        kept = self._of_later_versions(leftovers, sizes)
+        kept = self._written_by_later_releases(leftovers, sizes)
         known = [one for one in leftovers if one.segment_id.id not in kept]
         whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
         if not whole:
@@ -96,7 +96,7 @@ class OrphanCheck:
             return f"what holds them is damaged ({error})"
         return "another log may be a fork of it, or damaged"
 
-    def _of_later_versions(
+    def _written_by_later_releases(
         self, leftovers: Sequence[RemoteLogSegmentMetadata], sizes: dict[str, int]
     ) -> dict[str, str]:
         """Return, by segment id, those that a later release wrote: they may or may not be complete."""

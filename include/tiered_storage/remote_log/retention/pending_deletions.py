@@ -37,10 +37,10 @@ def pending_deletions(
     partitions: Iterable[TopicIdPartition],
     context: RemoteLogContext,
     gate: DeletionGate,
-    going: Collection[TopicIdPartition],
+    whole_partitions: Collection[TopicIdPartition],
     grace: GraceTime,
 ) -> list[PendingDeletion]:
-    """Return what is due now in each of `partitions` as far as allowed, those in `going` as a whole.
+    """Return what is due now in each of `partitions` as far as allowed, those in `whole_partitions` as a whole.
 
     Once-visible segments are due when their `grace` is over, orphans of copies `remote.log.orphan.grace.ms` after their
     mark. Changes nothing.
@@ -48,14 +48,14 @@ def pending_deletions(
     now, orphan_grace_ms = context.clock(), context.settings.remote_log_orphan_grace_ms
     found = []
     for partition in partitions:
-        may_go = gate.is_allowed(partition, DeletionKind.REMOTE)
-        whole = may_go and partition in going
+        is_allowed = gate.is_allowed(partition, DeletionKind.REMOTE)
+        whole = is_allowed and partition in whole_partitions
         segments: list[RemoteLogSegmentMetadata] = []
         leftovers: list[RemoteLogSegmentMetadata] = []
         waiting: dict[RemoteLogSegmentMetadata, int] = {}
         for segment in context.segments.list_remote_log_segments(partition):
             is_marked = segment.state is SegmentState.DELETE_SEGMENT_STARTED
-            if segment.custom_metadata is not None and may_go and (is_marked or whole):
+            if segment.custom_metadata is not None and is_allowed and (is_marked or whole):
                 due_at = grace.over_at(segment.event_timestamp) if is_marked else now + grace.ms
                 if due_at <= now:
                     segments.append(segment)

@@ -26,7 +26,7 @@ from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import delete_singly
 
-Going: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
+LeasedSegment: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
 """A marked segment, and the lease of its partition."""
 
 
@@ -68,7 +68,7 @@ class SegmentDeleter:
     on_moved: OnMoved = unreported
     """Is called for each deleted segment."""
 
-    def delete(self, batch: Sequence[Going], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:
+    def delete(self, batch: Sequence[LeasedSegment], found: Found) -> dict[TopicIdPartition, RemoteMetadataError]:
         """Delete a batch, and return the partitions whose metadata could not be updated, and why."""
         segments = [segment for segment, _ in batch]
         failed = self._delete_objects(segments)
@@ -95,7 +95,7 @@ class SegmentDeleter:
             found.fail(segment.topic_id_partition, f"{segment.segment_id}: {reasons[segment.segment_id.id]}")
 
     def forget_marks(self, leases: Sequence[Lease], gone: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Remove the `gone` segments from the partition documents in the store.
+        """Remove the `gone` segments from the partition manifests in the store.
 
         If that fails nothing is wrong: the next write of the document removes them.
         """

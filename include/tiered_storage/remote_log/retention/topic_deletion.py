@@ -2,7 +2,7 @@
 
 A person marks it: from then on no copy of its partitions begins. The background (delete_marked) then takes each
 partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once its folder in the store
-holds only the partition document. That stays, so that objects that appear later never pass for a live topic. Another
+holds only the partition manifest. That stays, so that objects that appear later never pass for a live topic. Another
 incarnation of the name has another topic id, and is not touched. A topic that cannot be seen is not a deleted topic:
 nothing here begins on its own.
 
@@ -126,10 +126,10 @@ class PartitionDeletion:
         metadata, now = self.context.segments, self.context.clock()
         listed_partition(partition, self.context.storage)
         _take_step(lease, PartitionDeleteState.STARTED, self.context, now)
-        going = finished(metadata.list_remote_log_segments(partition))
+        visible = finished(metadata.list_remote_log_segments(partition))
         steps = [
             (RemoteLogSegmentMetadataUpdate(segment.segment_id, SegmentState.DELETE_SEGMENT_STARTED, now), lease)
-            for segment in going
+            for segment in visible
         ]
         for outcome in metadata.update_remote_log_segments(steps):
             if not isinstance(outcome, RemoteLogSegmentMetadata):

@@ -53,10 +53,10 @@ class LogDirectoryTrim:
                 new_local_start = limit
             if not segments:
                 return new_local_start
-            going = _still_there(directory, segments, new_local_start)
+            trimmed = _still_there(directory, segments, new_local_start)
             has_moved = _advance_log_start(root, partition, new_local_start)
             for remove in (_remove_indexes, _remove) if not has_moved else (_remove,):
-                for segment in going:
+                for segment in trimmed:
                     remove(segment)
                     has_moved = has_moved or _advance_log_start(root, partition, new_local_start)
             sync_directory(directory)
@@ -73,16 +73,16 @@ def _still_there(directory: Path, segments: Sequence[LocalSegment], new_local_st
     """Return those of `segments` that exist, once it is sure that they are the oldest and none is the active one."""
     wanted = {segment.base_offset for segment in segments}
     present = list_segments(directory)
-    going = [segment for segment in present if segment.base_offset in wanted]
+    trimmed = [segment for segment in present if segment.base_offset in wanted]
     staying = [segment for segment in present if segment.base_offset not in wanted]
     planned = {segment.base_offset: segment.size for segment in segments}
-    rewritten = any(segment.size() != planned[segment.base_offset] for segment in going)
-    if rewritten or not staying or staying[0].base_offset != new_local_start or going != present[: len(going)]:
+    rewritten = any(segment.size() != planned[segment.base_offset] for segment in trimmed)
+    if rewritten or not staying or staying[0].base_offset != new_local_start or trimmed != present[: len(trimmed)]:
         raise InvalidLogDirectoryError(
             f"{directory} changed since the trim was planned: it was to begin at offset {new_local_start}; nothing was "
             "removed, the next run plans it again"
         )
-    return going
+    return trimmed
 
 
 def _advance_log_start(root: Path, partition: TopicIdPartition, new_local_start: int) -> bool:

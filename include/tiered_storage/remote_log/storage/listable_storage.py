@@ -29,7 +29,7 @@ from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object in the store: a segment's, a partition document, or a foreign one. Bytes; ms of its last change."""
+    """An object in the store: a segment's, a partition manifest, or a foreign one. Bytes; ms of its last change."""
 
     name: str
     size: int

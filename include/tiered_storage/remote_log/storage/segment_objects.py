@@ -216,13 +216,13 @@ class ObjectRemoteStorageManager(ListableStorage):
         failed: dict[str, TieredStorageError] = {}
         for of_markers in (True, False):
             left = [segment for segment in segments if segment.segment_id.id not in failed]
-            going = {
+            segment_of = {
                 f"{names[segment.segment_id.id].stem}.{kind}": segment.segment_id.id
                 for segment in left
                 for kind in ((ObjectKind.COMMIT_MARKER,) if of_markers else _kinds_beside_marker(segment))
             }
-            for name, error in self._client.delete_many(list(going)).items():
-                failed.setdefault(going[name], error)
+            for name, error in self._client.delete_many(list(segment_of)).items():
+                failed.setdefault(segment_of[name], error)
         try:
             discard_unfinished(self._client, {of_one.stem for of_one in names.values()})
         except RemoteStorageError as error:

@@ -31,7 +31,7 @@ def read_api(service: ReadService) -> FastAPI:
     )
     app.state.read_service = service
     add_exception_handlers(app, service)
-    app.add_middleware(AccessLog, figures=service.figures)
+    app.add_middleware(AccessLog, metrics=service.metrics)
     short, much = [Depends(visitor_of), Depends(_first)], [Depends(_in_turn), Depends(visitor_of), Depends(_known)]
     for router in (metadata_routes.router, offset_routes.router, service_routes.router):
         app.include_router(router, dependencies=short, responses=PROBLEMS)

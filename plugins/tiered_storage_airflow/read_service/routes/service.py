@@ -49,7 +49,7 @@ async def health(service: OpenServiceDep, response: Response) -> HealthAnswer:
 @router.get("/figures", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def service_figures(service: OpenServiceDep) -> Response:
     """Return the metrics of this process, in Prometheus' text format."""
-    return Response(service.figures.text(), media_type=METRICS_MEDIA_TYPE)
+    return Response(service.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 
 
 @router.get("/openapi.json", include_in_schema=False)

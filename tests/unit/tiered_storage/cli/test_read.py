@@ -171,7 +171,7 @@ def test_read_committed_leaves_out_what_was_aborted_and_what_is_not_decided(tmp_
 
 def test_a_long_read_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_copied_remote_log(tmp_path)
-    monkeypatch.setattr(cli_progress, "SAY_SECONDS", 0)
+    monkeypatch.setattr(cli_progress, "REPORT_SECONDS", 0)
 
     result = run_on(files, "read", "orders", 0, "--end-offset", 35, "--json")
 

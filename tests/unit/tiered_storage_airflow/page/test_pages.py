@@ -142,11 +142,11 @@ def test_each_life_of_a_topic_has_pages_of_its_own(own_site: ReadServiceSite, lo
 def test_looking_for_a_run_takes_no_thread_of_others_and_comes_to_an_end(
     own_site: ReadServiceSite, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tiered_storage_airflow.page import segment_page as copying_run
+    from tiered_storage_airflow.page import segment_page
 
     released = threading.Event()
-    monkeypatch.setattr(copying_run, "SECONDS", 0.05)
-    monkeypatch.setattr(copying_run, "_search", lambda *_: released.wait(30) and None)
+    monkeypatch.setattr(segment_page, "SECONDS", 0.05)
+    monkeypatch.setattr(segment_page, "_search", lambda *_: released.wait(30) and None)
     path = f"{ORDERS}/segments/{own_site.segments()[0].segment_id.id}"
     try:
         for _ in range(12):

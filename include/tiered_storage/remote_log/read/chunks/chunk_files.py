@@ -83,16 +83,16 @@ class ChunkFiles:
             _remove([path])
             return
         written = _OnDisk(path, crc32c(kept.content), kept.segment, kept.entry)
-        going = []
+        removed = []
         with self._lock:
             if key in self._kept or not self._room:
-                going.append(path)  # another thread wrote it meanwhile, or the cache was closed
+                removed.append(path)  # another thread wrote it meanwhile, or the cache was closed
             else:
                 self._kept[key] = written
                 self.held_bytes += size
             while self.held_bytes > self._room:
-                going.append(self._forget_oldest())
-        _remove(going)
+                removed.append(self._forget_oldest())
+        _remove(removed)
 
     def take(self, key: Hashable) -> CheckedChunk | None:
         """Return a chunk if its file is exactly as it was written; else None."""

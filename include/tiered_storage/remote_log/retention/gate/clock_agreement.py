@@ -71,8 +71,8 @@ class ClockAgreement:
 
         The reading of a refused clock is not recorded. Raises what store and metadata raise.
         """
-        is_told = ensure_store_agrees(self.clock, self.storage, self.max_skew_ms)
-        if not (is_told and self.is_store_independent):
+        is_reported = ensure_store_agrees(self.clock, self.storage, self.max_skew_ms)
+        if not (is_reported and self.is_store_independent):
             self._ensure_steady()
         self._record()
 

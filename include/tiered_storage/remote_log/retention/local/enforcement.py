@@ -124,13 +124,13 @@ class LocalRetentionEnforcement:
 
     def _ensure_ended(self, plan: LocalRetentionPlan) -> None:
         """Ensure that what nothing remote holds may be deleted without it; see expired_segments.py."""
-        going = [
+        expired = [
             one for one in plan.segments if one.base_offset < plan.held_from and open_segment(one.location).exists()
         ]
-        unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in going]
+        unheld = [(one, min(plan.held_from, (one.end_offset or 0) + 1)) for one in expired]
         needed = [(one.base_offset, below - 1) for one, below in unheld if not plan.total.expires(one, below)]
         if needed:
-            ensure_sent(plan.topic_id_partition, going, needed, self.context.segments)
+            ensure_sent(plan.topic_id_partition, expired, needed, self.context.segments)
 
     def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
         yield from whole_pieces(segment, self.context.storage)

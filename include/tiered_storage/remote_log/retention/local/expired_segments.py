@@ -114,15 +114,15 @@ class ExpiredSegments:
         offsets = segment.base_offset, below - 1
         return None if _are_within(self._sent, offsets) else _why_kept(offsets)
 
-    def comparable(self, going: Sequence[LocalSegment]) -> list[LocalSegment]:
-        """Return the first of `going`, up to the end of a remote segment that they are compared with.
+    def comparable(self, segments: Sequence[LocalSegment]) -> list[LocalSegment]:
+        """Return the first of `segments`, up to the end of a remote segment that they are compared with.
 
         A remote segment is compared as a whole: all local segments with a part of it are deleted together.
         """
-        count = len(going)
-        while count and any(one.start_offset <= _end(going[count - 1]) < one.end_offset for one in self._sent or ()):
+        count = len(segments)
+        while count and any(one.start_offset <= _end(segments[count - 1]) < one.end_offset for one in self._sent or ()):
             count -= 1
-        return list(going[:count])
+        return list(segments[:count])
 
 
 def _end(segment: LocalSegment) -> int:
@@ -163,25 +163,25 @@ def _are_within(segments: Sequence[RemoteLogSegmentMetadata], offsets: Offsets) 
 
 def ensure_sent(
     partition: TopicIdPartition,
-    going: Sequence[LocalSegment],
+    segments: Sequence[LocalSegment],
     needed: Sequence[Offsets],
     metadata: RemoteLogMetadataManager,
 ) -> None:
-    """Ensure that `going`, the oldest local segments, have the bytes that were sent at each of the offsets `needed`.
+    """Ensure that `segments`, the oldest local ones, have the bytes that were sent at each of the offsets `needed`.
 
     Reads them once; does not access the store, whose objects may be gone. Raises ForkedLogError if they differ,
     DeletionRefusedError if no checksum is known, and CorruptLogError and OSError.
     """
-    within = _sent_segments(metadata, partition, going[0].base_offset, _end(going[-1]))
+    within = _sent_segments(metadata, partition, segments[0].base_offset, _end(segments[-1]))
     sent = [one for one in within if one.end_offset >= needed[0][0] and one.start_offset <= needed[-1][1]]
-    compared = [local for local in going if any(share_offsets(one, local) for one in sent)]
+    compared = [local for local in segments if any(share_offsets(one, local) for one in sent)]
     same = segments_with_sent_bytes(sent, _windows(compared))
     for offsets in needed:
         if _are_within(same, offsets):
             continue
         if not _are_within(sent, offsets):
             raise DeletionRefusedError(f"{partition}: {_why_kept(offsets)}")
-        place = open_segment(going[0].location).log_name
+        place = open_segment(segments[0].location).log_name
         raise ForkedLogError(
             f"{partition}: {place} is a fork of the log that was copied: at offsets {offsets[0]} to "
             f"{offsets[1]}, below our log start, its records differ from those of the deleted remote segments. Nothing "

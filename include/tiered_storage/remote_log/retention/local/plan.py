@@ -96,15 +96,15 @@ class LocalRetentionPlan:
 
     def steps(self, step_bytes: int) -> Iterator[LocalRetentionPlan]:
         """Yield the plan in steps, each to be executed after the one before it; see trim_steps."""
-        for going, held_by in trim_steps(self.segments, self.held_by, step_bytes, self.held_from):
-            end = going[-1].end_offset
-            start = self.new_local_start if going[-1] is self.segments[-1] or end is None else end + 1
-            yield replace(self, segments=going, held_by=held_by, new_local_start=start)
+        for chosen, held_by in trim_steps(self.segments, self.held_by, step_bytes, self.held_from):
+            end = chosen[-1].end_offset
+            start = self.new_local_start if chosen[-1] is self.segments[-1] or end is None else end + 1
+            yield replace(self, segments=chosen, held_by=held_by, new_local_start=start)
 
     def up_to(self, new_local_start: int) -> LocalRetentionPlan:
         """Return the part of the plan up to a log start of `new_local_start`."""
-        going = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
-        return replace(self, segments=going, new_local_start=new_local_start)
+        chosen = tuple(one for one in self.segments if one.end_offset is not None and one.end_offset < new_local_start)
+        return replace(self, segments=chosen, new_local_start=new_local_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +159,11 @@ def plan_local_retention(
     held_from = min([needed_from, *(each.start_offset for each in islice(coverage.ranges_from(needed_from), 1))])
     expired = ExpiredSegments(log, metadata, held_from, TotalRetention.of(log, settings, now, held_from))
     excess = _excess(log, settings.local_retention_bytes)
-    going: list[LocalSegment] = []
+    chosen: list[LocalSegment] = []
     held_by: dict[str, RemoteLogSegmentMetadata] = {}
     held_back, waits = None, False
     for segment in log.closed_segments:
-        if len(going) == max_segments:
+        if len(chosen) == max_segments:
             break
         end_offset = segment.base_offset if segment.end_offset is None else segment.end_offset
         over_size = excess >= segment.size > 0
@@ -191,16 +191,16 @@ def plan_local_retention(
         if held_back is not None:
             break
         excess -= segment.size
-        going.append(segment)
+        chosen.append(segment)
         held_by.update({holder.segment_id.id: holder for holder in holders})
-    due, going = going, expired.comparable(going)
-    if held_back is None and len(going) < len(due):
+    due, chosen = chosen, expired.comparable(chosen)
+    if held_back is None and len(chosen) < len(due):
         waits = len(due) != max_segments
-        if waits or not going:
-            held_back = why_together(due[len(going) :], None if waits else max_segments)
-    new_start = (going[-1].end_offset or 0) + 1 if going else log.log_start_offset
+        if waits or not chosen:
+            held_back = why_together(due[len(chosen) :], None if waits else max_segments)
+    new_start = (chosen[-1].end_offset or 0) + 1 if chosen else log.log_start_offset
     return LocalRetentionPlan(
-        partition, tuple(going), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total, waits
+        partition, tuple(chosen), new_start, tuple(held_by.values()), held_back, lineage, now, expired.total, waits
     )
 
 

@@ -15,7 +15,7 @@ STEP_BYTES = 4 << 30
 
 
 def trim_steps(
-    going: Sequence[LocalSegment],
+    segments: Sequence[LocalSegment],
     held_by: Sequence[RemoteLogSegmentMetadata],
     step_bytes: int,
     together_below: int = 0,
@@ -29,7 +29,7 @@ def trim_steps(
     step: list[LocalSegment] = []
     holders: dict[str, RemoteLogSegmentMetadata] = {}
     first = 0
-    for local in going:
+    for local in segments:
         while first < len(ordered) and ordered[first].end_offset < local.base_offset:
             first += 1
         needed = {one.segment_id.id: one for one in _holding(local, ordered, first)}

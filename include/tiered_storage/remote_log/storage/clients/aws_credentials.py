@@ -59,7 +59,7 @@ class AwsIdentity:
         Raises RemoteStorageRefusedError if there are none or a role is refused, and RemoteStorageError if AWS's
         Security Token Service (STS) fails or cannot be reached.
         """
-        with _told(self._options):
+        with _errors_explained(self._options):
             found = self._resolved()
             frozen = found.get_frozen_credentials()
             is_short = getattr(found, "refresh_needed", lambda _: False)(RENEWED_BEFORE_SECONDS)
@@ -72,7 +72,7 @@ class AwsIdentity:
 
     def described(self) -> str:
         """Return the identity's ARN, as STS says it, and where its credentials come from. Raises as `credentials`."""
-        with _told(self._options):
+        with _errors_explained(self._options):
             found = self._resolved()
             frozen = found.get_frozen_credentials()
             sts = _sts_clients(_session(self._options), self._options)(
@@ -168,7 +168,7 @@ def _bounded_clients(session: Session, options: ObjectStoreOptions) -> Callable[
 
 
 @contextmanager
-def _told(options: ObjectStoreOptions) -> Iterator[None]:
+def _errors_explained(options: ObjectStoreOptions) -> Iterator[None]:
     """Translate what botocore raises."""
     from botocore.exceptions import (  # noqa: PLC0415 -- as above
         BotoCoreError,

@@ -45,7 +45,7 @@ RESERVE = ".reserve"
 """A file at the root that is not an object: it reserves room for documents on a full disk."""
 
 _DOCUMENT = ".json"
-"""The suffix of names that may use the reserve: expiring segments writes a partition document first."""
+"""The suffix of names that may use the reserve: expiring segments writes a partition manifest first."""
 
 _LONGEST_FILE_NAME = 255
 

@@ -4,7 +4,7 @@
                                                 {base offset, 20 digits}-{segment id}.indexes   the bundle beside it
                                                 {base offset, 20 digits}-{segment id}.commit    the commit marker
                                                 {base offset, 20 digits}-{segment id}.key       its wrapped data key
-                                                state/{fencing number, 20 digits}.json          the partition document
+                                                state/{fencing number, 20 digits}.json          the partition manifest
     store.json                                                                                  the store's identity
     store.generation/{number, 20 digits}.json                                                   its generation
     store.clock/now                                                                             a probe of its clock
@@ -73,7 +73,7 @@ class ObjectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionManifestName:
-    """The parsed name of a partition document; `listed_as` is the whole name.
+    """The parsed name of a partition manifest; `listed_as` is the whole name.
 
     A `temporary` one is an incomplete write and of no use.
     """
@@ -156,7 +156,7 @@ def partition_folder(partition: TopicIdPartition) -> str:
 
 
 def partition_manifests_folder(partition: TopicIdPartition) -> str:
-    """Return the folder of the partition documents: a separate one, since there may be 100,000 segments beside it.
+    """Return the folder of the partition manifests: a separate one, since there may be 100,000 segments beside it.
 
     Raises ConfigurationError as `partition_folder`.
     """
@@ -186,7 +186,7 @@ def parse_object_name(name: str) -> SegmentObjectName | None:
 
 
 def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
-    """Return the parsed `name`; None if it is not the name of a partition document."""
+    """Return the parsed `name`; None if it is not the name of a partition manifest."""
     partition = parse_partition_folder(name)
     match = _PARTITION_DOCUMENT.fullmatch(name)
     if partition is None or match is None or int(match["fencing_number"]) > HIGHEST_NUMBER:

@@ -1,4 +1,4 @@
-"""The partition document: the store's own record of a partition besides its segments, a small JSON object.
+"""The partition manifest: the store's own record of a partition besides its segments, a small JSON object.
 
     format_version                 1
     cluster_id, topic, topic_id    text

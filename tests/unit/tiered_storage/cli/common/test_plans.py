@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from support.command_line import run_on
-from support.remote_logs import ENABLED, ORDERS_0, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log
+from support.remote_logs import ENABLED, ORDERS_0, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log, segments_of
+from tiered_storage.cli.common.plans import read_plan, save_plan
+from tiered_storage.remote_log.retention.expiry import ExpiryPlan
 
 DELETABLE = {**ENABLED, "retention.bytes": 2 * SEGMENT_BYTES, "local.retention.bytes": SEGMENT_BYTES}
 
@@ -35,6 +37,19 @@ def test_what_a_dry_run_saved_is_what_a_later_run_does(files: RemoteLogFiles, tm
     assert len(files.objects(".log")) == (6 if command == "retain" else 5)
     again = run_on(files, command, "--plan", plan, "--json")
     assert again.exit_code == 0
+
+
+def test_a_saved_plan_of_an_earlier_release_is_read_with_its_names(files: RemoteLogFiles, tmp_path: Path) -> None:
+    with files.open() as remote_log:
+        [holder, *_] = segments_of(remote_log, ORDERS_0)
+    plan = ExpiryPlan(ORDERS_0, 10, 0, (), held_by=(holder,))
+    saved = tmp_path / "plan.jsonl"
+    save_plan(saved, [plan], ExpiryPlan)
+    assert read_plan(saved, ExpiryPlan) == [plan]
+
+    saved.write_bytes(saved.read_bytes().replace(b'"held_by"', b'"read_instead"'))
+
+    assert read_plan(saved, ExpiryPlan) == [plan]
 
 
 @pytest.mark.parametrize("command", ["retain", "expire"])

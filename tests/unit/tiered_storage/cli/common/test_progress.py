@@ -51,7 +51,7 @@ def test_a_job_under_way_shows_how_far_it_is(
 ) -> None:
     err = StandardError(on_terminal=on_terminal)
     monkeypatch.setattr(sys, "stderr", err)
-    monkeypatch.setattr(cli_progress, "SAY_SECONDS", 0)
+    monkeypatch.setattr(cli_progress, "REPORT_SECONDS", 0)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("TERM", "xterm")
     with unsynced(), a_remote_log(tmp_path).open() as remote_log:
@@ -75,7 +75,7 @@ def test_copy_shows_its_progress_and_a_total(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(ObjectRemoteStorageManager, "copy_log_segment_data", slowly)
     monkeypatch.setattr(cli_progress, "JobWatch", partial(JobWatch, look_seconds=LOOK_SECONDS))
-    monkeypatch.setattr(cli_progress, "SAY_SECONDS", 0)
+    monkeypatch.setattr(cli_progress, "REPORT_SECONDS", 0)
 
     done = run_on(files, "copy")
 

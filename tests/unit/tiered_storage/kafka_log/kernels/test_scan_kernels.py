@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from support.records import batches_of
-from tiered_storage.kafka_log.kernels import constants as column_parts
+from tiered_storage.kafka_log.kernels import constants
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, INT32_MAX
 from tiered_storage.kafka_log.kernels.machine_code import address_of, has_checksum_instructions, load_kernels
@@ -126,20 +126,20 @@ def _read_headers(
     lowest = base_offset
     for row in range(count):
         if row == capacity:
-            return rows, at, column_parts.TABLE_FULL
+            return rows, at, constants.TABLE_FULL
         (
             first, length, epoch, magic, _, attributes, delta, base_timestamp, max_timestamp,
             producer_id, producer_epoch, base_sequence, record_count,
         ) = HEADER.unpack_from(window, at)  # fmt: skip
         last = first + delta
         if magic != 2 or first < 0 or delta < 0 or not 0 <= record_count <= delta + 1 or attributes & 7 > 4:
-            return rows, at, column_parts.BROKEN_HEADER
+            return rows, at, constants.BROKEN_HEADER
         if first < lowest or last - base_offset > INT32_MAX:
-            return rows, at, column_parts.BROKEN_OFFSETS
+            return rows, at, constants.BROKEN_OFFSETS
         rows.append((
             first, last, position + at, 12 + length, base_timestamp, max_timestamp, epoch, attributes, record_count,
             producer_id, producer_epoch, base_sequence,
         ))  # fmt: skip
         lowest = last + 1
         at += 12 + length
-    return rows, at, column_parts.HEADERS_SOUND
+    return rows, at, constants.HEADERS_SOUND

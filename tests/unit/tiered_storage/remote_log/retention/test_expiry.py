@@ -751,7 +751,7 @@ def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
         copy_twice(remote_log, 10)
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
-        [kept] = plan.read_instead
+        [kept] = plan.held_by
         [path] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
         flip_bit(path, 100)
 
@@ -768,7 +768,7 @@ def test_a_second_copy_stays_where_the_first_was_lost_after_it_was_marked(tmp_pa
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
         assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
-        [kept], [second] = plan.read_instead, plan.superseded
+        [kept], [second] = plan.held_by, plan.superseded
         [lost] = [path for path in files.objects(".log") if kept.segment_id.id in path.name]
         content = lost.read_bytes()
         lost.unlink()

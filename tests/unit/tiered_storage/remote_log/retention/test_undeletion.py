@@ -209,7 +209,7 @@ def test_a_copy_that_a_repair_replaced_stays_marked(files: RemoteLogFiles) -> No
         again = PlannedSegment(ORDERS_0, path, 0, 9, damaged.size, local_log(remote_log).leader_epochs)
         begun = remote_log.begin_copy(CopyPlan((again,), replacing=frozenset({damaged.segment_id.id})), "repair")
         [sound] = remote_log.commit_copy(carry_out(remote_log, begun, "runs/repair/1")).committed
-        end_below(remote_log, 0, going=[damaged])
+        end_below(remote_log, 0, to_mark=[damaged])
         lease = held_by(remote_log, "repair")
         marking = RemoteLogSegmentMetadataUpdate(
             damaged.segment_id, SegmentState.DELETE_SEGMENT_STARTED, files.clock.now

@@ -9,7 +9,7 @@ from support.tables import carry_out
 from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
-from tiered_storage_airflow.page import segment_page as copying_run
+from tiered_storage_airflow.page import segment_page
 from tiered_storage_airflow.page.segment_page import _search
 
 
@@ -27,7 +27,7 @@ def test_the_run_that_copied_a_segment_is_found_after_those_that_exported_it(tmp
 
 
 def test_many_exports_do_not_keep_it_from_being_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying_run, "MOST_FILES", 2)
+    monkeypatch.setattr(segment_page, "MOST_FILES", 2)
     files = a_remote_log(tmp_path)
     with unsynced(), files.open() as remote_log:
         copy(remote_log, "copy_segments/a run")
