@@ -41,6 +41,10 @@
     │   │   └── RemoteChunkCorruptError    one chunk of an encoded segment: others may be readable
     │   ├── LaterVersionError          an object in the format of a later release: valid, but unreadable here
     │   └── CopyStuckError             a copy made no progress and was ended
+    ├── SourceClusterError             the cluster that segments are read from
+    │   ├── ClusterUnreachableError    no broker answered in time, or the connection was lost
+    │   ├── ClusterRefusedError        the brokers refuse the login, the rights or the request
+    │   └── MalformedAnswerError       an answer that breaks Kafka's protocol
     ├── TargetClusterError             the cluster that a topic is restored into
     └── RemoteMetadataError            the metadata store
         ├── MetadataUnavailableError   locked or out of reach, for a while
@@ -315,6 +319,26 @@ class LaterVersionError(RemoteStorageError):
 
 class CopyStuckError(RemoteStorageError):
     """A copy made no progress for too long and was ended; its finished segments are committed."""
+
+
+class SourceClusterError(TieredStorageError):
+    """The cluster that segments are read from failed to do what was asked; a retry may succeed."""
+
+    retriable = True
+
+
+class ClusterUnreachableError(SourceClusterError):
+    """No broker answered before the time limit, or a broker closed the connection."""
+
+
+class ClusterRefusedError(SourceClusterError):
+    """The brokers refuse the login, lack a right of ours, or do not support a request."""
+
+    retriable = False
+
+
+class MalformedAnswerError(SourceClusterError):
+    """A broker's answer breaks Kafka's protocol; the connection is closed, and a new one may serve."""
 
 
 class TargetClusterError(TieredStorageError):

@@ -1,4 +1,4 @@
-"""The properties that a file or a connection may set for the Kafka client of a restore: how to connect and log in.
+"""The properties that a file or a connection may set for a Kafka client of ours: how to connect and log in.
 
 The list is closed: librdkafka also has properties that load a library into this process or run a command, and how
 records are sent is our decision. No error shows a value, nor a name that is not librdkafka's: a file named by mistake
@@ -85,7 +85,7 @@ _RUN_OR_LOAD_CODE = frozenset(
         "ssl.providers",
     }
 )
-_KNOWN = frozenset(
+FOR_RECORDS = frozenset(
     {
         "acks",
         "auto.commit.interval.ms",
@@ -93,40 +93,45 @@ _KNOWN = frozenset(
         "check.crcs",
         "compression.codec",
         "compression.type",
-        "debug",
         "delivery.timeout.ms",
         "enable.auto.commit",
         "enable.auto.offset.store",
         "enable.idempotence",
         "enable.partition.eof",
-        "error_cb",
         "group.id",
         "group.instance.id",
-        "interceptors",
         "isolation.level",
         "linger.ms",
-        "log_cb",
-        "logger",
         "max.poll.interval.ms",
         "message.max.bytes",
         "message.timeout.ms",
+        "partitioner",
+        "queue.buffering.max.kbytes",
+        "session.timeout.ms",
+        "statistics.interval.ms",
+        "transactional.id",
+    }
+)
+"""Properties of producers and consumers, which a connection of Airflow may have for others that use it."""
+_KNOWN = FOR_RECORDS | frozenset(
+    {
+        "debug",
+        "error_cb",
+        "interceptors",
+        "log_cb",
+        "logger",
         "metadata.broker.list",
         "oauth_cb",
         "on_delivery",
         "opaque",
-        "partitioner",
-        "queue.buffering.max.kbytes",
         "sasl.oauthbearer.assertion.claim.aud",
         "sasl.oauthbearer.assertion.file",
         "sasl.oauthbearer.assertion.jwt.template.file",
         "sasl.oauthbearer.assertion.private.key.file",
         "sasl.oauthbearer.config",
-        "session.timeout.ms",
         "socket_cb",
-        "statistics.interval.ms",
         "stats_cb",
         "throttle_cb",
-        "transactional.id",
     }
 )
 """Names of client properties that an error may show: they are not secrets."""

@@ -1,0 +1,420 @@
+"""A cluster: its metadata, and requests that find their partitions' leaders.
+
+A request goes to the leader that the metadata name, over one connection a broker that is kept open. After an error that
+says the leader moved, or a lost connection, the metadata are read again and the request is repeated, at the new leader
+and after growing pauses, until the call's deadline. What then still fails is the answer for its partition; the other
+partitions have theirs. A call raises only if that concerns the whole cluster: no broker answers, or a login is refused.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_result
+from tenacity.wait import wait_random_exponential
+
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError
+from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.connection import Connection, open_connection
+from tiered_storage.kafka_wire.error_codes import (
+    FENCED_LEADER_EPOCH,
+    LEADER_NOT_AVAILABLE,
+    MOVED,
+    NETWORK_EXCEPTION,
+    NONE,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    PartitionError,
+    error_name,
+    is_retriable,
+)
+from tiered_storage.kafka_wire.fetch import (
+    BY_TOPIC_ID,
+    LARGEST_FRAME,
+    EpochEnd,
+    FetchAnswer,
+    FetchBuffer,
+    FetchDecoder,
+    FetchedPartition,
+    FetchLimits,
+    FetchPosition,
+    Isolation,
+    failed_partition,
+    fetch_request,
+)
+from tiered_storage.kafka_wire.frames import FETCH, METADATA
+from tiered_storage.kafka_wire.metadata import (
+    Broker,
+    ClusterMetadata,
+    TopicMetadata,
+    TopicPartition,
+    metadata_request,
+    partition_problem,
+    read_metadata,
+)
+from tiered_storage.kafka_wire.partition_requests import (
+    DeleteRecords,
+    ListedOffset,
+    ListOffsets,
+    OffsetsForLeaderEpochs,
+    PartitionRequest,
+)
+from tiered_storage.kafka_wire.sasl import TokenSource, token_source
+from tiered_storage.kafka_wire.transport import Deadline
+
+CALL_SECONDS = 120.0
+"""For a call with all its repetitions."""
+_PAUSE = wait_random_exponential(multiplier=0.05, max=2.0)
+_REPLICA_SECONDS = 300.0
+"""How long a follower that a leader recommended is read from, before the leader is asked again; as Java's client."""
+
+Found = TypeVar("Found")
+_FAILED = (ClusterUnreachableError, MalformedAnswerError)
+"""After these another broker, or another connection, may serve."""
+
+
+class ClusterClient:
+    """The cluster that `settings` lead to. For one thread; nothing is opened before the first call.
+
+    Calls take `seconds` for everything. They raise ClusterUnreachableError or MalformedAnswerError if no broker answers
+    in time; ClusterRefusedError for a refused login, certificate or version; ConfigurationError for an unreadable file
+    or invalid arguments.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        token: TokenSource | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Log in by tokens of `token`, instead of those of the settings, if it is given."""
+        self.settings = settings
+        self._token = token or token_source(settings.sasl)
+        self._now = now
+        self._sleep = sleep
+        self._connections: dict[BrokerAddress, Connection] = {}
+        self._brokers: Mapping[int, Broker] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._stale: set[str] = set()
+        self._replicas: dict[TopicPartition, tuple[int, Deadline]] = {}
+        """The followers that leaders recommended, and until when."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def metadata(self, topics: Collection[str] | None = None, *, seconds: float = CALL_SECONDS) -> ClusterMetadata:
+        """Return the brokers, and `topics` by name, None: every topic that the login may describe."""
+        return self._read_metadata(topics, Deadline.after(seconds, self._now))
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        seconds: float = CALL_SECONDS,
+    ) -> dict[TopicPartition, ListedOffset | PartitionError]:
+        """Return an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""
+        return self._ask_leaders(ListOffsets(wanted, isolation), seconds)
+
+    def offsets_for_leader_epochs(
+        self, wanted: Mapping[TopicPartition, int], *, seconds: float = CALL_SECONDS
+    ) -> dict[TopicPartition, EpochEnd | PartitionError]:
+        """Return of each partition the largest leader epoch up to that of `wanted`, and the offset where it ends."""
+        return self._ask_leaders(OffsetsForLeaderEpochs(wanted), seconds)
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, seconds: float = CALL_SECONDS
+    ) -> dict[TopicPartition, int | PartitionError]:
+        """Delete the records of each partition before an offset; return the log starts afterwards."""
+        return self._ask_leaders(DeleteRecords(before), seconds)
+
+    def fetch(
+        self,
+        positions: Sequence[FetchPosition],
+        buffer: FetchBuffer,
+        limits: FetchLimits | None = None,
+        *,
+        seconds: float = CALL_SECONDS,
+    ) -> FetchAnswer:
+        """Read on at the first of `positions`, and at the others that the same broker serves, in one request.
+
+        The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
+        are in the partitions' `error_code`; retriable ones come only if no partition has anything else until the
+        deadline. Raises ConfigurationError if the answer exceeds the buffer.
+        """
+        deadline = Deadline.after(seconds, self._now)
+        answer = FetchAnswer(0.0, ())
+        failure: Exception | None = None
+
+        def once() -> bool:
+            nonlocal answer, failure
+            try:
+                answer, failure = self._fetch_once(positions, buffer, limits or FetchLimits(), deadline), None
+            except _FAILED as error:
+                failure = error
+                self._stale.add(positions[0].topic)
+                return False
+            pinned = {TopicPartition(each.topic, each.partition) for each in positions if each.leader_epoch is not None}
+            # Every partition is looked at.
+            return sum(self._learn(each, pinned) for each in answer.partitions) > 0
+
+        self._repeat(once, deadline)
+        if failure is not None:
+            raise failure
+        return answer
+
+    def _fetch_once(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
+    ) -> FetchAnswer:
+        self._refresh({each.topic for each in positions}, deadline)
+        code = self._problem(positions[0], deadline)
+        if code != NONE:
+            return FetchAnswer(0.0, (failed_partition(positions[0], code),))
+        node = self._node(positions[0])
+        served = [
+            self._resolved(each)
+            for each in positions
+            if self._problem(each, deadline) == NONE and self._node(each) == node
+        ]
+        connection = self._connection(node, deadline)
+        version = connection.version(FETCH)
+        if not all(each.topic_id for each in served):
+            version = min(version, BY_TOPIC_ID - 1)
+        return connection.receive(
+            FETCH,
+            fetch_request(version, served, limits, self.settings.rack),
+            deadline.within(self.settings.request_seconds + limits.max_wait_seconds),
+            FetchDecoder(served),
+            buffer.room,
+            LARGEST_FRAME,
+        )
+
+    def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
+        """Return why a position has no leader to ask, as an error code; 0: it has one."""
+        if self._is_another_topic(position):
+            self._stale.add(position.topic)
+            self._refresh({position.topic}, deadline)
+            if self._is_another_topic(position):
+                return UNKNOWN_TOPIC_ID
+        return partition_problem(self._topics.get(position.topic), position.partition)
+
+    def _is_another_topic(self, position: FetchPosition) -> bool:
+        known = self._topics.get(position.topic)
+        return bool(known and known.topic_id and position.topic_id and known.topic_id != position.topic_id)
+
+    def _node(self, position: FetchPosition) -> int:
+        """Return the broker to read a position from: its leader, or the follower that it recommended."""
+        partition = TopicPartition(position.topic, position.partition)
+        node, until = self._replicas.get(partition, (-1, None))
+        if until is not None and until.left and node in self._brokers:
+            return node
+        self._replicas.pop(partition, None)
+        return self._topics[position.topic].partitions[position.partition].leader
+
+    def _resolved(self, position: FetchPosition) -> FetchPosition:
+        """Return `position` with the topic's id and its leader epoch."""
+        topic = self._topics[position.topic]
+        epoch = topic.partitions[position.partition].leader_epoch if position.leader_epoch is None else None
+        return replace(
+            position,
+            topic_id=position.topic_id or topic.topic_id,
+            leader_epoch=position.leader_epoch if epoch is None else epoch,
+        )
+
+    def _learn(self, found: FetchedPartition, pinned: Collection[TopicPartition]) -> bool:
+        """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
+        partition = TopicPartition(found.topic, found.partition)
+        if found.error_code in MOVED:
+            self._stale.add(found.topic)
+        if found.error_code != NONE and partition in self._replicas:
+            del self._replicas[partition]
+            return False
+        if found.preferred_read_replica >= 0 and not found.records:
+            until = Deadline.after(_REPLICA_SECONDS, self._now)
+            self._replicas[partition] = (found.preferred_read_replica, until)
+            return False
+        return not self._is_worth_another_try(partition, found.error_code, pinned)
+
+    def _is_worth_another_try(
+        self, partition: TopicPartition, code: int, pinned: Collection[TopicPartition] = ()
+    ) -> bool:
+        if code == FENCED_LEADER_EPOCH and partition in pinned:
+            return False
+        if code == UNKNOWN_TOPIC_OR_PARTITION:
+            # A broker may not know yet what the metadata have; what they do not have either stays unknown.
+            return partition_problem(self._topics.get(partition.topic), partition.partition) != code
+        return is_retriable(code)
+
+    def _ask_leaders(
+        self, request: PartitionRequest[Found], seconds: float
+    ) -> dict[TopicPartition, Found | PartitionError]:
+        deadline = Deadline.after(seconds, self._now)
+        answers: dict[TopicPartition, Found | PartitionError] = {}
+        pending = set(request.partitions)
+
+        def once() -> bool:
+            answers.update(self._ask_once(request, pending, deadline))
+            for partition in list(pending):
+                answer = answers[partition]
+                code = answer.code if isinstance(answer, PartitionError) else NONE
+                if code in MOVED:
+                    self._stale.add(partition.topic)
+                if not self._is_worth_another_try(partition, code):
+                    pending.discard(partition)
+            return not pending
+
+        if pending:
+            self._repeat(once, deadline)
+        return answers
+
+    def _ask_once(
+        self, request: PartitionRequest[Found], pending: Collection[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, Found | PartitionError]:
+        self._refresh({each.topic for each in pending}, deadline)
+        answers: dict[TopicPartition, Found | PartitionError] = {}
+        led: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for each in pending:
+            topic = self._topics.get(each.topic)
+            code = partition_problem(topic, each.partition)
+            if topic is None or code != NONE:
+                answers[each] = PartitionError(each.topic, each.partition, METADATA, code)
+            else:
+                found = topic.partitions[each.partition]
+                led[found.leader][each] = found.leader_epoch
+        for leader, epochs in led.items():
+            try:
+                answers.update(self._ask_leader(request, leader, epochs, deadline))
+            except _FAILED as error:
+                for each in epochs:
+                    answers[each] = PartitionError(
+                        each.topic, each.partition, request.api, NETWORK_EXCEPTION, str(error)
+                    )
+        return answers
+
+    def _ask_leader(
+        self,
+        request: PartitionRequest[Found],
+        leader: int,
+        epochs: Mapping[TopicPartition, int],
+        deadline: Deadline,
+    ) -> dict[TopicPartition, Found | PartitionError]:
+        connection = self._connection(leader, deadline)
+        seconds = min(self.settings.broker_seconds, self.settings.request_seconds)
+        try:
+            message = request.build(connection.version(request.api), epochs, seconds)
+        except ClusterRefusedError as error:
+            raise ClusterRefusedError(f"{connection.address}: {error}") from error
+        answer = connection.exchange(request.api, message, deadline.within(self.settings.request_seconds))
+        found = {
+            each: PartitionError(each.topic, each.partition, request.api, code) if code else value
+            for each, code, value in request.read(answer)
+        }
+        if found.keys() != epochs.keys():
+            raise MalformedAnswerError(
+                f"{connection.address}: {request.api} asked for {len(epochs)} partitions and has {len(found)} others"
+            )
+        return found
+
+    def _refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
+        """Read the metadata of those topics that are unknown or stale."""
+        wanted = {each for each in topics if each in self._stale or each not in self._topics}
+        if wanted:
+            self._read_metadata(wanted, deadline)
+
+    def _read_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
+        found: ClusterMetadata | None = None
+        failures: dict[BrokerAddress, str] = {}
+
+        def once() -> bool:
+            nonlocal found
+            for address in self._addresses():
+                try:
+                    found = self._metadata_of(address, topics, deadline)
+                except _FAILED as error:
+                    failures[address] = str(error)
+                else:
+                    return True
+            return False
+
+        self._repeat(once, deadline)
+        if found is None:
+            raise ClusterUnreachableError(
+                f"no broker of {', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers) gave the cluster's "
+                f"metadata within {deadline.seconds:g} s: {'; '.join(failures.values())}"
+            )
+        self._brokers = found.brokers
+        self._topics.update(found.topics)
+        self._stale -= found.topics.keys()
+        return found
+
+    def _metadata_of(
+        self, address: BrokerAddress, topics: Collection[str] | None, deadline: Deadline
+    ) -> ClusterMetadata:
+        connection = self._connection_at(address, deadline)
+        message = metadata_request(connection.version(METADATA), topics)
+        answer = connection.exchange(METADATA, message, deadline.within(self.settings.request_seconds))
+        code = getattr(answer, "error_code", NONE)
+        if code != NONE:
+            raise MalformedAnswerError(f"{address}: Metadata failed with {error_name(code)}")
+        return read_metadata(answer)
+
+    def _addresses(self) -> list[BrokerAddress]:
+        """Return the addresses to ask for metadata: open connections first, then all others in any order."""
+        opened = [address for address, connection in self._connections.items() if connection.is_open]
+        others = {each.address for each in self._brokers.values()} | set(self.settings.bootstrap)
+        rest = sorted(others - set(opened), key=str)
+        random.shuffle(rest)
+        return opened + rest
+
+    def _connection(self, node: int, deadline: Deadline) -> Connection:
+        """Return an open connection to the broker with the id `node`."""
+        if node not in self._brokers:
+            raise ClusterUnreachableError(f"broker {node} is not running: {error_name(LEADER_NOT_AVAILABLE)}")
+        address = self._brokers[node].address
+        try:
+            return self._connection_at(address, deadline)
+        except ClusterUnreachableError as error:
+            if address in self.settings.bootstrap:
+                raise
+            raise ClusterUnreachableError(
+                f"broker {node} advertises {address} (advertised.listeners) to clients of "
+                f"{', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers): {error}"
+            ) from error
+
+    def _connection_at(self, address: BrokerAddress, deadline: Deadline) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_open:
+            connection = open_connection(address, self.settings, deadline, self._token)
+            self._connections[address] = connection
+        return connection
+
+    def _repeat(self, once: Callable[[], bool], deadline: Deadline) -> None:
+        """Call `once` until it returns True, with growing pauses, until the deadline."""
+
+        def is_over(state: RetryCallState) -> bool:
+            return state.upcoming_sleep >= deadline.left
+
+        Retrying(
+            sleep=self._sleep,
+            wait=_PAUSE,
+            stop=is_over,
+            retry=retry_if_result(lambda done: not done),
+            retry_error_callback=lambda _: None,
+        )(once)

@@ -1,0 +1,272 @@
+"""Fetch: a request by kio, and an answer that is walked by hand, so that record bytes are never copied.
+
+An answer lands in a FetchBuffer; the records of each partition are a view into it. Layout of an answer's body, in
+versions 11 to 18; from 12 on strings and arrays are compact, and tagged fields end every structure:
+
+    int32 throttle time (ms) | int16 error | int32 session id | topics
+    topic       string name, or from version 13 on 16 bytes of topic id | partitions
+    partition   int32 number | int16 error | int64 high watermark | int64 last stable offset | int64 log start offset
+                | nullable array of aborted transactions (int64 producer id, int64 first offset)
+                | int32 preferred read replica | nullable records
+    tags of a partition     0: diverging epoch (int32 epoch, int64 end offset)   1: leader (int32 id, int32 epoch)
+
+Sessions are off: session id 0 and epoch -1 ask for every partition each time.
+
+Source: KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595; released Kafka's FetchResponse.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from itertools import groupby
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tiered_storage.errors import ConfigurationError, MalformedAnswerError
+from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
+from tiered_storage.kafka_wire.error_codes import NONE, error_name
+from tiered_storage.kafka_wire.frames import FETCH, Api, Cursor, body_of, entity, request, request_module
+
+BY_TOPIC_ID = 13
+"""The first version that names topics by their ids."""
+FLEXIBLE = 12
+NO_EPOCH = -1
+
+LARGEST_FRAME = (1 << 31) - 1
+"""An answer larger than its buffer is reported by its size, whatever that is."""
+_UUID_BYTES = 16
+_SMALLEST_BUFFER = 64 << 10
+_DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
+
+
+class Isolation(IntEnum):
+    """Which transactional records a broker shows: Kafka's isolation levels."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPosition:
+    """Where to read one partition on, and up to how many bytes (a first batch that is larger comes whole).
+
+    With `topic_id`, in Kafka's text form, another topic of the same name gives the error UNKNOWN_TOPIC_ID.
+    `leader_epoch` is the epoch that must be current, or the broker answers FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH;
+    None: that of the cluster's metadata.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int = 8 << 20
+    topic_id: str | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What one answer may hold, and how long a broker may wait for `min_bytes` of it."""
+
+    max_wait_seconds: float = 0.5
+    min_bytes: int = 1
+    max_bytes: int = 50 << 20
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction of `producer_id` whose records from `first_offset` on to its abort marker are aborted."""
+
+    producer_id: int
+    first_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch, and the offset after its last record; -1 for both: the broker knows none."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """A broker's answer for one partition; offsets are -1 if it gave none, mostly beside an error.
+
+    `records` has batches as the broker stores them, the last one possibly cut off, and is valid until the buffer's next
+    use. `leader_epoch` is the one that the request gave. `diverging` and the leader are only set beside an error.
+    """
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+    preferred_read_replica: int
+    records: memoryview
+    leader_epoch: int = NO_EPOCH
+    diverging: EpochEnd | None = None
+    current_leader: int = -1
+    current_leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """The answer to one Fetch. `throttle_seconds`: the broker's quota delayed it, and mutes the connection so long."""
+
+    throttle_seconds: float
+    partitions: tuple[FetchedPartition, ...]
+
+
+class FetchBuffer:
+    """Memory for answers, used again for each, that grows up to `most` bytes. For one thread."""
+
+    def __init__(self, most: int) -> None:
+        """Allocate nothing yet."""
+        self.most = most
+        self._memory = bytearray()
+
+    def room(self, size: int) -> memoryview:
+        """Return a view of `size` bytes; those given earlier have other content now, or stay as they were.
+
+        Raises ConfigurationError if they exceed `most`.
+        """
+        if size > self.most:
+            raise ConfigurationError(
+                f"an answer has {size:,} bytes and its buffer at most {self.most:,}: a batch is larger than what was "
+                "asked for: enlarge the buffer to the topic's max.message.bytes and more"
+            )
+        if size > len(self._memory):
+            # A view of the old memory may still exist, and forbids to resize it.
+            self._memory = bytearray(min(self.most, max(_SMALLEST_BUFFER, 1 << (size - 1).bit_length())))
+        return memoryview(self._memory)[:size]
+
+
+def fetch_request(version: int, positions: Sequence[FetchPosition], limits: FetchLimits, rack: str) -> Any:
+    """Return kio's request. From version 13 on each position needs its `topic_id`; without an epoch, any is current."""
+    module = request_module(FETCH, version)
+    topics = tuple(
+        entity(
+            module.FetchTopic,
+            topic=topic,
+            topic_id=UUID(bytes=decode_uuid(topic_id)) if topic_id and version >= BY_TOPIC_ID else None,
+            partitions=tuple(
+                entity(
+                    module.FetchPartition,
+                    partition=each.partition,
+                    current_leader_epoch=_asked_epoch(each),
+                    fetch_offset=each.offset,
+                    partition_max_bytes=each.max_bytes,
+                )
+                for each in some
+            ),
+        )
+        for (topic, topic_id), some in _by_topic(positions)
+    )
+    return request(
+        FETCH,
+        version,
+        replica_id=-1,
+        max_wait=timedelta(milliseconds=round(limits.max_wait_seconds * 1000)),
+        min_bytes=limits.min_bytes,
+        max_bytes=limits.max_bytes,
+        isolation_level=int(limits.isolation),
+        topics=topics,
+        forgotten_topics_data=(),
+        rack_id=rack,
+    )
+
+
+def failed_partition(position: FetchPosition, code: int) -> FetchedPartition:
+    """Return the answer for a position that no broker was asked for."""
+    return FetchedPartition(
+        position.topic, position.partition, code, -1, -1, -1, (), -1, memoryview(b""), _asked_epoch(position)
+    )
+
+
+class FetchDecoder:
+    """Decodes the answer to a request with these positions. It fits Connection.receive."""
+
+    def __init__(self, positions: Sequence[FetchPosition]) -> None:
+        self._asked: dict[tuple[str | bytes, int], FetchPosition] = {}
+        for each in positions:
+            self._asked[each.topic, each.partition] = each
+            if each.topic_id:
+                self._asked[decode_uuid(each.topic_id), each.partition] = each
+
+    def __call__(self, frame: memoryview, api: Api, version: int, correlation_id: int) -> FetchAnswer:
+        """Walk over `frame`. Raises MalformedAnswerError, also for a partition that was not asked for."""
+        cursor = body_of(frame, api, version, correlation_id)
+        throttle_ms, error_code, _ = cursor.int32(), cursor.int16(), cursor.int32()
+        partitions = tuple(self._topics(cursor, version))
+        if version >= FLEXIBLE:
+            cursor.skip_tagged_fields()
+        if cursor.left:
+            raise MalformedAnswerError(f"Fetch version {version} has {cursor.left} bytes after its end")
+        if error_code != NONE:
+            raise MalformedAnswerError(f"the whole Fetch failed with {error_name(error_code)}")
+        return FetchAnswer(max(0, throttle_ms) / 1000, partitions)
+
+    def _topics(self, cursor: Cursor, version: int) -> Iterator[FetchedPartition]:
+        flexible = version >= FLEXIBLE
+        for _ in range(cursor.size(flexible=flexible) or 0):
+            topic: str | bytes = (
+                bytes(cursor.take(_UUID_BYTES)) if version >= BY_TOPIC_ID else cursor.string(flexible=flexible)
+            )
+            for _ in range(cursor.size(flexible=flexible) or 0):
+                yield self._partition(topic, cursor, flexible=flexible)
+            if flexible:
+                cursor.skip_tagged_fields()
+
+    def _partition(self, topic: str | bytes, cursor: Cursor, *, flexible: bool) -> FetchedPartition:
+        number, error_code = cursor.int32(), cursor.int16()
+        high_watermark, last_stable_offset, log_start_offset = cursor.int64(), cursor.int64(), cursor.int64()
+        aborted = tuple(_aborted(cursor, flexible=flexible))
+        replica = cursor.int32()
+        size = cursor.size(flexible=flexible)
+        records = cursor.take(size or 0)
+        tags = cursor.tagged_fields() if flexible else {}
+        position = self._asked.get((topic, number))
+        if position is None:
+            name = topic if isinstance(topic, str) else f"0x{topic.hex()}"
+            raise MalformedAnswerError(f"Fetch answers for partition {number} of {name}, which was not asked for")
+        diverging, leader = tags.get(_DIVERGING_EPOCH), tags.get(_CURRENT_LEADER)
+        return FetchedPartition(
+            position.topic,
+            number,
+            error_code,
+            high_watermark,
+            last_stable_offset,
+            log_start_offset,
+            aborted,
+            replica,
+            records,
+            _asked_epoch(position),
+            EpochEnd(diverging.int32(), diverging.int64()) if diverging else None,
+            leader.int32() if leader else -1,
+            leader.int32() if leader else NO_EPOCH,
+        )
+
+
+def _asked_epoch(position: FetchPosition) -> int:
+    return NO_EPOCH if position.leader_epoch is None else position.leader_epoch
+
+
+def _aborted(cursor: Cursor, *, flexible: bool) -> Iterator[AbortedTransaction]:
+    for _ in range(cursor.size(flexible=flexible) or 0):
+        yield AbortedTransaction(cursor.int64(), cursor.int64())
+        if flexible:
+            cursor.skip_tagged_fields()
+
+
+def _by_topic(positions: Iterable[FetchPosition]) -> Iterator[tuple[tuple[str, str | None], list[FetchPosition]]]:
+    """Yield the positions of each topic; the topics in the order of their names, each one's in the caller's order."""
+
+    def key(position: FetchPosition) -> tuple[str, str]:
+        return position.topic, position.topic_id or ""
+
+    for (topic, topic_id), some in groupby(sorted(positions, key=key), key):
+        yield (topic, topic_id or None), list(some)

@@ -1,0 +1,235 @@
+"""Frames of the Kafka protocol: a size, a header, and a message by kio.
+
+    request     int32 size | int16 API key | int16 version | int32 correlation id | nullable string client id
+                | tagged fields, if the version is flexible | message
+    response    int32 size | int32 correlation id | tagged fields, if the version is flexible | message
+
+The size does not count itself. A response to ApiVersions has no tagged fields in its header, whatever its version.
+Nothing here knows a socket: the blocking client and the gateway share it.
+
+Source: KIP-482; the protocol guide; released Kafka's message schemas, which kio generates its classes from.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from kio.index import load_payload_module, load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+
+from tiered_storage.errors import MalformedAnswerError
+
+SIZE_BYTES = 4
+LARGEST_MESSAGE = 128 << 20
+"""Bytes of the largest answer without records; a cluster's metadata of a million partitions has half of it."""
+
+_INT8, _INT16, _INT32, _INT64 = (struct.Struct(f">{code}") for code in "bhiq")
+_LONGEST_VARINT = 5
+_RAISED_BY_KIO = (SerialError, ValueError, LookupError, TypeError, OverflowError)
+"""A garbled message gives each of these: KeyError for an unknown tag, ValueError for an unknown error code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One request of the protocol, and the versions of it that this client uses, `oldest` to `latest` inclusive."""
+
+    key: int
+    name: str
+    oldest: int
+    latest: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FETCH = Api(1, "Fetch", 11, 18)
+LIST_OFFSETS = Api(2, "ListOffsets", 5, 11)
+METADATA = Api(3, "Metadata", 9, 13)
+SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
+API_VERSIONS = Api(18, "ApiVersions", 0, 3)
+DELETE_RECORDS = Api(21, "DeleteRecords", 1, 2)
+OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 3, 4)
+SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 1, 2)
+
+APIS = (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    SASL_HANDSHAKE,
+    API_VERSIONS,
+    DELETE_RECORDS,
+    OFFSET_FOR_LEADER_EPOCH,
+    SASL_AUTHENTICATE,
+)
+
+
+@cache
+def request_module(api: Api, version: int) -> ModuleType:
+    """Return kio's module with the classes of a request; the first import of one takes milliseconds."""
+    return load_payload_module(api.key, version, EntityType.request)
+
+
+def entity(kind: Any, **values: Any) -> Any:
+    """Return kio's entity of `kind`, without those of `values` that its version does not have."""
+    known = kind.__dataclass_fields__
+    return kind(**{name: value for name, value in values.items() if name in known})
+
+
+def request(api: Api, version: int, **values: Any) -> Any:
+    """Return a request of kio, without those of `values` that its version does not have."""
+    return entity(load_request_schema(api.key, version), **values)
+
+
+def encode_request(message: Any, correlation_id: int, client_id: str) -> bytes:
+    """Return the whole frame of kio's request `message`."""
+    buffer = io.BytesIO()
+    buffer.write(bytes(SIZE_BYTES))
+    header = message.__header_schema__(
+        request_api_key=message.__api_key__,
+        request_api_version=message.__version__,
+        correlation_id=correlation_id,
+        client_id=client_id,
+    )
+    entity_writer(type(header))(buffer, header)
+    entity_writer(type(message))(buffer, message)
+    frame = buffer.getbuffer()
+    _INT32.pack_into(frame, 0, len(frame) - SIZE_BYTES)
+    return bytes(frame)
+
+
+def decode_size(raw: bytes | bytearray, largest: int) -> int:
+    """Return the size of the frame that begins with the four bytes `raw`.
+
+    Raises MalformedAnswerError if it cannot hold a header, or exceeds `largest` bytes.
+    """
+    (size,) = _INT32.unpack(raw)
+    if not SIZE_BYTES <= size <= largest:
+        raise MalformedAnswerError(
+            f"the answer announces {size:,} bytes, of at most {largest:,}; if this is a TLS or another listener, set "
+            "security.protocol and the port in bootstrap.servers accordingly"
+        )
+    return int(size)
+
+
+def body_of(frame: memoryview, api: Api, version: int, correlation_id: int) -> Cursor:
+    """Return a cursor after the header of an answer; `frame` is without its size.
+
+    Raises MalformedAnswerError if the header is invalid, or answers another request.
+    """
+    cursor = Cursor(frame)
+    found = cursor.int32()
+    if found != correlation_id:
+        raise MalformedAnswerError(f"the answer has the correlation id {found} instead of {correlation_id}")
+    if api is not API_VERSIONS and load_response_schema(api.key, version).__flexible__:
+        cursor.skip_tagged_fields()
+    return cursor
+
+
+def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int) -> Any:
+    """Return kio's response in `frame`, which is without its size.
+
+    Raises MalformedAnswerError if the bytes are not one answer to that request, from the first byte to the last.
+    """
+    cursor = body_of(frame, api, version, correlation_id)
+    try:
+        answer, size = entity_reader(load_response_schema(api.key, version))(frame.toreadonly(), cursor.position)
+    except _RAISED_BY_KIO as error:
+        raise MalformedAnswerError(f"{api} version {version} cannot be decoded: {error}") from error
+    if cursor.position + size != len(frame):
+        unread = len(frame) - cursor.position - size
+        raise MalformedAnswerError(f"{api} version {version} has {unread} bytes after its end")
+    return answer
+
+
+class Cursor:
+    """Reads the protocol's primitive types from `view`, from `position` (bytes) on.
+
+    Methods raise MalformedAnswerError if the bytes end too early or a length is invalid.
+    """
+
+    __slots__ = ("position", "view")
+
+    def __init__(self, view: memoryview, position: int = 0) -> None:
+        self.view = view
+        self.position = position
+
+    @property
+    def left(self) -> int:
+        """The number of bytes from here to the end."""
+        return len(self.view) - self.position
+
+    def take(self, size: int) -> memoryview:
+        """Return the next `size` bytes, without copying them."""
+        if not 0 <= size <= self.left:
+            raise MalformedAnswerError(f"{size} bytes are announced at byte {self.position}, {self.left} are left")
+        start = self.position
+        self.position += size
+        return self.view[start : self.position]
+
+    def int8(self) -> int:
+        """Read a signed integer of 1 byte."""
+        return int(_INT8.unpack(self.take(1))[0])
+
+    def int16(self) -> int:
+        """Read a signed integer of 2 bytes."""
+        return int(_INT16.unpack(self.take(2))[0])
+
+    def int32(self) -> int:
+        """Read a signed integer of 4 bytes."""
+        return int(_INT32.unpack(self.take(4))[0])
+
+    def int64(self) -> int:
+        """Read a signed integer of 8 bytes."""
+        return int(_INT64.unpack(self.take(8))[0])
+
+    def varint(self) -> int:
+        """Read an unsigned varint of at most 32 bits."""
+        value = 0
+        for number in range(_LONGEST_VARINT):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << (7 * number)
+            if byte < 0x80:
+                if value >> 32:
+                    break
+                return value
+        raise MalformedAnswerError(f"a varint that ends at byte {self.position} has more than 32 bits")
+
+    def string(self, *, flexible: bool) -> str:
+        """Read a string that is not null."""
+        size = self.varint() - 1 if flexible else self.int16()
+        raw = self.take(size)
+        try:
+            return bytes(raw).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedAnswerError(f"the string before byte {self.position} is not UTF-8") from error
+
+    def size(self, *, flexible: bool) -> int | None:
+        """Read the length of an array or of bytes, at most that of what is left; None for null.
+
+        An element takes a byte at least, so no array has more of them.
+        """
+        size = self.varint() - 1 if flexible else self.int32()
+        if size < -1 or size > self.left:
+            raise MalformedAnswerError(f"a length of {size} ends at byte {self.position}, where {self.left} are left")
+        return None if size == -1 else size
+
+    def skip_tagged_fields(self) -> None:
+        """Skip a section of tagged fields, known or unknown."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.take(self.varint())
+
+    def tagged_fields(self) -> dict[int, Cursor]:
+        """Read a section of tagged fields: a cursor for each of them by its tag."""
+        found = {}
+        for _ in range(self.varint()):
+            tag = self.varint()
+            found[tag] = Cursor(self.take(self.varint()))
+        return found

@@ -1,0 +1,143 @@
+"""What a cluster says of itself: its brokers, topics, partitions and their leaders.
+
+Source: KIP-430, KIP-516; released Kafka's MetadataResponse.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_log.files.kafka_uuid import UUID_BYTES, encode_uuid
+from tiered_storage.kafka_wire.client_settings import BrokerAddress
+from tiered_storage.kafka_wire.error_codes import LEADER_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION
+from tiered_storage.kafka_wire.frames import METADATA, entity, request, request_module
+
+NO_LEADER = -1
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A live broker, and the address that it advertises on the listener that was asked."""
+
+    node_id: int
+    address: BrokerAddress
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """A partition's replicas by broker id; `leader` is -1 if none leads it."""
+
+    partition: int
+    error_code: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic and its partitions by number; `topic_id` is None beside an error, and from brokers before 2.8.
+
+    `error_code` is 3 for a topic that does not exist, and 29 if the Describe right is missing.
+    """
+
+    name: str
+    topic_id: str | None
+    error_code: int
+    internal: bool
+    partitions: Mapping[int, PartitionMetadata]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """A cluster's id, its live brokers by id, and topics by name."""
+
+    cluster_id: str | None
+    controller: int
+    brokers: Mapping[int, Broker]
+    topics: Mapping[str, TopicMetadata]
+
+
+def metadata_request(version: int, topics: Collection[str] | None) -> Any:
+    """Return kio's request for `topics`, None: for all; no topic is created by it."""
+    module = request_module(METADATA, version)
+    wanted = (
+        None
+        if topics is None
+        else tuple(entity(module.MetadataRequestTopic, name=name, topic_id=None) for name in sorted(topics))
+    )
+    return request(
+        METADATA,
+        version,
+        topics=wanted,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def read_metadata(answer: Any) -> ClusterMetadata:
+    """Return what kio's `answer` says. Raises MalformedAnswerError if an address is none."""
+    return ClusterMetadata(
+        answer.cluster_id,
+        answer.controller_id,
+        {each.node_id: _broker(each) for each in answer.brokers},
+        {topic.name: _topic(topic) for topic in answer.topics if topic.name is not None},
+    )
+
+
+def _broker(each: Any) -> Broker:
+    if not each.host or not 0 < each.port < 1 << 16:
+        raise MalformedAnswerError(f"broker {each.node_id} advertises {each.host!r}, port {each.port}")
+    return Broker(int(each.node_id), BrokerAddress(each.host, int(each.port)), each.rack)
+
+
+def _topic(topic: Any) -> TopicMetadata:
+    raw = topic.topic_id.bytes if getattr(topic, "topic_id", None) else bytes(UUID_BYTES)
+    return TopicMetadata(
+        str(topic.name),
+        encode_uuid(raw) if any(raw[:-1]) else None,
+        int(topic.error_code),
+        bool(topic.is_internal),
+        {
+            int(each.partition_index): PartitionMetadata(
+                int(each.partition_index),
+                int(each.error_code),
+                int(each.leader_id),
+                int(each.leader_epoch),
+                tuple(map(int, each.replica_nodes)),
+                tuple(map(int, each.isr_nodes)),
+                tuple(map(int, each.offline_replicas)),
+            )
+            for each in topic.partitions
+        },
+    )
+
+
+def partition_problem(topic: TopicMetadata | None, partition: int) -> int:
+    """Return the error code with which the metadata answer for a partition: 0 if it has a leader."""
+    from_topic = topic.error_code if topic else UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None or from_topic != NONE:
+        return from_topic
+    found = topic.partitions.get(partition)
+    if found is None:
+        return UNKNOWN_TOPIC_OR_PARTITION
+    if found.leader == NO_LEADER:
+        return found.error_code or LEADER_NOT_AVAILABLE
+    return NONE

@@ -1,0 +1,243 @@
+"""Requests that a leader answers partition by partition: ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
+
+Source: KIP-79, KIP-98, KIP-107, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from tiered_storage.errors import ClusterRefusedError, ConfigurationError
+from tiered_storage.kafka_wire.fetch import EpochEnd, Isolation
+from tiered_storage.kafka_wire.frames import (
+    DELETE_RECORDS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+    entity,
+    request,
+    request_module,
+)
+from tiered_storage.kafka_wire.metadata import TopicPartition
+
+CONSUMER = -1
+"""The replica id of a client that is no broker."""
+
+FoundT_co = TypeVar("FoundT_co", covariant=True)
+
+
+class OffsetSpec(IntEnum):
+    """Offsets by name, as ListOffsets takes them instead of a timestamp."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+_FIRST_VERSIONS = {
+    OffsetSpec.MAX_TIMESTAMP: (7, "3.0"),
+    OffsetSpec.EARLIEST_LOCAL: (8, "3.6"),
+    OffsetSpec.LATEST_TIERED: (9, "3.9"),
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: (11, "4.2"),
+}
+"""The first version of ListOffsets, and the first release of Kafka, that has it."""
+
+
+class ListedOffset(NamedTuple):
+    """An offset, the timestamp (ms) of its record and its leader epoch; -1 for each that there is none of."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class PartitionRequest(Protocol[FoundT_co]):
+    """A request about several partitions of one leader."""
+
+    @property
+    def api(self) -> Api:
+        """The request's API."""
+        ...
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """All partitions that it is about."""
+        ...
+
+    def build(self, version: int, epochs: Mapping[TopicPartition, int], seconds: float) -> Any:
+        """Return kio's request for the partitions in `epochs`, which has their current leader epochs.
+
+        A broker may take `seconds`. Raises ClusterRefusedError if the version lacks what is asked.
+        """
+        ...
+
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, FoundT_co]]:
+        """Yield each partition of kio's `answer`, its error code, and what was found if that is 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsets:
+    """Look up an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""
+
+    wanted: Mapping[TopicPartition, int]
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    api = LIST_OFFSETS
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """All partitions that it is about."""
+        return self.wanted
+
+    def build(self, version: int, epochs: Mapping[TopicPartition, int], seconds: float) -> Any:
+        """Return kio's request; see PartitionRequest."""
+        for spec in {self.wanted[each] for each in epochs} & set(_FIRST_VERSIONS):
+            first, release = _FIRST_VERSIONS[OffsetSpec(spec)]
+            if version < first:
+                raise ClusterRefusedError(
+                    f"the broker's ListOffsets version {version} has no {OffsetSpec(spec).name} ({spec}), which came "
+                    f"with Kafka {release}"
+                )
+        module = request_module(LIST_OFFSETS, version)
+        return request(
+            LIST_OFFSETS,
+            version,
+            replica_id=CONSUMER,
+            isolation_level=int(self.isolation),
+            timeout=_milliseconds(seconds),
+            topics=tuple(
+                entity(
+                    module.ListOffsetsTopic,
+                    name=topic,
+                    partitions=tuple(
+                        entity(
+                            module.ListOffsetsPartition,
+                            partition_index=each.partition,
+                            current_leader_epoch=epochs[each],
+                            timestamp=int(self.wanted[each]),
+                        )
+                        for each in some
+                    ),
+                )
+                for topic, some in _by_topic(epochs)
+            ),
+        )
+
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, ListedOffset]]:
+        """Yield each partition's answer; see PartitionRequest."""
+        for topic in answer.topics:
+            for each in topic.partitions:
+                found = ListedOffset(each.offset, each.timestamp, each.leader_epoch)
+                yield TopicPartition(topic.name, each.partition_index), int(each.error_code), found
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsForLeaderEpochs:
+    """Look up where a leader epoch of each partition ends: the largest epoch up to it, and its end offset."""
+
+    wanted: Mapping[TopicPartition, int]
+    api = OFFSET_FOR_LEADER_EPOCH
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """All partitions that it is about."""
+        return self.wanted
+
+    def build(self, version: int, epochs: Mapping[TopicPartition, int], seconds: float) -> Any:  # noqa: ARG002
+        """Return kio's request; see PartitionRequest."""
+        module = request_module(OFFSET_FOR_LEADER_EPOCH, version)
+        return request(
+            OFFSET_FOR_LEADER_EPOCH,
+            version,
+            replica_id=CONSUMER,
+            topics=tuple(
+                entity(
+                    module.OffsetForLeaderTopic,
+                    topic=topic,
+                    partitions=tuple(
+                        entity(
+                            module.OffsetForLeaderPartition,
+                            partition=each.partition,
+                            current_leader_epoch=epochs[each],
+                            leader_epoch=self.wanted[each],
+                        )
+                        for each in some
+                    ),
+                )
+                for topic, some in _by_topic(epochs)
+            ),
+        )
+
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, EpochEnd]]:
+        """Yield each partition's answer; see PartitionRequest."""
+        for topic in answer.topics:
+            for each in topic.partitions:
+                found = EpochEnd(each.leader_epoch, each.end_offset)
+                yield TopicPartition(topic.topic, each.partition), int(each.error_code), found
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecords:
+    """Delete the records of each partition before an offset; the answer is the log start afterwards.
+
+    Raises ConfigurationError for a negative offset, by which Kafka means all records.
+    """
+
+    before: Mapping[TopicPartition, int]
+    api = DELETE_RECORDS
+
+    def __post_init__(self) -> None:
+        """Refuse negative offsets."""
+        for each, offset in self.before.items():
+            if offset < 0:
+                raise ConfigurationError(
+                    f"{each}: records cannot be deleted before offset {offset}: give one from 0 on"
+                )
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """All partitions that it is about."""
+        return self.before
+
+    def build(self, version: int, epochs: Mapping[TopicPartition, int], seconds: float) -> Any:
+        """Return kio's request; see PartitionRequest."""
+        module = request_module(DELETE_RECORDS, version)
+        return request(
+            DELETE_RECORDS,
+            version,
+            timeout=_milliseconds(seconds),
+            topics=tuple(
+                entity(
+                    module.DeleteRecordsTopic,
+                    name=topic,
+                    partitions=tuple(
+                        entity(module.DeleteRecordsPartition, partition_index=each.partition, offset=self.before[each])
+                        for each in some
+                    ),
+                )
+                for topic, some in _by_topic(epochs)
+            ),
+        )
+
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Yield each partition's answer; see PartitionRequest."""
+        for topic in answer.topics:
+            for each in topic.partitions:
+                yield TopicPartition(topic.name, each.partition_index), int(each.error_code), int(each.low_watermark)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
+    for topic, some in groupby(sorted(partitions), lambda each: each.topic):
+        yield topic, list(some)
+
+
+def _milliseconds(seconds: float) -> timedelta:
+    return timedelta(milliseconds=round(seconds * 1000))
