@@ -57,7 +57,13 @@ class Transport:
         """Send all of `data`."""
         with _named(self._address, "sending a request", deadline):
             _wait_at_most(self._socket, deadline)
-            self._socket.sendall(data)
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                # With TLS 1.3 a broker refuses our certificate after the handshake: why waits to be read.
+                if isinstance(self._socket, ssl.SSLSocket):
+                    self._socket.recv(1)
+                raise
 
     def receive_into(self, view: memoryview, deadline: Deadline) -> None:
         """Fill `view` with the next bytes."""

@@ -1,0 +1,418 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_response_schema
+from kio.schema.errors import ErrorCode
+
+from tiered_storage.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    ConfigurationError,
+)
+from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.error_codes import PartitionError
+from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
+from tiered_storage.kafka_wire.frames import (
+    APIS,
+    DELETE_RECORDS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    entity,
+)
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema
+
+ORDERS = UUID(int=7 << 70)
+ORDERS_ID, OTHER_ID = encode_uuid(ORDERS.bytes), encode_uuid(UUID(int=8 << 70).bytes)
+ZERO, ONE = TopicPartition("orders", 0), TopicPartition("orders", 1)
+UNREACHABLE = BrokerAddress("127.0.0.1", 1)
+RECORDS = b"records"
+
+
+@dataclass
+class Scripted:
+    """A cluster of brokers 1 and 2 with the topic orders, in which a test changes leaders and errors.
+
+    `fails` has error codes by (broker, API key, partition), which are answered once each.
+    """
+
+    leaders: dict[int, int] = field(default_factory=lambda: {0: 1, 1: 2})
+    epoch: int = 3
+    topic_id: UUID = ORDERS
+    topic_error: int = 0
+    fails: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    recommended: int = -1
+    addresses: dict[int, BrokerAddress] = field(default_factory=dict)
+    asked: list[tuple[int, Asked]] = field(default_factory=list)
+    silent: set[tuple[int, int]] = field(default_factory=set)
+    """Brokers and API keys after which they close the connection."""
+
+    def keys(self, *without: int) -> list[tuple[int, int]]:
+        """The broker and API key of each request."""
+        return [(node, each.key) for node, each in self.asked if each.key not in without]
+
+    def answer(self, node: int, asked: Asked) -> bytes | None:
+        self.asked.append((node, asked))
+        if (node, asked.key) in self.silent:
+            return None
+        kio = schema(asked)
+        values = {
+            METADATA.key: self.metadata,
+            LIST_OFFSETS.key: self.listed,
+            OFFSET_FOR_LEADER_EPOCH.key: self.epochs,
+            DELETE_RECORDS.key: self.deleted,
+            FETCH.key: self.fetched,
+        }[asked.key](node, asked, kio)
+        kind = load_response_schema(asked.key, asked.version)
+        return framed(
+            entity(kind, throttle_time=timedelta(0), error_code=ErrorCode.none, **values), asked.correlation_id
+        )
+
+    def error(self, node: int, key: int, partition: int) -> ErrorCode:
+        codes = self.fails.get((node, key, partition), [])
+        return ErrorCode(codes.pop(0) if codes else 0 if self.leaders[partition] == node else 6)
+
+    def metadata(self, _: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        partitions = tuple(
+            kio.MetadataResponsePartition(
+                error_code=ErrorCode(0 if leader > 0 else 5),
+                partition_index=number,
+                leader_id=leader,
+                leader_epoch=self.epoch,
+                replica_nodes=(1, 2),
+                isr_nodes=(1, 2),
+                offline_replicas=(),
+            )
+            for number, leader in self.leaders.items()
+        )
+        topics = [each.name for each in asked.message.topics] if asked.message.topics is not None else ["orders"]
+        return {
+            "brokers": tuple(
+                kio.MetadataResponseBroker(node_id=each, host=address.host, port=address.port, rack=None)
+                for each, address in self.addresses.items()
+            ),
+            "cluster_id": "lab",
+            "controller_id": 1,
+            "topics": tuple(
+                entity(
+                    kio.MetadataResponseTopic,
+                    error_code=ErrorCode(self.topic_error if name == "orders" else 3),
+                    name=name,
+                    topic_id=self.topic_id if name == "orders" else None,
+                    partitions=partitions if name == "orders" else (),
+                )
+                for name in topics
+            ),
+        }
+
+    def listed(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        return self._topics(
+            node, asked, kio.ListOffsetsTopicResponse, kio.ListOffsetsPartitionResponse, "partition_index"
+        )
+
+    def epochs(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        return self._topics(node, asked, kio.OffsetForLeaderTopicResult, kio.EpochEndOffset, "partition")
+
+    def deleted(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        return self._topics(
+            node, asked, kio.DeleteRecordsTopicResult, kio.DeleteRecordsPartitionResult, "partition_index"
+        )
+
+    def _topics(self, node: int, asked: Asked, topic_kind: Any, kind: Any, number: str) -> dict[str, Any]:
+        [topic] = asked.message.topics
+        partitions = tuple(
+            entity(
+                kind,
+                error_code=self.error(node, asked.key, getattr(each, number)),
+                timestamp=-1,
+                offset=10 * node,
+                leader_epoch=self.epoch,
+                end_offset=10 * node,
+                low_watermark=10 * node,
+                **{number: getattr(each, number)},
+            )
+            for each in topic.partitions
+        )
+        return {"topics": (entity(topic_kind, name="orders", topic="orders", partitions=partitions),)}
+
+    def fetched(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        [topic] = asked.message.topics
+        partitions = []
+        for each in topic.partitions:
+            follows = node == self.recommended
+            code = ErrorCode.none if follows else self.error(node, asked.key, each.partition)
+            redirects = self.recommended > 0 and not follows
+            partitions.append(
+                kio.PartitionData(
+                    partition_index=each.partition,
+                    error_code=code,
+                    high_watermark=10,
+                    aborted_transactions=None,
+                    preferred_read_replica=self.recommended if redirects else -1,
+                    records=RECORDS if not code and not redirects else None,
+                )
+            )
+        known = entity(
+            kio.FetchableTopicResponse,
+            topic_id=getattr(topic, "topic_id", None),
+            topic="orders",
+            partitions=tuple(partitions),
+        )
+        return {"responses": (known,)}
+
+
+@contextmanager
+def served(scripted: Scripted, ranges: Mapping[int, tuple[int, int]] | None = None) -> Iterator[ClusterClient]:
+    """The client of the scripted cluster, which knows broker 1."""
+    found = dict(ranges or {each.key: (0, each.latest) for each in APIS})
+    with ExitStack() as stack:
+        for node in (1, 2):
+            broker = stack.enter_context(ScriptedBroker(lambda asked, node=node: scripted.answer(node, asked), found))  # type: ignore[misc]
+            scripted.addresses.setdefault(node, broker.address)
+            if node == 1:
+                bootstrap = broker.address
+        settings = ClientSettings((bootstrap,), connect_seconds=2, request_seconds=2)
+        yield stack.enter_context(ClusterClient(settings))
+
+
+def positions(**values: Any) -> list[FetchPosition]:
+    return [FetchPosition("orders", number, 0, **values) for number in (0, 1)]
+
+
+def test_metadata_name_brokers_topics_and_leaders() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        found = cluster.metadata()
+        assert cluster.metadata(["orders", "none"]).topics["none"].error_code == 3
+    assert found.cluster_id == "lab"
+    assert {node: each.address for node, each in found.brokers.items()} == scripted.addresses
+    assert found.topics["orders"].topic_id == ORDERS_ID
+    assert {number: each.leader for number, each in found.topics["orders"].partitions.items()} == {0: 1, 1: 2}
+
+
+def test_each_leader_is_asked_once_for_its_partitions() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        assert cluster.list_offsets({ZERO: OffsetSpec.LATEST, ONE: 1234}) == {
+            ZERO: ListedOffset(10, -1, 3),
+            ONE: ListedOffset(20, -1, 3),
+        }
+        assert cluster.offsets_for_leader_epochs({ZERO: 3, ONE: 3}) == {ZERO: EpochEnd(3, 10), ONE: EpochEnd(3, 20)}
+        assert cluster.delete_records({ZERO: 5, ONE: 6}) == {ZERO: 10, ONE: 20}
+        assert cluster.list_offsets({}) == {}
+    requests = [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key, DELETE_RECORDS.key]
+    assert sorted(scripted.keys(METADATA.key)) == sorted((node, key) for key in requests for node in (1, 2))
+    assert len(scripted.keys(*requests)) == 1
+    timestamps = {
+        node: each.message.topics[0].partitions[0].timestamp for node, each in scripted.asked if each.key == 2
+    }
+    assert timestamps == {1: -1, 2: 1234}
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 72, 74, 75])
+def test_after_a_move_the_new_leader_is_asked(code: int) -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        cluster.metadata(["orders"])
+        cluster.list_offsets({ZERO: -1})
+        scripted.leaders[0] = 2
+        scripted.fails[1, LIST_OFFSETS.key, 0] = [code]
+        assert cluster.list_offsets({ZERO: -1, ONE: -1}) == {
+            ZERO: ListedOffset(20, -1, 3),
+            ONE: ListedOffset(20, -1, 3),
+        }
+
+
+@pytest.mark.parametrize("key", [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key, DELETE_RECORDS.key])
+def test_after_a_lost_connection_the_new_leader_is_asked(key: int) -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        cluster.list_offsets({ZERO: -1})
+        scripted.silent = {(1, key)}
+        scripted.leaders[0] = 2
+        if key == LIST_OFFSETS.key:
+            found: object = cluster.list_offsets({ZERO: 1})[ZERO]
+        elif key == OFFSET_FOR_LEADER_EPOCH.key:
+            found = cluster.offsets_for_leader_epochs({ZERO: 1})[ZERO]
+        else:
+            found = cluster.delete_records({ZERO: 1})[ZERO]
+    assert found in (ListedOffset(20, -1, 3), EpochEnd(3, 20), 20)
+
+
+def test_one_partition_that_fails_leaves_the_others_their_answers() -> None:
+    scripted = Scripted(leaders={0: 1, 1: -1})
+    with served(scripted) as cluster:
+        found = cluster.list_offsets({ZERO: -1, ONE: -1, TopicPartition("none", 0): -1}, seconds=0.5)
+    assert found.pop(ZERO) == ListedOffset(10, -1, 3)
+    assert {each: error.name for each, error in found.items() if isinstance(error, PartitionError)} == {
+        ONE: "LEADER_NOT_AVAILABLE",
+        TopicPartition("none", 0): "UNKNOWN_TOPIC_OR_PARTITION",
+    }
+
+
+def test_an_error_that_stays_is_answered_at_once() -> None:
+    scripted = Scripted()
+    scripted.fails[1, DELETE_RECORDS.key, 0] = [1]
+    with served(scripted) as cluster:
+        found = cluster.delete_records({ZERO: 99})[ZERO]
+    assert isinstance(found, PartitionError)
+    assert (found.name, found.api) == ("OFFSET_OUT_OF_RANGE", DELETE_RECORDS)
+    assert len(scripted.keys(METADATA.key)) == 1
+
+
+def test_a_missing_right_names_it() -> None:
+    with served(Scripted(topic_error=29)) as cluster:
+        found = cluster.list_offsets({ZERO: -1})[ZERO]
+    assert isinstance(found, PartitionError)
+    assert "--operation Describe --topic orders" in found.remedy
+
+
+def test_a_leader_that_cannot_be_reached_names_the_address_that_it_advertises() -> None:
+    scripted = Scripted(addresses={2: UNREACHABLE})
+    with served(scripted) as cluster:
+        found = cluster.list_offsets({ZERO: -1, ONE: -1}, seconds=0.5)
+        assert found[ZERO] == ListedOffset(10, -1, 3)
+        failed = found[ONE]
+        assert isinstance(failed, PartitionError)
+        assert failed.name == "NETWORK_EXCEPTION"
+        bootstrap = cluster.settings.bootstrap[0]
+        expected = (
+            f"broker 2 advertises 127.0.0.1:1 (advertised.listeners) to clients of {bootstrap} (bootstrap.servers)"
+        )
+        assert expected in failed.reason
+        with pytest.raises(ClusterUnreachableError, match=r"broker 2 advertises 127\.0\.0\.1:1 "):
+            cluster.fetch(positions()[1:], FetchBuffer(1000), seconds=0.3)
+
+
+def test_a_cluster_that_nobody_answers_for_names_its_addresses_and_why() -> None:
+    with (
+        ClusterClient(ClientSettings((UNREACHABLE, BrokerAddress("127.0.0.1", 2)))) as cluster,
+        pytest.raises(
+            ClusterUnreachableError, match=r"no broker of 127\.0\.0\.1:1, 127\.0\.0\.1:2 \(bootstrap"
+        ) as error,
+    ):
+        cluster.list_offsets({ZERO: -1}, seconds=0.3)
+    assert str(error.value).count("Connection refused") == 2
+
+
+def test_an_answer_about_other_partitions_is_malformed() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripted, "listed", lambda *_: {"topics": ()})
+        found = cluster.list_offsets({ZERO: -1}, seconds=0.2)[ZERO]
+    assert isinstance(found, PartitionError)
+    assert "asked for 1 partitions and has 0 others" in found.reason
+
+
+def test_an_offset_that_a_broker_cannot_look_up_is_refused_by_its_name() -> None:
+    ranges = {each.key: (0, each.latest) for each in APIS} | {LIST_OFFSETS.key: (0, 8)}
+    with served(Scripted(), ranges) as cluster:
+        assert cluster.list_offsets({ZERO: OffsetSpec.EARLIEST_LOCAL})[ZERO] == ListedOffset(10, -1, 3)
+        with pytest.raises(
+            ClusterRefusedError, match=r"version 8 has no LATEST_TIERED \(-5\), which came with Kafka 3\.9"
+        ):
+            cluster.list_offsets({ZERO: OffsetSpec.LATEST_TIERED})
+
+
+def test_records_are_not_deleted_before_a_negative_offset() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster, pytest.raises(ConfigurationError, match=r"orders-0: .*before offset -1"):
+        cluster.delete_records({ZERO: -1})
+    assert scripted.asked == []
+
+
+@pytest.mark.parametrize("version", [11, 12, 13, 18])
+def test_a_fetch_asks_the_first_positions_leader(version: int) -> None:
+    scripted = Scripted()
+    ranges = {each.key: (0, each.latest) for each in APIS} | {FETCH.key: (0, version)}
+    with served(scripted, ranges) as cluster:
+        [found] = cluster.fetch(positions(), FetchBuffer(1000)).partitions
+        assert (found.partition, bytes(found.records), found.leader_epoch) == (0, RECORDS, 3)
+        [found] = cluster.fetch(positions()[::-1], FetchBuffer(1000)).partitions
+        assert found.partition == 1
+        scripted.leaders[1] = 1
+        cluster.fetch(positions()[::-1], FetchBuffer(1000))
+        assert len(cluster.fetch(positions(), FetchBuffer(1000)).partitions) == 2
+    assert {each.version for _, each in scripted.asked if each.key == FETCH.key} == {version}
+
+
+@pytest.mark.parametrize("code", [3, 6, 74, 75, 78, 100])
+def test_a_fetch_follows_its_leader(code: int) -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        cluster.fetch(positions(), FetchBuffer(1000))
+        scripted.fails[1, FETCH.key, 0] = [code]
+        scripted.leaders[0], scripted.epoch = (1 if code == 78 else 2), 4
+        [found] = [each for each in cluster.fetch(positions(), FetchBuffer(1000)).partitions if each.partition == 0]
+        assert (found.error_code, bytes(found.records)) == (0, RECORDS)
+        assert found.leader_epoch == (3 if code == 78 else 4)
+
+
+def test_a_fetch_follows_its_leader_after_a_lost_connection() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        cluster.fetch(positions(), FetchBuffer(1000))
+        scripted.silent = {(1, FETCH.key)}
+        scripted.leaders[0] = 2
+        assert len(cluster.fetch(positions(), FetchBuffer(1000)).partitions) == 2
+
+
+def test_an_epoch_that_the_caller_gives_is_fenced_at_once() -> None:
+    scripted = Scripted()
+    scripted.fails[1, FETCH.key, 0] = [74]
+    with served(scripted) as cluster:
+        [found] = cluster.fetch([FetchPosition("orders", 0, 0, leader_epoch=2)], FetchBuffer(1000)).partitions
+    assert (found.error_code, found.leader_epoch) == (74, 2)
+    assert len(scripted.keys(METADATA.key)) == 1
+
+
+def test_an_offset_out_of_range_is_answered_at_once() -> None:
+    scripted = Scripted()
+    scripted.fails[1, FETCH.key, 0] = [1]
+    with served(scripted) as cluster:
+        assert [each.error_code for each in cluster.fetch(positions(), FetchBuffer(1000)).partitions] == [1]
+    assert len(scripted.keys(METADATA.key)) == 1
+
+
+def test_a_topic_that_was_created_again_is_not_read() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        assert cluster.fetch(positions(topic_id=ORDERS_ID), FetchBuffer(1000)).partitions[0].error_code == 0
+        fetched = len(scripted.keys(METADATA.key))
+        [found] = cluster.fetch(positions(topic_id=OTHER_ID), FetchBuffer(1000), seconds=0.3).partitions
+        assert (found.error_code, len(found.records)) == (100, 0)
+    assert len(scripted.keys(METADATA.key)) == fetched
+
+
+def test_a_follower_that_the_leader_recommends_is_read_from_until_it_fails() -> None:
+    scripted = Scripted(recommended=2)
+    with served(scripted) as cluster:
+        for _ in range(2):
+            assert bytes(cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions[0].records) == RECORDS
+        assert scripted.keys(METADATA.key) == [(1, FETCH.key), (2, FETCH.key), (2, FETCH.key)]
+        scripted.recommended = -1
+        assert bytes(cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions[0].records) == RECORDS
+        assert scripted.keys(METADATA.key)[3:] == [(2, FETCH.key), (1, FETCH.key)]
+
+
+def test_an_answer_larger_than_its_buffer_is_refused() -> None:
+    with served(Scripted()) as cluster, pytest.raises(ConfigurationError, match="its buffer at most 20"):
+        cluster.fetch(positions(), FetchBuffer(20))
+
+
+def test_metadata_with_an_impossible_address_name_it() -> None:
+    scripted = Scripted(addresses={2: BrokerAddress("", 0)})
+    with served(scripted) as cluster, pytest.raises(ClusterUnreachableError, match="broker 2 advertises '', port 0"):
+        cluster.metadata(seconds=0.2)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
+from tiered_storage.kafka_wire import error_codes
+from tiered_storage.kafka_wire.error_codes import MOVED, PartitionError, error_name, is_retriable
+from tiered_storage.kafka_wire.frames import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api
+
+NAMED = {name: code for name, code in vars(error_codes).items() if name.isupper() and isinstance(code, int)}
+
+
+def test_the_codes_are_kafkas() -> None:
+    assert len(NAMED) > 15
+    assert {name: ErrorCode[name.lower()].value for name in NAMED} == NAMED
+    assert {name: error_name(code) for name, code in NAMED.items()} == {name: name for name in NAMED}
+
+
+def test_after_every_error_that_names_a_new_leader_a_retry_may_succeed() -> None:
+    assert all(is_retriable(code) for code in MOVED)
+
+
+def test_a_code_of_a_later_kafka_is_shown_as_a_number() -> None:
+    error = PartitionError("orders", 3, FETCH, 9999)
+    assert not error.retriable
+    assert str(error) == "orders-3: Fetch failed with error 9999 (9999)"
+
+
+@pytest.mark.parametrize(
+    ("api", "right"),
+    [
+        (FETCH, "Read"),
+        (LIST_OFFSETS, "Describe"),
+        (METADATA, "Describe"),
+        (OFFSET_FOR_LEADER_EPOCH, "Describe"),
+        (DELETE_RECORDS, "Delete"),
+    ],
+    ids=str,
+)
+def test_a_missing_right_is_named(api: Api, right: str) -> None:
+    error = PartitionError("orders", 3, api, error_codes.TOPIC_AUTHORIZATION_FAILED)
+    assert f"{api} needs the right {right} on the topic" in str(error)
+    assert f"--operation {right} --topic orders" in error.remedy
+    assert type(error.as_exception()) is ClusterRefusedError
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (error_codes.NETWORK_EXCEPTION, ClusterUnreachableError),
+        (error_codes.NOT_LEADER_OR_FOLLOWER, SourceClusterError),
+        (error_codes.OFFSET_OUT_OF_RANGE, ClusterRefusedError),
+    ],
+)
+def test_an_error_to_raise_is_retriable_if_the_code_is(code: int, kind: type[SourceClusterError]) -> None:
+    error = PartitionError("orders", 3, FETCH, code, "why")
+    assert type(error.as_exception()) is kind
+    assert error.as_exception().retriable == error.retriable
+    assert "why" in str(error.as_exception())
