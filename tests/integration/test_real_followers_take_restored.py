@@ -15,8 +15,6 @@ from servers.real_kafka import RealKafka
 from support.command_line import run_on
 from support.local_logs import read_all
 from support.remote_logs import a_copied_remote_log, append_as_later_leader, records_after_later_leader
-from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.log.local_log import LocalLog
 
 SECONDS = 60
@@ -28,7 +26,7 @@ def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Pat
     append_as_later_leader(files)
     leader = RealKafka(kafka_programs, tmp_path / "leader")
     with leader:
-        follower = _follower_of(leader, kafka_programs, tmp_path / "follower")
+        follower = leader.another(2, tmp_path / "follower")
         with follower:
             admin = AdminClient({"bootstrap.servers": leader.bootstrap_servers})
             topic = NewTopic("orders", num_partitions=1, replication_factor=2)
@@ -42,23 +40,6 @@ def test_a_follower_takes_all_of_it(kafka_programs: KafkaPrograms, tmp_path: Pat
     with LocalLog.open(follower.log_dir / "orders-0") as log:
         assert read_all(log) == records_after_later_leader()
         assert len({entry.epoch for entry in log.leader_epochs}) == 1
-
-
-def _follower_of(leader: RealKafka, programs: KafkaPrograms, directory: Path) -> RealKafka:
-    """Another broker of the leader's cluster, without a controller."""
-    follower = RealKafka(programs, directory)
-    follower.log_dir.mkdir(parents=True)
-    identity = MetaProperties(1, leader.client.cluster_id(), 2, random_uuid())
-    identity.write(follower.log_dir / META_PROPERTIES)
-    listener = f"PLAINTEXT://{follower.bootstrap_servers}"
-    follower._properties = {
-        "process.roles": "broker",
-        "node.id": "2",
-        "controller.quorum.voters": f"1@127.0.0.1:{leader._controller_port}",
-        "listeners": listener,
-        "advertised.listeners": listener,
-    }
-    return follower
 
 
 def _log_bytes(kafka: RealKafka) -> int:

@@ -8,38 +8,20 @@ from pathlib import Path
 import pytest
 
 from servers.kafka_programs import KafkaPrograms
-from servers.real_kafka import RealKafka
+from servers.tiering_kafka import SMALL_SEGMENTS, TIERED, tiering_kafka
 from support.command_line import run_on
 from support.records import varied_records
 from support.remote_logs import ENABLED, RemoteLogFiles
 from tiered_storage.kafka_log.files.log_segment import list_segments
 
 WAIT_SECONDS = 60
-SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
-TIERED = {**SMALL_SEGMENTS, "remote.storage.enable": "true", "local.retention.bytes": "1"}
 
 
 @pytest.fixture(scope="module")
 def left(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log directory that a broker left: `tiered` began in its own remote tier, `plain` it never tiered."""
     root = tmp_path_factory.mktemp("tiering")
-    source = Path(__file__).with_name("DirectoryRemoteStorage.java")
-    programs = kafka_programs.with_classes(source, root / "classes")
-    metadata = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
-    properties = {
-        "remote.log.storage.system.enable": "true",
-        "remote.log.storage.manager.class.name": "DirectoryRemoteStorage",
-        "remote.log.storage.manager.impl.prefix": "rsm.config.",
-        "rsm.config.dir": str(root / "remote"),
-        "remote.log.metadata.manager.class.name": metadata,
-        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
-        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
-        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
-        "remote.log.manager.task.interval.ms": "500",
-        "log.initial.task.delay.ms": "500",
-    }
-    with RealKafka(programs, root / "broker", properties=properties) as kafka:
+    with tiering_kafka(kafka_programs, root) as kafka:
         for topic, config in (("tiered", TIERED), ("plain", SMALL_SEGMENTS)):
             kafka.client.create_topic(topic, 1, config)
             kafka.client.produce(topic, varied_records(3_000, seed=1), batch_num_messages=50)

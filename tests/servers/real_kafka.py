@@ -1,4 +1,7 @@
-"""A real Apache Kafka broker for tests: one node that is its own KRaft controller, on free ports of 127.0.0.1."""
+"""A real Apache Kafka broker for tests: one node that is its own KRaft controller, on free ports of 127.0.0.1.
+
+It can have further listeners, and other brokers can join it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from confluent_kafka.admin import AdminClient
 
 from servers.kafka_programs import KafkaPrograms, RealKafkaError
 from support.kafka_clients import RealKafkaClient
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 
 START_SECONDS = 60
 STOP_SECONDS = 60
@@ -29,7 +34,6 @@ _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
@@ -51,7 +55,8 @@ class RealKafka:
     """A broker that keeps its log under `directory`/log-dir, or in `log_dir` where that is given.
 
     It is a context manager that starts it and stops it. Its ports stay the same through `stopped` and `restart_on`,
-    so a client outlives them. `properties` come on top of those that a single node needs.
+    so a client outlives them. `properties` come on top of those that a single node needs; `listeners` have the security
+    protocols of further listeners by name.
     """
 
     def __init__(
@@ -61,17 +66,24 @@ class RealKafka:
         *,
         log_dir: Path | None = None,
         properties: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
         self.programs = programs
         self.log_dir = log_dir or directory / "log-dir"
         self._directory = directory
         self._properties = dict(properties or {})
-        self._port, self._controller_port = _free_ports(2)
+        self._protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        self._controller_port, *ports = _free_ports(1 + len(self._protocols))
+        self._ports = dict(zip(self._protocols, ports, strict=True))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return self.address("PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """Return the address of a listener."""
+        return f"127.0.0.1:{self._ports[listener]}"
 
     @property
     def client(self) -> RealKafkaClient:
@@ -133,6 +145,23 @@ class RealKafka:
             process.kill()
             process.wait()
 
+    def another(self, node_id: int, directory: Path, properties: Mapping[str, str] | None = None) -> RealKafka:
+        """Return one more broker of this one's cluster, without a controller; this one must run."""
+        other = RealKafka(
+            self.programs,
+            directory,
+            properties={
+                "process.roles": "broker",
+                "node.id": str(node_id),
+                "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+                **(properties or {}),
+            },
+        )
+        other.log_dir.mkdir(parents=True)
+        identity = MetaProperties(1, self.client.cluster_id(), node_id, random_uuid())
+        identity.write(other.log_dir / META_PROPERTIES)
+        return other
+
     @contextmanager
     def stopped(self) -> Iterator[Path]:
         """Stop the broker for as long as the block runs, which may change the log directory it is given."""
@@ -165,15 +194,19 @@ class RealKafka:
         return self._directory / "output.log"
 
     def _write_configuration(self) -> Path:
-        listeners = f"PLAINTEXT://127.0.0.1:{self._port}"
+        listeners = ",".join(f"{name}://{self.address(name)}" for name in self._protocols)
+        protocols = {"CONTROLLER": "PLAINTEXT", **self._protocols}
         properties = {
             **_PROPERTIES,
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controller_port}",
             "advertised.listeners": listeners,
             "log.dirs": str(self.log_dir),
             **self._properties,
         }
+        if "controller" not in properties["process.roles"]:
+            properties["listeners"] = listeners
         path = self._directory / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return path

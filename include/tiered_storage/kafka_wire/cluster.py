@@ -37,6 +37,7 @@ from tiered_storage.kafka_wire.error_codes import (
 from tiered_storage.kafka_wire.fetch import (
     BY_TOPIC_ID,
     LARGEST_FRAME,
+    NOT_RECORDS,
     EpochEnd,
     FetchAnswer,
     FetchBuffer,
@@ -157,9 +158,10 @@ class ClusterClient:
 
         The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
         are in the partitions' `error_code`; retriable ones come only if no partition has anything else until the
-        deadline. Raises ConfigurationError if the answer exceeds the buffer.
+        deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
         """
         deadline = Deadline.after(seconds, self._now)
+        asked = {(each.topic, each.partition): each for each in positions}
         answer = FetchAnswer(0.0, ())
         failure: Exception | None = None
 
@@ -171,9 +173,8 @@ class ClusterClient:
                 failure = error
                 self._stale.add(positions[0].topic)
                 return False
-            pinned = {TopicPartition(each.topic, each.partition) for each in positions if each.leader_epoch is not None}
             # Every partition is looked at.
-            return sum(self._learn(each, pinned) for each in answer.partitions) > 0
+            return sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
 
         self._repeat(once, deadline)
         if failure is not None:
@@ -183,7 +184,7 @@ class ClusterClient:
     def _fetch_once(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
     ) -> FetchAnswer:
-        self._refresh({each.topic for each in positions}, deadline)
+        self._refresh([TopicPartition(each.topic, each.partition) for each in positions], deadline)
         code = self._problem(positions[0], deadline)
         if code != NONE:
             return FetchAnswer(0.0, (failed_partition(positions[0], code),))
@@ -197,9 +198,10 @@ class ClusterClient:
         version = connection.version(FETCH)
         if not all(each.topic_id for each in served):
             version = min(version, BY_TOPIC_ID - 1)
+        fitting = replace(limits, max_bytes=max(1, min(limits.max_bytes, buffer.most - NOT_RECORDS)))
         return connection.receive(
             FETCH,
-            fetch_request(version, served, limits, self.settings.rack),
+            fetch_request(version, served, fitting, self.settings.rack),
             deadline.within(self.settings.request_seconds + limits.max_wait_seconds),
             FetchDecoder(served),
             buffer.room,
@@ -209,8 +211,7 @@ class ClusterClient:
     def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
         """Return why a position has no leader to ask, as an error code; 0: it has one."""
         if self._is_another_topic(position):
-            self._stale.add(position.topic)
-            self._refresh({position.topic}, deadline)
+            self._read_metadata({position.topic}, deadline)
             if self._is_another_topic(position):
                 return UNKNOWN_TOPIC_ID
         return partition_problem(self._topics.get(position.topic), position.partition)
@@ -238,7 +239,7 @@ class ClusterClient:
             leader_epoch=position.leader_epoch if epoch is None else epoch,
         )
 
-    def _learn(self, found: FetchedPartition, pinned: Collection[TopicPartition]) -> bool:
+    def _learn(self, position: FetchPosition, found: FetchedPartition) -> bool:
         """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
         partition = TopicPartition(found.topic, found.partition)
         if found.error_code in MOVED:
@@ -250,17 +251,15 @@ class ClusterClient:
             until = Deadline.after(_REPLICA_SECONDS, self._now)
             self._replicas[partition] = (found.preferred_read_replica, until)
             return False
-        return not self._is_worth_another_try(partition, found.error_code, pinned)
+        is_fenced = found.error_code == FENCED_LEADER_EPOCH and position.leader_epoch is not None
+        return is_fenced or self._is_another_topic(position) or self._is_final(partition, found.error_code)
 
-    def _is_worth_another_try(
-        self, partition: TopicPartition, code: int, pinned: Collection[TopicPartition] = ()
-    ) -> bool:
-        if code == FENCED_LEADER_EPOCH and partition in pinned:
-            return False
+    def _is_final(self, partition: TopicPartition, code: int) -> bool:
+        """Return whether another try would give the same."""
         if code == UNKNOWN_TOPIC_OR_PARTITION:
             # A broker may not know yet what the metadata have; what they do not have either stays unknown.
-            return partition_problem(self._topics.get(partition.topic), partition.partition) != code
-        return is_retriable(code)
+            return partition_problem(self._topics.get(partition.topic), partition.partition) == code
+        return not is_retriable(code)
 
     def _ask_leaders(
         self, request: PartitionRequest[Found], seconds: float
@@ -276,7 +275,7 @@ class ClusterClient:
                 code = answer.code if isinstance(answer, PartitionError) else NONE
                 if code in MOVED:
                     self._stale.add(partition.topic)
-                if not self._is_worth_another_try(partition, code):
+                if self._is_final(partition, code):
                     pending.discard(partition)
             return not pending
 
@@ -287,7 +286,7 @@ class ClusterClient:
     def _ask_once(
         self, request: PartitionRequest[Found], pending: Collection[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, Found | PartitionError]:
-        self._refresh({each.topic for each in pending}, deadline)
+        self._refresh(pending, deadline)
         answers: dict[TopicPartition, Found | PartitionError] = {}
         led: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for each in pending:
@@ -332,9 +331,13 @@ class ClusterClient:
             )
         return found
 
-    def _refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Read the metadata of those topics that are unknown or stale."""
-        wanted = {each for each in topics if each in self._stale or each not in self._topics}
+    def _refresh(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
+        """Read the metadata of those topics that are stale, or have no leader for one of `partitions`."""
+        wanted = {
+            topic
+            for topic, number in partitions
+            if topic in self._stale or partition_problem(self._topics.get(topic), number) != NONE
+        }
         if wanted:
             self._read_metadata(wanted, deadline)
 

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from tiered_storage.errors import ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
-from tiered_storage.kafka_wire.error_codes import NONE, error_name
+from tiered_storage.kafka_wire.error_codes import NONE, PartitionError, error_name
 from tiered_storage.kafka_wire.frames import FETCH, Api, Cursor, body_of, entity, request, request_module
 
 BY_TOPIC_ID = 13
@@ -37,6 +37,8 @@ NO_EPOCH = -1
 
 LARGEST_FRAME = (1 << 31) - 1
 """An answer larger than its buffer is reported by its size, whatever that is."""
+NOT_RECORDS = 64 << 10
+"""Bytes of an answer that are left for what is not records."""
 _UUID_BYTES = 16
 _SMALLEST_BUFFER = 64 << 10
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
@@ -111,6 +113,11 @@ class FetchedPartition:
     diverging: EpochEnd | None = None
     current_leader: int = -1
     current_leader_epoch: int = NO_EPOCH
+
+    @property
+    def error(self) -> PartitionError | None:
+        """The error with its name and remedy; None: there is none."""
+        return PartitionError(self.topic, self.partition, FETCH, self.error_code) if self.error_code else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings, TlsSettings
 
+_HANDSHAKE = "the TLS handshake"
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -90,7 +92,7 @@ def open_transport(address: BrokerAddress, settings: ClientSettings, deadline: D
     connected = _connected(address, settings, deadline)
     try:
         if context is not None:
-            with _named(address, "the TLS handshake", deadline):
+            with _named(address, _HANDSHAKE, deadline):
                 _wait_at_most(connected, deadline)
                 connected = context.wrap_socket(connected, server_hostname=address.host)
     except BaseException:
@@ -183,9 +185,10 @@ def _named(address: BrokerAddress, doing: str, deadline: Deadline) -> Iterator[N
     try:
         yield
     except TimeoutError as error:
+        doubt = ", and that the listener speaks TLS (security.protocol)" if doing == _HANDSHAKE else ""
         raise ClusterUnreachableError(
             f"{address}: {doing} took longer than {deadline.seconds:g} s: check the broker's load and the network "
-            "(socket.timeout.ms, socket.connection.setup.timeout.ms)"
+            f"(socket.timeout.ms, socket.connection.setup.timeout.ms){doubt}"
         ) from error
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
         raise ClusterUnreachableError(

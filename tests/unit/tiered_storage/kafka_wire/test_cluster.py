@@ -390,10 +390,41 @@ def test_a_topic_that_was_created_again_is_not_read() -> None:
     scripted = Scripted()
     with served(scripted) as cluster:
         assert cluster.fetch(positions(topic_id=ORDERS_ID), FetchBuffer(1000)).partitions[0].error_code == 0
-        fetched = len(scripted.keys(METADATA.key))
-        [found] = cluster.fetch(positions(topic_id=OTHER_ID), FetchBuffer(1000), seconds=0.3).partitions
+        before = len(scripted.asked)
+        [found] = cluster.fetch(positions(topic_id=OTHER_ID), FetchBuffer(1000)).partitions
         assert (found.error_code, len(found.records)) == (100, 0)
-    assert len(scripted.keys(METADATA.key)) == fetched
+    assert [each.key for _, each in scripted.asked[before:]] == [METADATA.key]
+
+
+def test_a_partition_that_was_added_is_found() -> None:
+    scripted = Scripted()
+    two = TopicPartition("orders", 2)
+    with served(scripted) as cluster:
+        found = cluster.list_offsets({ZERO: -1, two: -1})
+        assert isinstance(found[two], PartitionError)
+        scripted.leaders[2] = 2
+        assert cluster.list_offsets({two: -1}) == {two: ListedOffset(20, -1, 3)}
+
+
+def test_a_right_that_was_granted_is_found() -> None:
+    scripted = Scripted(topic_error=29)
+    with served(scripted) as cluster:
+        assert isinstance(cluster.list_offsets({ZERO: -1})[ZERO], PartitionError)
+        [refused] = cluster.fetch(positions(), FetchBuffer(1000)).partitions
+        assert "--operation Read --topic orders" in str(refused.error)
+        scripted.topic_error = 0
+        assert cluster.list_offsets({ZERO: -1}) == {ZERO: ListedOffset(10, -1, 3)}
+        [found] = cluster.fetch(positions(), FetchBuffer(1000)).partitions
+        assert found.error is None
+
+
+def test_no_more_is_asked_for_than_the_buffer_holds() -> None:
+    scripted = Scripted()
+    with served(scripted) as cluster:
+        for most in (1000, 1 << 20, 1 << 30):
+            cluster.fetch(positions(), FetchBuffer(most))
+    asked = [each.message.max_bytes for _, each in scripted.asked if each.key == FETCH.key]
+    assert asked == [1, (1 << 20) - (64 << 10), 50 << 20]
 
 
 def test_a_follower_that_the_leader_recommends_is_read_from_until_it_fails() -> None:
