@@ -14,6 +14,7 @@ from fuzz.file_targets import FILE_TARGETS
 from fuzz.guarded_memory import GuardedRegion
 from fuzz.remote_targets import REMOTE_TARGETS
 from fuzz.target import Target
+from fuzz.wire_targets import WIRE_TARGETS
 
 
 def _by_name(targets: Iterable[Target]) -> dict[str, Target]:
@@ -29,6 +30,7 @@ TARGETS = _by_name(
         *DIRECTORY_TARGETS,
         *DUMP_TARGETS,
         *REMOTE_TARGETS,
+        *WIRE_TARGETS,
     )
 )
 WITH_KERNELS = [name for name, target in TARGETS.items() if target.has_kernels]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiered_storage.errors import ClusterRefusedError
-from tiered_storage.kafka_wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, request
+from tiered_storage.kafka_wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, elements, request
 
 CLIENT_SOFTWARE = "remote-log"
 CLIENT_VERSION = "0.1.0"
@@ -26,7 +26,7 @@ class ApiVersions:
     @classmethod
     def of(cls, address: str, answer: Any) -> ApiVersions:
         """Return what kio's ApiVersionsResponse `answer` lists."""
-        return cls(address, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
+        return cls(address, {each.api_key: (each.min_version, each.max_version) for each in elements(answer.api_keys)})
 
     def choose(self, api: Api) -> int:
         """Return the latest version of `api` that both sides know.

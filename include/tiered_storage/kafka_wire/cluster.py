@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
@@ -320,16 +320,19 @@ class ClusterClient:
             message = request.build(connection.version(request.api), epochs, seconds)
         except ClusterRefusedError as error:
             raise ClusterRefusedError(f"{connection.address}: {error}") from error
-        answer = connection.exchange(request.api, message, deadline.within(self.settings.request_seconds))
-        found = {
-            each: PartitionError(each.topic, each.partition, request.api, code) if code else value
-            for each, code, value in request.read(answer)
-        }
-        if found.keys() != epochs.keys():
-            raise MalformedAnswerError(
-                f"{connection.address}: {request.api} asked for {len(epochs)} partitions and has {len(found)} others"
-            )
-        return found
+
+        def read(answer: Any) -> dict[TopicPartition, Found | PartitionError]:
+            found = {
+                each: PartitionError(each.topic, each.partition, request.api, code) if code else value
+                for each, code, value in request.read(answer)
+            }
+            if found.keys() != epochs.keys():
+                raise MalformedAnswerError(
+                    f"it is about {len(found)} other partitions than the {len(epochs)} asked for"
+                )
+            return found
+
+        return connection.exchange(request.api, message, deadline.within(self.settings.request_seconds), read)
 
     def _refresh(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
         """Read the metadata of those topics that are stale, or have no leader for one of `partitions`."""
@@ -372,11 +375,8 @@ class ClusterClient:
     ) -> ClusterMetadata:
         connection = self._connection_at(address, deadline)
         message = metadata_request(connection.version(METADATA), topics)
-        answer = connection.exchange(METADATA, message, deadline.within(self.settings.request_seconds))
-        code = getattr(answer, "error_code", NONE)
-        if code != NONE:
-            raise MalformedAnswerError(f"{address}: Metadata failed with {error_name(code)}")
-        return read_metadata(answer)
+        within = deadline.within(self.settings.request_seconds)
+        return connection.exchange(METADATA, message, within, read_metadata)
 
     def _addresses(self) -> list[BrokerAddress]:
         """Return the addresses to ask for metadata: open connections first, then all others in any order."""

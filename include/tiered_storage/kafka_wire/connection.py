@@ -76,19 +76,17 @@ class Connection:
         """Return the version of `api` that requests on this connection have. Raises ClusterRefusedError."""
         return self._versions.choose(api)
 
-    def ask(self, api: Api, deadline: Deadline, **values: Any) -> Any:
-        """Send a request with kio's field values `values`, and return kio's response.
+    def exchange(self, api: Api, message: Any, deadline: Deadline, read: Callable[[Any], Answer]) -> Answer:
+        """Send kio's request `message` of the API, and return what `read` makes of kio's response.
 
-        Fields that the version does not have are left out. Raises the errors of `exchange`.
+        Raises ClusterUnreachableError, ClusterRefusedError or MalformedAnswerError, also that of `read`, and closes the
+        connection.
         """
-        return self.exchange(api, request(api, self.version(api), **values), deadline)
 
-    def exchange(self, api: Api, message: Any, deadline: Deadline) -> Any:
-        """Send kio's request `message` of the API, and return kio's response.
+        def decode(frame: memoryview, api: Api, version: int, correlation_id: int) -> Answer:
+            return read(decode_answer(frame, api, version, correlation_id))
 
-        Raises ClusterUnreachableError, ClusterRefusedError or MalformedAnswerError, and closes the connection.
-        """
-        return self.receive(api, message, deadline, decode_answer, _fresh_buffer, LARGEST_MESSAGE)
+        return self.receive(api, message, deadline, decode, _fresh_buffer, LARGEST_MESSAGE)
 
     def receive(
         self,
@@ -146,7 +144,7 @@ class Connection:
         begun = Deadline.after(0, deadline.now)
         handshake = self._small(SASL_HANDSHAKE, deadline, mechanism=sasl.mechanism)
         if handshake.error_code == UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(handshake.mechanisms)
+            offered = ", ".join(handshake.mechanisms or ())
             raise ClusterRefusedError(
                 f"{self.address} does not offer {sasl.mechanism}; set sasl.mechanism to one of: {offered}"
             )

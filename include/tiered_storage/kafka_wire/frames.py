@@ -70,6 +70,10 @@ APIS = (
 )
 
 
+_request_schema = cache(load_request_schema)
+_response_schema = cache(load_response_schema)
+
+
 @cache
 def request_module(api: Api, version: int) -> ModuleType:
     """Return kio's module with the classes of a request; the first import of one takes milliseconds."""
@@ -84,7 +88,7 @@ def entity(kind: Any, **values: Any) -> Any:
 
 def request(api: Api, version: int, **values: Any) -> Any:
     """Return a request of kio, without those of `values` that its version does not have."""
-    return entity(load_request_schema(api.key, version), **values)
+    return entity(_request_schema(api.key, version), **values)
 
 
 def encode_request(message: Any, correlation_id: int, client_id: str) -> bytes:
@@ -127,7 +131,7 @@ def body_of(frame: memoryview, api: Api, version: int, correlation_id: int) -> C
     found = cursor.int32()
     if found != correlation_id:
         raise MalformedAnswerError(f"the answer has the correlation id {found} instead of {correlation_id}")
-    if api is not API_VERSIONS and load_response_schema(api.key, version).__flexible__:
+    if api is not API_VERSIONS and _response_schema(api.key, version).__flexible__:
         cursor.skip_tagged_fields()
     return cursor
 
@@ -139,13 +143,20 @@ def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int
     """
     cursor = body_of(frame, api, version, correlation_id)
     try:
-        answer, size = entity_reader(load_response_schema(api.key, version))(frame.toreadonly(), cursor.position)
+        answer, size = entity_reader(_response_schema(api.key, version))(frame.toreadonly(), cursor.position)
     except _RAISED_BY_KIO as error:
         raise MalformedAnswerError(f"{api} version {version} cannot be decoded: {error}") from error
     if cursor.position + size != len(frame):
         unread = len(frame) - cursor.position - size
         raise MalformedAnswerError(f"{api} version {version} has {unread} bytes after its end")
     return answer
+
+
+def elements(array: Any) -> Any:
+    """Return an array of kio's. Raises MalformedAnswerError for null, which kio lets pass where no null may be."""
+    if array is None:
+        raise MalformedAnswerError("an array is null that must not be")
+    return array
 
 
 class Cursor:

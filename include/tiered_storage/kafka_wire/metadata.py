@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import UUID_BYTES, encode_uuid
 from tiered_storage.kafka_wire.client_settings import BrokerAddress
-from tiered_storage.kafka_wire.error_codes import LEADER_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION
-from tiered_storage.kafka_wire.frames import METADATA, entity, request, request_module
+from tiered_storage.kafka_wire.error_codes import LEADER_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from tiered_storage.kafka_wire.frames import METADATA, elements, entity, request, request_module
 
 NO_LEADER = -1
 
@@ -93,12 +93,15 @@ def metadata_request(version: int, topics: Collection[str] | None) -> Any:
 
 
 def read_metadata(answer: Any) -> ClusterMetadata:
-    """Return what kio's `answer` says. Raises MalformedAnswerError if an address is none."""
+    """Return what kio's `answer` says. Raises MalformedAnswerError for an error of the whole, or an invalid address."""
+    code = getattr(answer, "error_code", NONE)
+    if code != NONE:
+        raise MalformedAnswerError(f"the whole Metadata failed with {error_name(code)}")
     return ClusterMetadata(
         answer.cluster_id,
         answer.controller_id,
-        {each.node_id: _broker(each) for each in answer.brokers},
-        {topic.name: _topic(topic) for topic in answer.topics if topic.name is not None},
+        {each.node_id: _broker(each) for each in elements(answer.brokers)},
+        {topic.name: _topic(topic) for topic in elements(answer.topics) if topic.name is not None},
     )
 
 
@@ -121,11 +124,11 @@ def _topic(topic: Any) -> TopicMetadata:
                 int(each.error_code),
                 int(each.leader_id),
                 int(each.leader_epoch),
-                tuple(map(int, each.replica_nodes)),
-                tuple(map(int, each.isr_nodes)),
-                tuple(map(int, each.offline_replicas)),
+                tuple(map(int, elements(each.replica_nodes))),
+                tuple(map(int, elements(each.isr_nodes))),
+                tuple(map(int, elements(each.offline_replicas))),
             )
-            for each in topic.partitions
+            for each in elements(topic.partitions)
         },
     )
 

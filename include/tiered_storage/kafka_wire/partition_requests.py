@@ -19,6 +19,7 @@ from tiered_storage.kafka_wire.frames import (
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
+    elements,
     entity,
     request,
     request_module,
@@ -133,8 +134,8 @@ class ListOffsets:
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, ListedOffset]]:
         """Yield each partition's answer; see PartitionRequest."""
-        for topic in answer.topics:
-            for each in topic.partitions:
+        for topic in elements(answer.topics):
+            for each in elements(topic.partitions):
                 found = ListedOffset(each.offset, each.timestamp, each.leader_epoch)
                 yield TopicPartition(topic.name, each.partition_index), int(each.error_code), found
 
@@ -178,8 +179,8 @@ class OffsetsForLeaderEpochs:
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, EpochEnd]]:
         """Yield each partition's answer; see PartitionRequest."""
-        for topic in answer.topics:
-            for each in topic.partitions:
+        for topic in elements(answer.topics):
+            for each in elements(topic.partitions):
                 found = EpochEnd(each.leader_epoch, each.end_offset)
                 yield TopicPartition(topic.topic, each.partition), int(each.error_code), found
 
@@ -229,8 +230,8 @@ class DeleteRecords:
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
         """Yield each partition's answer; see PartitionRequest."""
-        for topic in answer.topics:
-            for each in topic.partitions:
+        for topic in elements(answer.topics):
+            for each in elements(topic.partitions):
                 yield TopicPartition(topic.name, each.partition_index), int(each.error_code), int(each.low_watermark)
 
 

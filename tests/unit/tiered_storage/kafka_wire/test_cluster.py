@@ -313,7 +313,7 @@ def test_an_answer_about_other_partitions_is_malformed() -> None:
         patch.setattr(scripted, "listed", lambda *_: {"topics": ()})
         found = cluster.list_offsets({ZERO: -1}, seconds=0.2)[ZERO]
     assert isinstance(found, PartitionError)
-    assert "asked for 1 partitions and has 0 others" in found.reason
+    assert "ListOffsets: it is about 0 other partitions than the 1 asked for" in found.reason
 
 
 def test_an_offset_that_a_broker_cannot_look_up_is_refused_by_its_name() -> None:

@@ -25,6 +25,7 @@ from tiered_storage.kafka_wire.frames import (
     SASL_HANDSHAKE,
     entity,
 )
+from tiered_storage.kafka_wire.metadata import ClusterMetadata, metadata_request, read_metadata
 from tiered_storage.kafka_wire.transport import Deadline
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema, versions_frame
 
@@ -57,16 +58,10 @@ def metadata_answer(asked: Asked) -> bytes:
     return framed(answer, asked.correlation_id)
 
 
-def ask(connection: Connection, seconds: float = 5, now: Callable[[], float] | None = None) -> Any:
+def ask(connection: Connection, seconds: float = 5, now: Callable[[], float] | None = None) -> ClusterMetadata:
     deadline = Deadline.after(seconds, now) if now else Deadline.after(seconds)
-    return connection.ask(
-        METADATA,
-        deadline,
-        topics=None,
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
+    message = metadata_request(connection.version(METADATA), None)
+    return connection.exchange(METADATA, message, deadline, read_metadata)
 
 
 def test_the_latest_version_that_both_know_is_used() -> None:

@@ -102,6 +102,16 @@ def test_bytes_after_an_answer_are_malformed() -> None:
         decode_answer(memoryview(metadata_frame() + b"\0\0"), METADATA, 13, 5)
 
 
+def test_null_instead_of_an_array_is_malformed() -> None:
+    frame = bytearray(metadata_frame())
+    brokers = 4 + 1 + 4  # correlation id, tagged fields, throttle time
+    assert frame[brokers] == 2
+    del frame[brokers + 1 : frame.index(b"\x08cluster")]
+    frame[brokers] = 0
+    with pytest.raises(MalformedAnswerError, match="an array is null"):
+        read_metadata(decode_answer(memoryview(frame), METADATA, 13, 5))
+
+
 @given(st.data())
 def test_a_garbled_answer_gives_a_value_or_is_malformed(data: st.DataObject) -> None:
     frame = bytearray(metadata_frame())
