@@ -20,6 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError
+from tiered_storage.kafka_wire.apis import FETCH, METADATA
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connection import Connection, open_connection
 from tiered_storage.kafka_wire.error_codes import (
@@ -49,7 +50,6 @@ from tiered_storage.kafka_wire.fetch import (
     failed_partition,
     fetch_request,
 )
-from tiered_storage.kafka_wire.frames import FETCH, METADATA
 from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,

@@ -17,7 +17,7 @@ from tiered_storage.errors import (
     ClusterUnreachableError,
     MalformedAnswerError,
 )
-from tiered_storage.kafka_wire.api_versions import ApiVersions, versions_request
+from tiered_storage.kafka_wire.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, ApiVersions
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings, SaslSettings
 from tiered_storage.kafka_wire.error_codes import (
     NONE,
@@ -27,12 +27,8 @@ from tiered_storage.kafka_wire.error_codes import (
     error_name,
 )
 from tiered_storage.kafka_wire.frames import (
-    API_VERSIONS,
     LARGEST_MESSAGE,
-    SASL_AUTHENTICATE,
-    SASL_HANDSHAKE,
     SIZE_BYTES,
-    Api,
     decode_answer,
     decode_size,
     encode_request,
@@ -43,7 +39,8 @@ from tiered_storage.kafka_wire.transport import Deadline, Transport, open_transp
 
 SHARE_OF_SESSION = 0.85
 """A session is renewed after this share of its lifetime, as Java's client does at the earliest."""
-_MODERN_VERSIONS = 3
+CLIENT_SOFTWARE, CLIENT_VERSION = "remote-log", "0.1.0"
+"""What a broker's metrics count this client as."""
 _LAST_CORRELATION_ID = (1 << 31) - 1
 
 Answer = TypeVar("Answer")
@@ -126,9 +123,9 @@ class Connection:
         self._transport.close()
 
     def _ask_versions(self, deadline: Deadline) -> None:
-        answer = self._round_trip(API_VERSIONS, versions_request(_MODERN_VERSIONS), deadline, _decode_versions)
+        answer = self._round_trip(API_VERSIONS, _versions_request(API_VERSIONS.latest), deadline, _decode_versions)
         if answer.error_code == UNSUPPORTED_VERSION:
-            answer = self._round_trip(API_VERSIONS, versions_request(0), deadline)
+            answer = self._round_trip(API_VERSIONS, _versions_request(0), deadline)
         if answer.error_code != NONE:
             raise ClusterRefusedError(f"{self.address}: ApiVersions failed with {error_name(answer.error_code)}")
         self._versions = ApiVersions.of(str(self.address), answer)
@@ -224,6 +221,10 @@ def open_connection(
     connection = Connection(open_transport(address, settings, within), address, settings, token)
     connection.negotiate(within)
     return connection
+
+
+def _versions_request(version: int) -> Any:
+    return request(API_VERSIONS, version, client_software_name=CLIENT_SOFTWARE, client_software_version=CLIENT_VERSION)
 
 
 def _fresh_buffer(size: int) -> memoryview:

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import io
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import Field, fields
 from functools import cache
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from kio.index import load_payload_module, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -25,6 +26,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_wire.apis import API_VERSIONS, Api
 
 SIZE_BYTES = 4
 LARGEST_MESSAGE = 128 << 20
@@ -34,40 +36,6 @@ _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f">{code}") for code in "bhiq")
 _LONGEST_VARINT = 5
 _RAISED_BY_KIO = (SerialError, ValueError, LookupError, TypeError, OverflowError)
 """A garbled message gives each of these: KeyError for an unknown tag, ValueError for an unknown error code."""
-
-
-@dataclass(frozen=True, slots=True)
-class Api:
-    """One request of the protocol, and the versions of it that this client uses, `oldest` to `latest` inclusive."""
-
-    key: int
-    name: str
-    oldest: int
-    latest: int
-
-    def __str__(self) -> str:
-        return self.name
-
-
-FETCH = Api(1, "Fetch", 11, 18)
-LIST_OFFSETS = Api(2, "ListOffsets", 5, 11)
-METADATA = Api(3, "Metadata", 9, 13)
-SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
-API_VERSIONS = Api(18, "ApiVersions", 0, 3)
-DELETE_RECORDS = Api(21, "DeleteRecords", 1, 2)
-OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 3, 4)
-SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 1, 2)
-
-APIS = (
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    SASL_HANDSHAKE,
-    API_VERSIONS,
-    DELETE_RECORDS,
-    OFFSET_FOR_LEADER_EPOCH,
-    SASL_AUTHENTICATE,
-)
 
 
 _request_schema = cache(load_request_schema)
@@ -142,13 +110,15 @@ def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int
     Raises MalformedAnswerError if the bytes are not one answer to that request, from the first byte to the last.
     """
     cursor = body_of(frame, api, version, correlation_id)
+    schema = _response_schema(api.key, version)
+    walked = Cursor(frame, cursor.position)
+    _walk(schema)(walked)
+    if walked.left:
+        raise MalformedAnswerError(f"{api} version {version} has {walked.left} bytes after its end")
     try:
-        answer, size = entity_reader(_response_schema(api.key, version))(frame.toreadonly(), cursor.position)
+        answer, _ = entity_reader(schema)(frame.toreadonly(), cursor.position)
     except _RAISED_BY_KIO as error:
         raise MalformedAnswerError(f"{api} version {version} cannot be decoded: {error}") from error
-    if cursor.position + size != len(frame):
-        unread = len(frame) - cursor.position - size
-        raise MalformedAnswerError(f"{api} version {version} has {unread} bytes after its end")
     return answer
 
 
@@ -244,3 +214,89 @@ class Cursor:
             tag = self.varint()
             found[tag] = Cursor(self.take(self.varint()))
         return found
+
+
+Walk = Callable[[Cursor], None]
+
+_WIDTHS = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+    "error_code": 2,
+    "timedelta_i32": 4,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+}
+"""Bytes of kio's types that have a fixed width."""
+
+
+@cache
+def _walk(kind: Any) -> Walk:
+    """Return what walks over kio's entity of `kind`, and raises MalformedAnswerError for a length past the end.
+
+    kio reserves memory for as many elements as an array announces, and ends the process if there is not so much.
+    """
+    hints = get_type_hints(kind)
+    plain, tagged = [], {}
+    for field in fields(kind):
+        step = _walk_field(field, hints[field.name], flexible=kind.__flexible__)
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = step
+        else:
+            plain.append(step)
+
+    def walk(cursor: Cursor) -> None:
+        for step in plain:
+            step(cursor)
+        if kind.__flexible__:
+            for tag, inner in cursor.tagged_fields().items():
+                if tag in tagged:
+                    tagged[tag](inner)
+
+    return walk
+
+
+def _walk_field(field: Field[Any], hint: Any, *, flexible: bool) -> Walk:
+    name = field.metadata.get("kafka_type", "")
+    array = next((each for each in _alternatives(hint) if get_origin(each) is tuple), None)
+    if array is None:
+        return _walk_type(name, hint, flexible=flexible)
+    width, step = _WIDTHS.get(name, 0), _walk_type(name, get_args(array)[0], flexible=flexible)
+
+    def walk(cursor: Cursor) -> None:
+        count = cursor.size(flexible=flexible) or 0
+        if width:
+            cursor.take(count * width)
+            return
+        for _ in range(count):
+            step(cursor)
+
+    return walk
+
+
+def _walk_type(name: str, hint: Any, *, flexible: bool) -> Walk:
+    if not name:
+        return _walk(next(each for each in _alternatives(hint) if each is not NoneType))
+    if name in _WIDTHS:
+        width = _WIDTHS[name]
+        return lambda cursor: _skip(cursor, width)
+    if name == "string":
+        return lambda cursor: _skip(cursor, (cursor.varint() - 1) if flexible else cursor.int16())
+    return lambda cursor: _skip(cursor, cursor.size(flexible=flexible))
+
+
+def _skip(cursor: Cursor, size: int | None) -> None:
+    """Skip `size` bytes; None and -1 are null."""
+    if size not in (None, -1):
+        cursor.take(size or 0)
+
+
+def _alternatives(hint: Any) -> Iterator[Any]:
+    """Yield the types of a union, or the one type that it is."""
+    yield from ([hint] if get_origin(hint) is tuple else get_args(hint) or [hint])

@@ -13,17 +13,9 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, ConfigurationError
+from tiered_storage.kafka_wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api
 from tiered_storage.kafka_wire.fetch import EpochEnd, Isolation
-from tiered_storage.kafka_wire.frames import (
-    DELETE_RECORDS,
-    LIST_OFFSETS,
-    OFFSET_FOR_LEADER_EPOCH,
-    Api,
-    elements,
-    entity,
-    request,
-    request_module,
-)
+from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1

@@ -17,19 +17,12 @@ from tiered_storage.errors import (
     ConfigurationError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_wire.apis import APIS, DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import PartitionError
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
-from tiered_storage.kafka_wire.frames import (
-    APIS,
-    DELETE_RECORDS,
-    FETCH,
-    LIST_OFFSETS,
-    METADATA,
-    OFFSET_FOR_LEADER_EPOCH,
-    entity,
-)
+from tiered_storage.kafka_wire.frames import entity
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema

@@ -14,6 +14,7 @@ from kio.static.constants import EntityType
 
 from tiered_storage.errors import ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_wire.apis import FETCH
 from tiered_storage.kafka_wire.fetch import (
     AbortedTransaction,
     EpochEnd,
@@ -25,7 +26,7 @@ from tiered_storage.kafka_wire.fetch import (
     Isolation,
     fetch_request,
 )
-from tiered_storage.kafka_wire.frames import FETCH, entity
+from tiered_storage.kafka_wire.frames import entity
 from unit.tiered_storage.kafka_wire.scripted_broker import encoded, framed
 
 ORDERS, RETURNS = (UUID(int=number << 70) for number in (7, 8))

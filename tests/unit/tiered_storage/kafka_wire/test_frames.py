@@ -13,20 +13,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tiered_storage.errors import MalformedAnswerError
-from tiered_storage.kafka_wire.api_versions import versions_request
-from tiered_storage.kafka_wire.frames import (
-    API_VERSIONS,
-    APIS,
-    FETCH,
-    METADATA,
-    SASL_HANDSHAKE,
-    Api,
-    Cursor,
-    decode_answer,
-    decode_size,
-    encode_request,
-    request,
-)
+from tiered_storage.kafka_wire.apis import API_VERSIONS, APIS, FETCH, METADATA, SASL_HANDSHAKE, Api
+from tiered_storage.kafka_wire.frames import Cursor, decode_answer, decode_size, encode_request, request
 from tiered_storage.kafka_wire.metadata import read_metadata
 from unit.tiered_storage.kafka_wire.scripted_broker import framed
 
@@ -70,7 +58,9 @@ def test_every_version_that_is_used_is_one_of_kios(api: Api) -> None:
 
 
 def test_a_request_of_a_flexible_version_has_tagged_fields_in_its_header() -> None:
-    assert encode_request(versions_request(3), 258, "me") == bytes.fromhex(
+    assert encode_request(
+        request(API_VERSIONS, 3, client_software_name="remote-log", client_software_version="0.1.0"), 258, "me"
+    ) == bytes.fromhex(
         "0000001f"  # size
         "0012 0003 00000102 0002 6d65 00"  # ApiVersions, version 3, correlation id, client id, no tagged fields
         "0b 72656d6f74652d6c6f67 06 302e312e30 00"  # remote-log, 0.1.0, no tagged fields
@@ -100,6 +90,21 @@ def test_an_answer_to_another_request_is_malformed() -> None:
 def test_bytes_after_an_answer_are_malformed() -> None:
     with pytest.raises(MalformedAnswerError, match="Metadata version 13 has 2 bytes after its end"):
         decode_answer(memoryview(metadata_frame() + b"\0\0"), METADATA, 13, 5)
+
+
+def test_an_array_that_no_memory_holds_is_malformed() -> None:
+    """kio would reserve memory for it, and end the process without."""
+    frame = bytearray(metadata_frame())
+    brokers = 4 + 1 + 4  # correlation id, tagged fields, throttle time
+    frame[brokers : brokers + 1] = b"\xff\xff\xff\xff\x0f"
+    with pytest.raises(MalformedAnswerError, match="a length of 4294967294 ends at byte 14"):
+        decode_answer(memoryview(frame), METADATA, 13, 5)
+
+
+def test_a_text_that_is_not_utf8_is_malformed() -> None:
+    frame = metadata_frame().replace(b"orders", b"\xff" * 6)
+    with pytest.raises(MalformedAnswerError, match="Metadata version 13 cannot be decoded"):
+        decode_answer(memoryview(frame), METADATA, 13, 5)
 
 
 def test_null_instead_of_an_array_is_malformed() -> None:

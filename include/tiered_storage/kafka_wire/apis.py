@@ -1,6 +1,6 @@
-"""Versions of requests: the latest that this client and a broker share.
+"""The requests of Kafka's protocol that this client sends, and the versions that it shares with a broker.
 
-Source: KIP-35; KIP-511.
+Source: KIP-35; KIP-511; the protocol guide.
 """
 
 from __future__ import annotations
@@ -9,11 +9,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiered_storage.errors import ClusterRefusedError
-from tiered_storage.kafka_wire.frames import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, elements, request
+from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError
 
-CLIENT_SOFTWARE = "remote-log"
-CLIENT_VERSION = "0.1.0"
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One request of the protocol, and the versions of it that this client uses, `oldest` to `latest` inclusive."""
+
+    key: int
+    name: str
+    oldest: int
+    latest: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FETCH = Api(1, "Fetch", 11, 18)
+LIST_OFFSETS = Api(2, "ListOffsets", 5, 11)
+METADATA = Api(3, "Metadata", 9, 13)
+SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
+API_VERSIONS = Api(18, "ApiVersions", 0, 3)
+DELETE_RECORDS = Api(21, "DeleteRecords", 1, 2)
+OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 3, 4)
+SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 1, 2)
+
+APIS = (
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    SASL_HANDSHAKE,
+    API_VERSIONS,
+    DELETE_RECORDS,
+    OFFSET_FOR_LEADER_EPOCH,
+    SASL_AUTHENTICATE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +55,10 @@ class ApiVersions:
 
     @classmethod
     def of(cls, address: str, answer: Any) -> ApiVersions:
-        """Return what kio's ApiVersionsResponse `answer` lists."""
-        return cls(address, {each.api_key: (each.min_version, each.max_version) for each in elements(answer.api_keys)})
+        """Return what kio's ApiVersionsResponse `answer` lists. Raises MalformedAnswerError if it has no list."""
+        if answer.api_keys is None:
+            raise MalformedAnswerError(f"{address}: ApiVersions lists nothing")
+        return cls(address, {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys})
 
     def choose(self, api: Api) -> int:
         """Return the latest version of `api` that both sides know.
@@ -45,11 +77,6 @@ class ApiVersions:
                 f"{api.latest}: brokers of Kafka 2.8 and later are supported"
             )
         return chosen
-
-
-def versions_request(version: int) -> Any:
-    """Return the ApiVersions request of a version that is 0 or 3."""
-    return request(API_VERSIONS, version, client_software_name=CLIENT_SOFTWARE, client_software_version=CLIENT_VERSION)
 
 
 def _advice(api: Api) -> str:
