@@ -163,6 +163,8 @@ class ClusterClient:
         deadline = Deadline.after(seconds, self._now)
         asked = {(each.topic, each.partition): each for each in positions}
         answer = FetchAnswer(0.0, ())
+        if not positions:
+            return answer
         failure: Exception | None = None
 
         def once() -> bool:

@@ -39,7 +39,7 @@ _FIRST_VERSIONS = {
     OffsetSpec.MAX_TIMESTAMP: (7, "3.0"),
     OffsetSpec.EARLIEST_LOCAL: (8, "3.6"),
     OffsetSpec.LATEST_TIERED: (9, "3.9"),
-    OffsetSpec.EARLIEST_PENDING_UPLOAD: (11, "4.2"),
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: (11, "4.3"),
 }
 """The first version of ListOffsets, and the first release of Kafka, that has it."""
 

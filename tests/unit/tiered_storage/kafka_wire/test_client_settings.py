@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import ast
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage.kafka_wire import client_settings
+from tiered_storage.kafka_wire.client_properties import ALLOWED
 from tiered_storage.kafka_wire.client_settings import (
     BrokerAddress,
     ClientSettings,
@@ -14,6 +19,7 @@ from tiered_storage.kafka_wire.client_settings import (
     parse_client_settings,
 )
 
+PROJECT = Path(__file__).parents[4]
 LAB = {"bootstrap.servers": "kafka-1:9092"}
 LOGIN = {**LAB, "security.protocol": "SASL_SSL", "sasl.username": "me", "sasl.password": "s3cr3t"}
 OIDC = {
@@ -148,6 +154,16 @@ def test_what_cannot_be_honoured_is_refused_by_name(properties: dict[str, object
     with pytest.raises(ConfigurationError, match=f"connection lab: .*{message}") as error:
         parsed(properties)
     assert "s3cr3t" not in str(error.value)
+
+
+def test_the_page_on_the_client_names_every_property_that_is_read() -> None:
+    page = (PROJECT / "docs" / "kafka-client.md").read_text()
+    _, _, table = page.partition("| Property | Meaning here |")
+    code = ast.parse(Path(client_settings.__file__).read_text())
+    strings = {node.value for node in ast.walk(code) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    read = {name for name in strings & ALLOWED if name not in client_settings._NOT_HONOURED}
+    assert len(read) > 20
+    assert read <= set(re.findall(r"`([a-z.]+)`", table))
 
 
 @pytest.mark.parametrize("properties", [{**LOGIN, "sasl.mechanism": "PLAIN", "ssl.key.password": "s3cr3t"}, OIDC])

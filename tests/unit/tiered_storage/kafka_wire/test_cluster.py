@@ -205,6 +205,7 @@ def test_each_leader_is_asked_once_for_its_partitions() -> None:
         assert cluster.offsets_for_leader_epochs({ZERO: 3, ONE: 3}) == {ZERO: EpochEnd(3, 10), ONE: EpochEnd(3, 20)}
         assert cluster.delete_records({ZERO: 5, ONE: 6}) == {ZERO: 10, ONE: 20}
         assert cluster.list_offsets({}) == {}
+        assert cluster.fetch([], FetchBuffer(1000)).partitions == ()
     requests = [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key, DELETE_RECORDS.key]
     assert sorted(scripted.keys(METADATA.key)) == sorted((node, key) for key in requests for node in (1, 2))
     assert len(scripted.keys(*requests)) == 1

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import ssl
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -10,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+import trustme
 from scramp import ScramException, ScramMechanism
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError
@@ -104,8 +107,8 @@ class TokenEndpoint:
     authorizations: list[str] = field(default_factory=list)
 
 
-@pytest.fixture
-def endpoint() -> Iterator[TokenEndpoint]:
+@contextmanager
+def served(tls: ssl.SSLContext | None = None) -> Iterator[TokenEndpoint]:
     found = TokenEndpoint()
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,12 +124,20 @@ def endpoint() -> Iterator[TokenEndpoint]:
         def log_message(self, *args: object) -> None: ...
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        found.url = f"http://127.0.0.1:{server.server_port}/token"
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        found.url = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/token"
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield found
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[TokenEndpoint]:
+    with served() as found:
+        yield found
 
 
 def tokens(url: str, now: Callable[[], float] = lambda: 0.0, scope: str = "kafka") -> OidcTokens:
@@ -165,6 +176,17 @@ def test_an_endpoint_that_fails_may_serve_later(endpoint: TokenEndpoint) -> None
     endpoint.status = 503
     with pytest.raises(ClusterUnreachableError, match="HTTP status 503"):
         tokens(endpoint.url)()
+
+
+def test_an_endpoint_is_trusted_by_its_authority() -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with served(context) as endpoint:
+        oidc = OidcSettings(endpoint.url, "me", "s3cr3t", ca_pem=authority.cert_pem.bytes().decode())
+        assert OidcTokens(oidc)() == "t1"
+        with pytest.raises(ClusterUnreachableError, match=r"https\.ca\.location\): .*certificate verify failed"):
+            OidcTokens(OidcSettings(endpoint.url, "me", "s3cr3t"))()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "login/token"])
