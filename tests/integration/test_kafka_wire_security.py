@@ -243,7 +243,7 @@ def test_another_protocol_than_the_listeners_is_named(guarded: Guarded, listener
     properties = {"sasl_username": "reader", "sasl_password": PASSWORD, "sasl_mechanism": "PLAIN"}
     client = guarded.client(listener, security_protocol=protocol, **properties)
     with client, pytest.raises((ClusterUnreachableError, ClusterRefusedError), match=r"security\.protocol|certificate"):
-        client.metadata(seconds=1)
+        client.metadata(seconds=3)
 
 
 def test_a_missing_right_is_named_with_its_operation(guarded: Guarded) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
-from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.apis import FETCH, METADATA
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connection import Connection, open_connection
@@ -154,10 +154,10 @@ class ClusterClient:
         *,
         seconds: float = CALL_SECONDS,
     ) -> FetchAnswer:
-        """Read on at the first of `positions`, and at the others that the same broker serves, in one request.
+        """Fetch the first of `positions`, and the others that the same broker serves, in one request.
 
         The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
-        are in the partitions' `error_code`; retriable ones come only if no partition has anything else until the
+        are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
         deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
         """
         deadline = Deadline.after(seconds, self._now)
@@ -165,15 +165,17 @@ class ClusterClient:
         answer = FetchAnswer(0.0, ())
         if not positions:
             return answer
-        failure: Exception | None = None
+        failure: SourceClusterError | None = None
 
         def once() -> bool:
             nonlocal answer, failure
             try:
                 answer, failure = self._fetch_once(positions, buffer, limits or FetchLimits(), deadline), None
             except _FAILED as error:
-                failure = error
+                failure = _telling(failure, error, deadline)
                 self._stale.add(positions[0].topic)
+                # The broker may be a follower, which no leader is asked about while it counts.
+                self._replicas.clear()
                 return False
             # Every partition is looked at.
             return sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
@@ -234,12 +236,10 @@ class ClusterClient:
     def _resolved(self, position: FetchPosition) -> FetchPosition:
         """Return `position` with the topic's id and its leader epoch."""
         topic = self._topics[position.topic]
-        epoch = topic.partitions[position.partition].leader_epoch if position.leader_epoch is None else None
-        return replace(
-            position,
-            topic_id=position.topic_id or topic.topic_id,
-            leader_epoch=position.leader_epoch if epoch is None else epoch,
-        )
+        epoch = position.leader_epoch
+        if epoch is None:
+            epoch = topic.partitions[position.partition].leader_epoch
+        return replace(position, topic_id=position.topic_id or topic.topic_id, leader_epoch=epoch)
 
     def _learn(self, position: FetchPosition, found: FetchedPartition) -> bool:
         """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
@@ -271,7 +271,11 @@ class ClusterClient:
         pending = set(request.partitions)
 
         def once() -> bool:
-            answers.update(self._ask_once(request, pending, deadline))
+            for partition, found in self._ask_once(request, pending, deadline).items():
+                if isinstance(found, PartitionError) and found.code == NETWORK_EXCEPTION and not deadline.left:
+                    answers.setdefault(partition, found)
+                else:
+                    answers[partition] = found
             for partition in list(pending):
                 answer = answers[partition]
                 code = answer.code if isinstance(answer, PartitionError) else NONE
@@ -348,7 +352,7 @@ class ClusterClient:
 
     def _read_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
         found: ClusterMetadata | None = None
-        failures: dict[BrokerAddress, str] = {}
+        failures: dict[BrokerAddress, SourceClusterError] = {}
 
         def once() -> bool:
             nonlocal found
@@ -356,7 +360,7 @@ class ClusterClient:
                 try:
                     found = self._metadata_of(address, topics, deadline)
                 except _FAILED as error:
-                    failures[address] = str(error)
+                    failures[address] = _telling(failures.get(address), error, deadline)
                 else:
                     return True
             return False
@@ -365,7 +369,7 @@ class ClusterClient:
         if found is None:
             raise ClusterUnreachableError(
                 f"no broker of {', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers) gave the cluster's "
-                f"metadata within {deadline.seconds:g} s: {'; '.join(failures.values())}"
+                f"metadata within {deadline.seconds:g} s: {'; '.join(map(str, failures.values()))}"
             )
         self._brokers = found.brokers
         self._topics.update(found.topics)
@@ -423,3 +427,8 @@ class ClusterClient:
             retry=retry_if_result(lambda done: not done),
             retry_error_callback=lambda _: None,
         )(once)
+
+
+def _telling(earlier: SourceClusterError | None, latest: SourceClusterError, deadline: Deadline) -> SourceClusterError:
+    """Return the later error; after the deadline the earlier one, as the last attempt only had no time."""
+    return latest if earlier is None or deadline.left else earlier

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tiered_storage import __version__
 from tiered_storage.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -39,7 +40,7 @@ from tiered_storage.kafka_wire.transport import Deadline, Transport, open_transp
 
 SHARE_OF_SESSION = 0.85
 """A session is renewed after this share of its lifetime, as Java's client does at the earliest."""
-CLIENT_SOFTWARE, CLIENT_VERSION = "remote-log", "0.1.0"
+CLIENT_SOFTWARE = "remote-log"
 """What a broker's metrics count this client as."""
 _LAST_CORRELATION_ID = (1 << 31) - 1
 
@@ -138,7 +139,7 @@ class Connection:
         sasl = self._settings.sasl
         if sasl is None:
             return
-        begun = Deadline.after(0, deadline.now)
+        begun = deadline.now()
         handshake = self._small(SASL_HANDSHAKE, deadline, mechanism=sasl.mechanism)
         if handshake.error_code == UNSUPPORTED_SASL_MECHANISM:
             offered = ", ".join(handshake.mechanisms or ())
@@ -150,7 +151,7 @@ class Connection:
         lifetime = self._authenticate(sasl, deadline)
         # From the first step on: the broker counts from a moment in between.
         self._session_ends = (
-            Deadline(lifetime, begun.at + SHARE_OF_SESSION * lifetime, deadline.now) if lifetime > 0 else None
+            Deadline(lifetime, begun + SHARE_OF_SESSION * lifetime, deadline.now) if lifetime > 0 else None
         )
 
     def _authenticate(self, sasl: SaslSettings, deadline: Deadline) -> float:
@@ -224,7 +225,7 @@ def open_connection(
 
 
 def _versions_request(version: int) -> Any:
-    return request(API_VERSIONS, version, client_software_name=CLIENT_SOFTWARE, client_software_version=CLIENT_VERSION)
+    return request(API_VERSIONS, version, client_software_name=CLIENT_SOFTWARE, client_software_version=__version__)
 
 
 def _fresh_buffer(size: int) -> memoryview:

@@ -166,6 +166,24 @@ class Scripted:
         return {"responses": (known,)}
 
 
+@dataclass
+class Clock:
+    """Time that passes in pauses only."""
+
+    at: float = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+def client(settings: ClientSettings) -> ClusterClient:
+    clock = Clock()
+    return ClusterClient(settings, now=clock, sleep=clock.sleep)
+
+
 @contextmanager
 def served(scripted: Scripted, ranges: Mapping[int, tuple[int, int]] | None = None) -> Iterator[ClusterClient]:
     """The client of the scripted cluster, which knows broker 1."""
@@ -176,8 +194,8 @@ def served(scripted: Scripted, ranges: Mapping[int, tuple[int, int]] | None = No
             scripted.addresses.setdefault(node, broker.address)
             if node == 1:
                 bootstrap = broker.address
-        settings = ClientSettings((bootstrap,), connect_seconds=2, request_seconds=2)
-        yield stack.enter_context(ClusterClient(settings))
+        settings = ClientSettings((bootstrap,), connect_seconds=30, request_seconds=30)
+        yield stack.enter_context(client(settings))
 
 
 def positions(**values: Any) -> list[FetchPosition]:
@@ -292,7 +310,7 @@ def test_a_leader_that_cannot_be_reached_names_the_address_that_it_advertises() 
 
 def test_a_cluster_that_nobody_answers_for_names_its_addresses_and_why() -> None:
     with (
-        ClusterClient(ClientSettings((UNREACHABLE, BrokerAddress("127.0.0.1", 2)))) as cluster,
+        client(ClientSettings((UNREACHABLE, BrokerAddress("127.0.0.1", 2)))) as cluster,
         pytest.raises(
             ClusterUnreachableError, match=r"no broker of 127\.0\.0\.1:1, 127\.0\.0\.1:2 \(bootstrap"
         ) as error,
@@ -430,6 +448,15 @@ def test_a_follower_that_the_leader_recommends_is_read_from_until_it_fails() -> 
         scripted.recommended = -1
         assert bytes(cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions[0].records) == RECORDS
         assert scripted.keys(METADATA.key)[3:] == [(2, FETCH.key), (1, FETCH.key)]
+
+
+def test_a_follower_that_is_gone_is_left_for_its_leader() -> None:
+    scripted = Scripted(recommended=2)
+    with served(scripted) as cluster:
+        cluster.fetch(positions()[:1], FetchBuffer(1000))
+        scripted.recommended, scripted.silent = -1, {(2, FETCH.key)}
+        assert bytes(cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions[0].records) == RECORDS
+    assert scripted.keys(METADATA.key)[-2:] == [(2, FETCH.key), (1, FETCH.key)]
 
 
 def test_an_answer_larger_than_its_buffer_is_refused() -> None:
