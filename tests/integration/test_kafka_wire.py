@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import IsolationLevel, Producer, admin
+from confluent_kafka import IsolationLevel as ClientIsolation
+from confluent_kafka import Producer, admin
 from confluent_kafka import TopicPartition as ClientPartition
 
 from servers.kafka_programs import KafkaPrograms
@@ -28,7 +29,7 @@ from tiered_storage.kafka_wire.fetch import (
     FetchedPartition,
     FetchLimits,
     FetchPosition,
-    Isolation,
+    IsolationLevel,
 )
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
@@ -118,14 +119,14 @@ def test_a_committed_read_ends_at_the_stable_offset_and_names_the_aborted(
     cluster: ClusterClient, topic_id: str
 ) -> None:
     buffer = FetchBuffer(9 << 20)
-    limits = FetchLimits(isolation=Isolation.READ_COMMITTED)
+    limits = FetchLimits(isolation=IsolationLevel.READ_COMMITTED)
     offset, aborted, stable = 0, set[AbortedTransaction](), 0
     while offset < stable or not stable:
         found, batches, offset = read_on(cluster, FetchPosition(TOPIC, 0, offset, topic_id=topic_id), buffer, limits)
         aborted.update(found.aborted)
         stable = found.last_stable_offset
         assert batches
-    latest = cluster.list_offsets({READ: OffsetSpec.LATEST}, isolation=Isolation.READ_COMMITTED)[READ]
+    latest = cluster.list_offsets({READ: OffsetSpec.LATEST}, isolation=IsolationLevel.READ_COMMITTED)[READ]
     assert isinstance(latest, ListedOffset)
     assert offset == stable == latest.offset < found.high_watermark
     [transaction] = aborted
@@ -155,8 +156,8 @@ def test_offsets_are_those_that_librdkafka_gets(real_kafka: RealKafka, cluster: 
         **{at: _KAFKAS.for_timestamp(at) for at in (0, TIME, TIME + 1, 1 << 50)},
     }
     levels = {
-        Isolation.READ_UNCOMMITTED: IsolationLevel.READ_UNCOMMITTED,
-        Isolation.READ_COMMITTED: IsolationLevel.READ_COMMITTED,
+        IsolationLevel.READ_UNCOMMITTED: ClientIsolation.READ_UNCOMMITTED,
+        IsolationLevel.READ_COMMITTED: ClientIsolation.READ_COMMITTED,
     }
     for isolation, level in levels.items():
         for spec, theirs in specs.items():

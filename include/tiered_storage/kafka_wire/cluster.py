@@ -46,7 +46,7 @@ from tiered_storage.kafka_wire.fetch import (
     FetchedPartition,
     FetchLimits,
     FetchPosition,
-    Isolation,
+    IsolationLevel,
     failed_partition,
     fetch_request,
 )
@@ -128,7 +128,7 @@ class ClusterClient:
         self,
         wanted: Mapping[TopicPartition, int],
         *,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         seconds: float = CALL_SECONDS,
     ) -> dict[TopicPartition, ListedOffset | PartitionError]:
         """Return an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""

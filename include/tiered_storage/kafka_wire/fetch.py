@@ -45,7 +45,7 @@ _SMALLEST_BUFFER = 64 << 10
 _DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
 
 
-class Isolation(IntEnum):
+class IsolationLevel(IntEnum):
     """Which transactional records a broker shows: Kafka's isolation levels."""
 
     READ_UNCOMMITTED = 0
@@ -76,7 +76,7 @@ class FetchLimits:
     max_wait_seconds: float = 0.5
     min_bytes: int = 1
     max_bytes: int = 50 << 20
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
 
 
 class AbortedTransaction(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, ConfigurationError
 from tiered_storage.kafka_wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api
-from tiered_storage.kafka_wire.fetch import EpochEnd, Isolation
+from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
 from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
@@ -82,7 +82,7 @@ class ListOffsets:
     """Look up an offset of each partition: by an OffsetSpec, or the first whose timestamp (ms) is not before."""
 
     wanted: Mapping[TopicPartition, int]
-    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     api = LIST_OFFSETS
 
     @property

@@ -23,7 +23,7 @@ from tiered_storage.kafka_wire.fetch import (
     FetchDecoder,
     FetchLimits,
     FetchPosition,
-    Isolation,
+    IsolationLevel,
     fetch_request,
 )
 from tiered_storage.kafka_wire.frames import entity
@@ -142,7 +142,7 @@ def test_an_error_of_the_whole_answer_is_raised_by_its_name() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_request_of_any_version_asks_without_a_session(version: int) -> None:
-    limits = FetchLimits(0.25, 7, 1 << 22, Isolation.READ_COMMITTED)
+    limits = FetchLimits(0.25, 7, 1 << 22, IsolationLevel.READ_COMMITTED)
     raw = encoded(fetch_request(version, POSITIONS, limits, "rack-a"))
     found: Any
     found, size = entity_reader(load_request_schema(FETCH.key, version))(raw, 0)
