@@ -165,7 +165,7 @@ def main() -> None:
     except TieredStorageError as error:
         _end(error, str(error), retriable=error.retriable)
     except OSError as error:
-        _end(error, _told_by_the_system(error), retriable=False)
+        _end(error, _described(error), retriable=False)
 
 
 def _end(error: Exception, message: str, *, retriable: bool) -> NoReturn:
@@ -178,7 +178,7 @@ def _end(error: Exception, message: str, *, retriable: bool) -> NoReturn:
     sys.exit(1)
 
 
-def _told_by_the_system(error: OSError) -> str:
+def _described(error: OSError) -> str:
     """Return which file an operation failed on, and what the system said, in one line."""
     names = " to ".join(
         os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)

@@ -124,8 +124,8 @@ class AuditTally:
         self.size = so_far.size
         self.young = 0
         self.unseen = list(so_far.unseen)
-        told_anyway = {*so_far.unseen, *(each for each in so_far.notices if each.endswith(_ONLY_SO_MANY))}
-        self.notices = [notice for notice in so_far.notices if notice not in told_anyway]
+        reported_anyway = {*so_far.unseen, *(each for each in so_far.notices if each.endswith(_ONLY_SO_MANY))}
+        self.notices = [notice for notice in so_far.notices if notice not in reported_anyway]
         self._anomalies = list(so_far.anomalies)
         self._omitted = so_far.omitted
         self._unreferenced = so_far.unreferenced

@@ -45,7 +45,7 @@ from tiered_storage.remote_log.source.segment_source import PartitionLog, Unread
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 from tiered_storage.settings.topics import TopicSettings
 
-_TO_GO_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
+_DELETED_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class RemoteLogDeletions:
             [each for each in sorted(states) if selection.matches(each.topic, each.partition)],
             self.context,
             self.gate,
-            _going(states),
+            _being_deleted(states),
             self._grace,
         )
 
@@ -282,7 +282,7 @@ class RemoteLogDeletions:
         """
         states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
-            self.context, self.gate, self.clocks, owner, self._grace, _going(states), on_moved=on_moved
+            self.context, self.gate, self.clocks, owner, self._grace, _being_deleted(states), on_moved=on_moved
         )
         selected = [
             each
@@ -324,6 +324,6 @@ class RemoteLogDeletions:
         return undelete(topic, partitions, self.context, owner, topic_id=topic_id, dry_run=dry_run)
 
 
-def _going(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
+def _being_deleted(states: Mapping[TopicIdPartition, PartitionState]) -> set[TopicIdPartition]:
     """Return the partitions that are being deleted as a whole."""
-    return {partition for partition, state in states.items() if state.delete_state in _TO_GO_AS_A_WHOLE}
+    return {partition for partition, state in states.items() if state.delete_state in _DELETED_AS_A_WHOLE}
