@@ -153,7 +153,7 @@ def test_a_run_leaves_to_another_one_what_that_holds_and_stays_green(
     assert (run.state, other.state) == ("success", "success")
     assert other.tasks["copy"] == "success"
     assert other.tasks["announce"] == "skipped"
-    assert f"orders-0 is left to the run that holds it: orders-0: copy_segments/{run.run_id} works on it" in other.log
+    assert f"orders-0: copy_segments/{run.run_id} works on it" in other.log
     assert airflow.events_of(other) == []
     assert len(airflow.events_of(run)) == 1
     assert len(spark.submitted) == 1

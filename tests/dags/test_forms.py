@@ -179,7 +179,7 @@ def test_no_form_gives_rights_to_delete_nor_says_where_data_lives(
     run = airflow.run(dag_id, {"settings": {"topics": {"orders": deletable}, **elsewhere}})
 
     assert run.state == "failed"
-    assert "rlmm.config.url, remote.log.orphan.grace.ms and topics cannot be set by a form" in run.messages
+    assert "rlmm.config.url, remote.log.orphan.grace.ms and topics cannot be set" in run.messages
     assert "by 'tiered-storage topics'" in run.messages
     assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])

@@ -280,7 +280,7 @@ def test_a_backup_of_metadata_that_are_not_the_stores_is_made_with_a_warning(
     assert (sound.rows[0]["is_current"], sound.err) == (True, "")
     for told, why in ((of_a_copy, "is a copy of the metadata"), (outdated, "older than the store")):
         assert told.exit_code == 0
-        assert "warning: the metadata that were backed up are not the store's: keep your earlier backups" in told.err
+        assert "keep your earlier backups" in told.err
         assert why in told.err
         assert told.rows[0]["is_current"] is False
 
@@ -304,7 +304,7 @@ def test_the_doctor_names_a_backup_that_lacks_copies(site: RemoteLogFiles) -> No
     site.append(4)
     assert run_on(site, "copy").exit_code == 0
     told = " ".join(run_on(site, "doctor").out.split())
-    assert "after the last backup of the metadata: the last one is of" in told
+    assert "after the last backup" in told
     assert as_date(backed_up_at).removesuffix(" UTC") in told
 
 

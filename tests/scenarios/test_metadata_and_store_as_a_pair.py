@@ -285,7 +285,7 @@ def test_no_other_metadata_are_made_of_an_emptied_store_whose_metadata_know_segm
 
     told = refused(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes")
 
-    assert "holds no partition of a remote log: is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    assert "holds no partition" in " ".join(told.err.split())
     assert not (tmp_path / "other.db").exists()
     shutil.move(tmp_path / "lost", site.store / "test-cluster")
     assert run_on(site, "expire").exit_code == 0

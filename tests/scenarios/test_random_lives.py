@@ -60,7 +60,7 @@ from tiered_storage.remote_log.storage.documents.object_names import partition_f
 REPLICAS = (0, 1)
 COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
-_NEVER_SENT = re.compile(r"is a fork of the log that was copied: at offsets (\d+) to (\d+), below our log start")
+_NEVER_SENT = re.compile(r"is a fork of the log: at offsets (\d+) to (\d+), below our log start")
 _LAST_COPY = re.compile(r"an unfinished copy, .* nothing else holds offsets \d+ to (\d+): it stays")
 _WRITTEN_ANEW = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)

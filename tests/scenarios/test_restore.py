@@ -168,9 +168,9 @@ def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles,
     assert restore(files, target, "--partitions", "1").exit_code == 0
     assert partitions_in(target) == ["orders-1"]
     missing = restore(files, target, "--partitions", "0,7")
-    assert missing.document["notices"] == [
-        {"partition": "orders-7", "message": "neither the store nor the metadata have anything of it"}
-    ]
+    [notice] = missing.document["notices"]
+    assert notice["partition"] == "orders-7"
+    assert "neither the store nor the metadata" in notice["message"]
 
 
 def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_folder_with_something_else_under_a_name_of_kafkas_is_refused_untouche
         (target / name).write_text(text)
         result = restore(files, target)
         assert result.document["error"] == "InvalidLogDirectoryError"
-        assert f"{target} is not empty and not a Kafka log directory" in result.document["message"]
+        assert f"{target} is not empty" in result.document["message"]
         assert [(path.name, path.read_text()) for path in target.iterdir()] == [(name, text)]
 
 
@@ -287,7 +287,7 @@ def test_a_folder_of_something_else_is_refused_untouched(files: RemoteLogFiles, 
     (target / name).write_text("mine")
     result = restore(files, target)
     assert result.document["error"] == "InvalidLogDirectoryError"
-    assert f"{target} is not empty and not a Kafka log directory" in result.document["message"]
+    assert f"{target} is not empty" in result.document["message"]
     assert [path for path in target.rglob("*") if path.is_file()] == [target / name]
 
 
@@ -464,7 +464,8 @@ def test_what_may_have_been_aborted_in_a_gap_is_not_put_into_a_directory(files: 
         step = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
         remote_log.segments.update_remote_log_segment_metadata(step, held_by(remote_log, "test"))
     result = restore(files, target, "--allow-gaps")
-    assert "from offset 36 on may have been aborted in what is missing before offset 40" in result.document["message"]
+    assert "from offset 36 on may have been aborted" in result.document["message"]
+    assert "missing before offset 40" in result.document["message"]
     assert partitions_in(target) == []
     assert restore(files, target, "--from-offset", 40).exit_code == 0
 

@@ -116,7 +116,7 @@ def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
 ) -> None:
     archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     belongs_to_somebody_else(monkeypatch, machine / f"remote-log-{os.getuid()}", archive.parent / "remote-log")
-    with pytest.raises(PermissionError, match="belongs to somebody else; remove it, or set TMPDIR"):
+    with pytest.raises(PermissionError, match=r"belongs to somebody else; .*TMPDIR"):
         job.use_library([str(archive)])
     assert not [path for path in sys.path if Path(path).name == archive.stem]
 

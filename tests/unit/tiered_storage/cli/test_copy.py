@@ -188,7 +188,7 @@ def test_damage_beside_the_log_is_copied_and_the_run_fails(tmp_path: Path) -> No
     assert "error: orders-0" in result.err
     assert "00000000000000000000.index" in result.err
     assert "note: orders-0" in result.err
-    assert "00000000000000000020.snapshot is missing: the remote segment has one rebuilt from the log" in result.err
+    assert "00000000000000000020.snapshot is missing" in result.err
 
 
 def test_what_somebody_else_holds_is_left_and_the_run_did_not_do_all_it_was_asked_for(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_selection_that_matches_nothing_is_reported(tmp_path: Path, command: s
     for chosen in (("--topics", "order"), ("--partitions", "1")):
         result = run_on(files, command, *chosen, "--json")
         assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
-        assert "no partition in log.dirs or in the remote log matches" in result.err
+        assert "no partition in log.dirs" in result.err
 
     everything, only_orders = run_on(files, command), run_on(files, command, "--topics", "orders")
     assert (everything.exit_code, everything.err) == (only_orders.exit_code, only_orders.err) == (0, "")

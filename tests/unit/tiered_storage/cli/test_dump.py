@@ -119,7 +119,7 @@ def test_an_index_that_its_log_does_not_bear_out_fails(tmp_path: Path) -> None:
     index.write_bytes(index.read_bytes()[:-4] + b"\0\0\1\1")
     result = run("dump", index)
     assert result.exit_code == 1
-    assert "the index disagrees with its log: no batch begins at the entry's position" in result.err
+    assert "the index disagrees with its log" in result.err
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def test_a_topic_that_is_nowhere_is_refused_by_name(tmp_path: Path, command: str
     result = topics(files, command, "clicks", *(["retention.ms=5"] if command == "set" else []))
 
     assert result.exit_code == 1
-    assert "topic clicks is neither in log.dirs nor in the remote log" in result.err
+    assert "topic clicks is neither in log.dirs" in result.err
 
 
 def test_a_topic_whose_high_watermark_is_unknown_is_listed_with_the_reason_and_may_be_enabled(tmp_path: Path) -> None:

@@ -74,9 +74,12 @@ def test_what_lies_outside_is_looked_at_too(site: RemoteLogFiles) -> None:
     wrong = found.wrong("rights")
     assert len(wrong) == 2
     assert f"{elsewhere}/metadata/some.db.before-0002 (-rw-r--r--) | chmod go= " in wrong[0]
-    assert f"work.url: anybody on this machine may write to {elsewhere}/work" in wrong[1]
+    assert wrong[1].startswith("work.url: ")
+    assert f" write to {elsewhere}/work" in wrong[1]
     [note] = found.notes("rights")
-    assert f"rsm.config.url: anybody on this machine may read what lies in {elsewhere}/store" in note
+    assert note.startswith("rsm.config.url: ")
+    assert " read " in note
+    assert f"{elsewhere}/store" in note
 
 
 @pytest.mark.parametrize("closed", ["remote_log_metadata.db", "."])

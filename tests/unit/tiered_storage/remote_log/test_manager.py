@@ -150,7 +150,7 @@ def test_a_partition_is_found_by_its_name_where_it_is_local_or_else_remote(tmp_p
     with files.open() as remote_log:
         assert remote_log.find_partition("orders", 0) == ORDERS_0
         for topic, number in [("orders", 1), ("clicks", 0)]:
-            with pytest.raises(ConfigurationError, match=f"{topic}-{number} is neither in log.dirs nor in the remote"):
+            with pytest.raises(ConfigurationError, match=f"{topic}-{number} is neither in log.dirs"):
                 remote_log.find_partition(topic, number)
 
     files.properties["log.dirs"] = []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -100,10 +101,8 @@ def test_spark_does_not_begin_for_a_task_that_is_gone(tmp_path: Path) -> None:
 def test_a_spark_submit_that_is_not_there_is_named() -> None:
     command = [sys.executable, "-I", "-S", str(END_WITH_TASK), str(os.getpid()), "no-such-spark-submit"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (
-        1,
-        "no-such-spark-submit: No such file or directory: is it on the PATH?\n",
-    )
+    assert ended.returncode == 1
+    assert re.fullmatch(r"no-such-spark-submit: .*\bPATH\b.*\n", ended.stderr)
 
 
 def test_what_spark_submit_started_ends_with_it(programs: Path) -> None:

@@ -55,14 +55,14 @@ def test_what_is_missing_is_none_and_a_warning_says_what_that_means(tmp_path: Pa
     assert directory.partitions == (PartitionDirectory("orders", 0, tmp_path / "orders-0", None),)
     assert (directory.cluster_id, directory.node_id) == (None, None)
     assert (directory.high_watermarks, directory.log_start_offsets) == (None, None)
-    assert [warning.partition(" is missing: ")[::2] for warning in directory.warnings] == [
-        (str(tmp_path / "meta.properties"), "the cluster's id is unknown"),
-        (str(tmp_path / "replication-offset-checkpoint"), "high watermarks are unknown"),
-        (
-            str(tmp_path / "log-start-offset-checkpoint"),
-            "each log starts with its first segment; one above offset 0 is not copied",
-        ),
-    ]
+    named = {
+        "meta.properties": "cluster's id",
+        "replication-offset-checkpoint": "high watermarks",
+        "log-start-offset-checkpoint": "first segment",
+    }
+    for warning, (name, unknown) in zip(directory.warnings, named.items(), strict=True):
+        assert warning.startswith(f"{tmp_path / name} is missing: ")
+        assert unknown in warning
 
 
 def test_directories_that_are_no_partitions_to_tier_are_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -274,9 +274,7 @@ def test_a_damaged_batch_that_was_on_the_disk_is_not_cut_off(tmp_path: Path, was
     if not was_clean:
         (tmp_path / ".kafka_cleanshutdown").unlink()
 
-    with pytest.raises(
-        CorruptRecordError, match="below offset 10 was on the disk before: nothing is cut off"
-    ) as caught:
+    with pytest.raises(CorruptRecordError, match=r"below offset 10 .*nothing is cut off") as caught:
         LogDirectoryWriter.open(tmp_path, clock=lambda: NOW)
 
     assert (caught.value.path, caught.value.position) == (str(path), 3 * (len(content) // 10))

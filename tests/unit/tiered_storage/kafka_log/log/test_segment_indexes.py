@@ -247,6 +247,6 @@ def test_a_mending_says_what_was_wrong_and_what_became_of_it(closed: Closed) -> 
     path.write_bytes(b"torn")
     closed.positions()
 
-    assert [str(event) for event in closed.told] == [
-        f"{path}: 4 bytes are no whole number of entries: rebuilt from the log"
-    ]
+    [event] = closed.told
+    assert str(event).startswith(f"{path}: 4 bytes ")
+    assert "rebuilt" in str(event)

@@ -232,7 +232,7 @@ def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_
     with files.open() as remote_log:
         found = remote_log.checks.audit()
         [wrong] = found.anomalies
-        assert wrong.message.startswith("lists 3 segments as marked for deletion that readers still get: 'tiered-")
+        assert wrong.message.startswith("lists 3 segments as marked")
         report = remote_log.repairs.carry_out(remote_log.repairs.plan(found, EVERYTHING), "repair", mock.Mock())
         assert (report.documents, report.failures) == ((ORDERS_0,), ())
         assert remote_log.checks.audit().anomalies == ()

@@ -202,7 +202,7 @@ def test_where_nobody_knows_what_is_aborted_nothing_is_invented(files: RemoteLog
         assert report.rebuilt == report.retired == ()
         [told] = report.failures
         assert f"{lost.segment_id.id} stays as it is" in told.message
-        assert "transactions are aborted in it, and where they began is unknown" in told.message
+        assert "transactions are aborted in it" in told.message
         assert "restore its .indexes" in told.message
         assert finished(segments_of(remote_log)) == before
 

@@ -197,7 +197,7 @@ def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
         OffsetMapWriter.open(path, head(p0=0))
     assert path.read_bytes() == b"somebody else's notes\n"
     path.write_bytes(b'{"source": {}, "target": {}, "starts": {}, "format_version": 2}\n')
-    with pytest.raises(ConfigurationError, match="version 2 of an offset map is not known here: upgrade"):
+    with pytest.raises(ConfigurationError, match=r"version 2 of an offset map .*upgrade"):
         OffsetMap.read(path)
     path.write_bytes(b"")
     with pytest.raises(ConfigurationError, match="it has no first line"):

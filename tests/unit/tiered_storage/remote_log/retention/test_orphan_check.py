@@ -246,14 +246,14 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_r
 
     assert report.deleted == ()
     [failure] = report.failures
-    assert "the store has its .log and nothing else holds offsets 10 to " in failure.message
+    assert "nothing else holds offsets 10 to " in failure.message
     assert "restore what is missing or corrupt of " in failure.message
     assert f"{data.stem}.* from a backup" in failure.message
     for options in (("--dry-run",), ()):
         told = run_on(files, "repair", "--json", *options)
         assert told.exit_code == 1
         [named] = [each["message"] for each in told.document["troubles"] if data.stem in each["message"]]
-        assert "the store has its .log and nothing else holds offsets 10 to " in named
+        assert "nothing else holds offsets 10 to " in named
     assert expire_twice(files).deleted == ()
     assert data.read_bytes() == content
 

@@ -339,7 +339,7 @@ def test_a_clock_that_jumps_between_two_batches_ends_the_deletion(files: RemoteL
 def test_a_dry_run_says_that_nothing_would_be_deleted(files: RemoteLogFiles, command: tuple[str, ...]) -> None:
     assert "nothing is deleted for now" not in run_on(files, *command).err
     files.clock.step(YEAR)
-    assert "note: nothing is deleted for now: this machine's clock shows" in run_on(files, *command).err
+    assert "note: nothing is deleted for now" in run_on(files, *command).err
 
 
 def test_doctor_reports_it(files: RemoteLogFiles) -> None:

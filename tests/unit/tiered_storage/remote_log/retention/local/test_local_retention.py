@@ -243,7 +243,7 @@ def test_what_no_limit_ends_and_no_checksum_shows_to_be_of_the_same_log_stays(
         plan = plan_with(remote_log, NOW + 10**9, remote_deletion_allowed=True, **limits)
 
     assert bases(plan) == []
-    assert "nothing proves that they are what was deleted there" in (plan.held_back or "")
+    assert "nothing proves" in (plan.held_back or "")
 
 
 def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_allowed(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_without_the_copy_nothing_is_migrated(filled: Path, tmp_path: Path) -> N
     (tmp_path / f"{filled.name}.before-next").mkdir()
 
     with SqliteDatabase(filled, 1_000) as database:
-        with pytest.raises(RemoteMetadataError, match=r"before-next: the copy of the metadata store cannot be made"):
+        with pytest.raises(RemoteMetadataError, match=r"before-next: "):
             bring_up_to_date(database, "next", revisions)
         bring_up_to_date(database)
 

@@ -197,9 +197,7 @@ def locked(filled: Path) -> Iterator[Path]:
 def test_a_locked_store_is_told_to_those_who_write_and_read_by_the_others(locked: Path, clock: ManualClock) -> None:
     with open_metadata_store(sqlite_url(locked.parent), clock, busy_timeout_ms=20) as store:
         assert len(list(store.segments.list_remote_log_segments(ORDERS_0))) == 400
-        with pytest.raises(
-            MetadataUnavailableError, match=f"{locked}: database is locked: another process held its lock for 20 ms"
-        ) as refused:
+        with pytest.raises(MetadataUnavailableError, match=f"{locked}: database is locked: .* 20 ms") as refused:
             store.leases.acquire(ORDERS_0, "run-1", 60_000)
 
     assert refused.value.retriable
