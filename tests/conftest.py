@@ -14,6 +14,8 @@ from tiered_storage import disk_space
 
 if TYPE_CHECKING:
     from servers.hdfs import HadoopPrograms, RealHdfs
+    from servers.kafka_programs import KafkaPrograms
+    from servers.real_kafka import RealKafka
     from support.object_stores import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
@@ -68,3 +70,20 @@ def real_hdfs(hadoop_programs: HadoopPrograms, tmp_path_factory: pytest.TempPath
 
     with RealHdfs(hadoop_programs, tmp_path_factory.mktemp("real-hdfs")) as hdfs:
         yield hdfs
+
+
+@pytest.fixture(scope="session")
+def kafka_programs(state_directory: Path) -> KafkaPrograms:
+    """Kafka's own programs; the first time on a machine they are downloaded."""
+    from servers.kafka_programs import KafkaPrograms
+
+    return KafkaPrograms.fetched(state_directory)
+
+
+@pytest.fixture(scope="session")
+def real_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A broker for the session: name topics after the test, and leave it running."""
+    from servers.real_kafka import RealKafka
+
+    with RealKafka(kafka_programs, tmp_path_factory.mktemp("real-kafka")) as kafka:
+        yield kafka

@@ -23,9 +23,11 @@ from support.metadata_stores import (
     add_and_bring_to,
 )
 from tiered_storage.errors import ConfigurationError, InvalidTransitionError, LeaseLostError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
 from tiered_storage.remote_log.model import (
     MAX_EARLIER_LOG_STARTS,
+    UNKNOWN_SIZE,
     EarlierLogStart,
     Lease,
     PartitionDeleteState,
@@ -33,6 +35,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
+    SegmentCut,
     SegmentState,
 )
 
@@ -198,6 +201,74 @@ def test_a_finished_copy_keeps_what_it_told_through_its_later_steps(store: Metad
     )
     assert deleting == replace(finished, state=DELETING, event_timestamp=4_000)
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [deleting]
+
+
+CUT = SegmentCut(20, 29, 5_000, (EpochEntry(1, 20), EpochEntry(3, 25)))
+
+
+def a_bounded_segment(lease: Lease) -> RemoteLogSegmentMetadata:
+    return a_segment(lease, 10, 1_000_000, epochs=((1, 10), (3, 25)), size=UNKNOWN_SIZE)
+
+
+def test_a_copy_that_cuts_its_segment_sets_offsets_size_and_epochs(store: MetadataStore, lease: Lease) -> None:
+    bounded = a_bounded_segment(lease)
+    store.segments.add_remote_log_segment_metadata(bounded, lease)
+
+    updated = store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, cut=CUT), lease)
+
+    assert (updated.start_offset, updated.end_offset, updated.size, updated.leader_epochs) == (
+        CUT.start_offset,
+        CUT.end_offset,
+        CUT.size,
+        CUT.leader_epochs,
+    )
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [updated]
+    found = {offset: store.segments.remote_log_segment_metadata(ORDERS_0, offset) for offset in (19, 20, 29, 30)}
+    assert found == {19: None, 20: updated, 29: updated, 30: None}
+    assert store.segments.highest_offset_for_epoch(ORDERS_0, 1) == 24
+    assert store.segments.highest_offset_for_epoch(ORDERS_0, 3) == 29
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        None,
+        replace(CUT, start_offset=9),
+        replace(CUT, end_offset=1_000_001),
+        replace(CUT, end_offset=CUT.start_offset - 1),
+    ],
+    ids=["none", "starts before the bounds", "ends after the bounds", "ends before it starts"],
+)
+def test_a_copy_that_cuts_its_segment_finishes_only_within_its_bounds(
+    store: MetadataStore, lease: Lease, cut: SegmentCut | None
+) -> None:
+    bounded = a_bounded_segment(lease)
+    store.segments.add_remote_log_segment_metadata(bounded, lease)
+
+    with pytest.raises(InvalidTransitionError):
+        store.segments.update_remote_log_segment_metadata(a_step(bounded, FINISHED, cut=cut), lease)
+
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [bounded]
+
+
+def test_a_segment_of_known_offsets_gets_no_others(store: MetadataStore, lease: Lease) -> None:
+    segment = a_segment(lease, 10, 1_000_000)
+    store.segments.add_remote_log_segment_metadata(segment, lease)
+
+    with pytest.raises(InvalidTransitionError):
+        store.segments.update_remote_log_segment_metadata(a_step(segment, FINISHED, cut=CUT), lease)
+
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [segment]
+
+
+def test_a_copy_that_cut_nothing_is_deleted_within_its_bounds(store: MetadataStore, lease: Lease) -> None:
+    bounded = a_bounded_segment(lease)
+    store.segments.add_remote_log_segment_metadata(bounded, lease)
+
+    marked = store.segments.update_remote_log_segment_metadata(a_step(bounded, DELETING), lease)
+
+    assert marked.is_bounded_only
+    assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [marked]
 
 
 def test_what_is_being_deleted_is_no_longer_read(store: MetadataStore, lease: Lease) -> None:

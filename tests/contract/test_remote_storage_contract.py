@@ -24,7 +24,7 @@ from tiered_storage.errors import (
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
 )
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.model import UNKNOWN_SIZE, RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.retention.gate.clock_agreement import STORE_PRECISION_MS, ensure_store_agrees
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
@@ -158,6 +158,14 @@ def test_a_half_written_segment_is_deleted(storage: ObjectRemoteStorageManager, 
     overwrite(client, names.data, segment_bytes(1000))
     storage.delete_log_segment_data(metadata)
     assert list(storage.list_objects()) == []
+
+
+def test_a_segment_with_bounds_only_is_deleted_wherever_in_them_it_begins(storage: ObjectRemoteStorageManager) -> None:
+    kept, begun = copy(storage, segment_bytes(1000), 4200), copy(storage, segment_bytes(1000), 5000)
+    known = replace(begun, start_offset=4100, size=UNKNOWN_SIZE, custom_metadata=None)
+    storage.delete_log_segment_data(known)
+    storage.delete_log_segment_data(known)
+    assert {found.segment.segment_id for found in storage.list_objects() if found.segment} == {kept.segment_id}
 
 
 def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager) -> None:

@@ -14,19 +14,6 @@ from servers.real_kafka import RealKafka
 from support.spark_submit import SparkSubmit, isolated_spark
 
 
-@pytest.fixture(scope="session")
-def kafka_programs(state_directory: Path) -> KafkaPrograms:
-    """Kafka's own programs; the first time on a machine they are downloaded."""
-    return KafkaPrograms.fetched(state_directory)
-
-
-@pytest.fixture(scope="session")
-def real_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """A broker for the session: name topics after the test, and leave it running."""
-    with RealKafka(kafka_programs, tmp_path_factory.mktemp("real-kafka")) as kafka:
-        yield kafka
-
-
 class StartKafka(Protocol):
     """Starts a broker on a log directory, new or left by another one; it ends with the test."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +70,14 @@ class ArchivedLogs:
         return True
 
     @property
+    def shows_segments(self) -> bool:
+        return True
+
+    @property
+    def access(self) -> Mapping[str, str]:
+        return {}
+
+    @property
     def notices(self) -> Sequence[str]:
         return self.unpacked.notices
 
@@ -93,6 +101,9 @@ class ArchivedLogs:
     def while_trimming(self, segment: LocalSegment) -> SegmentSource:  # noqa: ARG002 -- the border's
         return self
 
+    def close(self) -> None:
+        """The unpacked files stay for other processes."""
+
 
 def _log(found: PartitionLog) -> PartitionLog:
     return replace(found, segments=tuple(_archived(segment) for segment in found.segments))
@@ -107,7 +118,7 @@ def archived_logs(archive: Path, scratch: Path) -> SourceKind:
                 opened.extractall(scratch, filter="data")
         return scratch
 
-    def opens(settings: Settings) -> SegmentSource:
+    def opens(settings: Settings, _: Mapping[str, str]) -> SegmentSource:
         return ArchivedLogs(LogDirectorySource((unpacked(),), settings.cluster_id, settings.log_end_is_stable))
 
     def opens_segment(location: SegmentLocation, history: ProducerHistory | None) -> OpenSegment:

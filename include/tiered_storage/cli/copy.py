@@ -334,7 +334,8 @@ def copy_here(
 
         def run_group(number: int) -> None:
             sizes = description.sizes
-            job.run_group(number, remote_log.storage, sizes, remote_log.clock, PROGRESS_SHOWN_SECONDS, limit)
+            storage, clock, access = remote_log.storage, remote_log.clock, remote_log.source.access
+            job.run_group(number, storage, sizes, clock, PROGRESS_SHOWN_SECONDS, limit, access)
 
         threads = JobThreads(job.groups, workers, run_group)
 
@@ -364,13 +365,30 @@ def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
     return _LeftOut(list(disabled), list(paused))
 
 
-def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
-    rows = [
+def _known_rows(due: CopyPlan) -> list[tuple[object, ...]]:
+    return [
         (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, segment.location)
         for segment in due.segments
+        if segment.cut is None
     ]
+
+
+def _estimated_rows(due: CopyPlan) -> list[tuple[object, ...]]:
+    """Return a row a partition whose segments the copy cuts itself: all of them have the same bounds."""
+    rows: list[tuple[object, ...]] = []
+    for partition, segments in due.by_partition.items():
+        cut = [segment for segment in segments if segment.cut is not None]
+        if cut:
+            about = f"about {len(cut):,} segments, cut from {cut[0].location}"
+            size = sum(segment.size for segment in cut)
+            rows.append((str(partition), cut[0].base_offset, cut[0].end_offset, size, about))
+    return rows
+
+
+def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
+    rows = [*_known_rows(due), *_estimated_rows(due)]
     output.rows(
-        f"Due: {len(rows):,} segments, {show_size(due.size)}",
+        f"Due: {len(due.segments):,} segments, {show_size(due.size)}",
         ("partition", "start offset", "end offset", "bytes", "file"),
         rows,
         refused=[asdict(finding) for finding in due.refused],

@@ -19,6 +19,7 @@ from tiered_storage.doctor.metadata_store import check_metadata
 from tiered_storage.doctor.object_stores import check_folder, check_objects, check_storage
 from tiered_storage.doctor.rights import check_read_rights, check_rights
 from tiered_storage.doctor.settings_origin import check_settings
+from tiered_storage.doctor.source_cluster import check_cluster
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import open_storage, store_options
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -46,6 +47,7 @@ def examine(config: Path | None, clock: Clock, environ: Mapping[str, str]) -> It
 
 def _examine(settings: Settings, options: ObjectStoreOptions, clock: Clock) -> Iterator[Check]:
     yield from check_log_directories(settings, _namer(settings, options))
+    yield from alone("cluster", lambda: check_cluster(settings))
     yield from alone("state.directory", lambda: check_folder("state.directory", settings.state_directory))
     yield from alone("rights", lambda: check_rights(settings))
     yield from alone("store", lambda: check_storage(settings, options, clock))

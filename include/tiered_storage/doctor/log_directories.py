@@ -18,10 +18,11 @@ from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHEC
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN
 from tiered_storage.remote_log.context import misplaced
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several
+from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
@@ -37,10 +38,9 @@ def check_log_directories(settings: Settings, why_no_name: Callable[[TopicIdPart
 
     `why_no_name` returns why the store can never hold a partition, or None.
     """
-    if not settings.log_dirs:
-        yield note(
-            _NAME, "no directory is named: nothing can be copied or trimmed", "set log.dirs to the broker's log.dirs"
-        )
+    if not settings.log_dirs and not CLUSTER.is_named(settings):
+        advice = "set log.dirs to the broker's log.dirs, or bootstrap.servers"
+        yield note(_NAME, "no directory is named: nothing can be copied or trimmed", advice)
     for why in misplaced(settings):
         yield wrong(_NAME, why)
     read: list[LogDirectory] = []

@@ -220,10 +220,11 @@ class RemoteLogContext:
         only_looks: bool = False,
         outdated: bool = False,
         boot_clock: BootClock = machine_boot_time,
+        client_properties: Mapping[str, str] | None = None,
     ) -> Self:
         """Open all parts; what was opened is closed again if a later one fails.
 
-        `boot_clock` belongs to the same machine as `clock`.
+        `boot_clock` belongs to the same machine as `clock`; `client_properties` as open_source.
         With `create`, missing metadata are created, but only beside an object store that belongs to none yet; if the
         caller `only_looks`, they are created in a temporary folder, which `close` removes.
         Raises MetadataMissingError otherwise, StoreMismatchError for a store of other metadata, and, unless `outdated`
@@ -251,8 +252,8 @@ class RemoteLogContext:
             if not is_new:
                 GenerationGuard(store, lambda: storage, clock).ensure_readable(outdated=outdated)
             work = WorkArea(settings.work_url, messages, cache(store.work_area_key))
+            source = open_source(settings, client_properties)
             opened.pop_all()
-        source = open_source(settings)
         return cls(settings, clock, options, store, storage, work, source, boot_clock, scratch)
 
     @property
@@ -305,7 +306,7 @@ class RemoteLogContext:
 
     def access(self, job: JobFolder) -> JobAccess:
         """Return what a worker needs to do a group of `job`, secrets and all."""
-        secrets = JobSecrets.of(job.work.key, self.options)
+        secrets = JobSecrets.of(job.work.key, self.options, self.source.access)
         return JobAccess(job.work.url, job.folder, StoreAccess.of(self.settings, self.options), secrets)
 
     def local_log(self, partition: TopicIdPartition) -> PartitionLog | None:
@@ -321,7 +322,7 @@ class RemoteLogContext:
         if any(selection.matches(*name_of(found)) for found in self.source.names()):
             return None
         return (
-            "no partition in log.dirs or in the remote log matches the selected topics and partitions; "
+            "no partition of the local logs or of the remote log matches the selected topics and partitions; "
             "'tiered-storage topics list' shows the known topics"
         )
 
@@ -333,6 +334,7 @@ class RemoteLogContext:
 
     def close(self) -> None:
         """Close all parts."""
+        self.source.close()
         self.work.close()
         self.storage.close()
         self.store.close()

@@ -26,6 +26,9 @@ LEADER_EPOCH_UNKNOWN = -1
 MAX_EARLIER_LOG_STARTS = 200
 """How many moves are kept per partition; beyond that, moves close together relative to their age are merged."""
 
+UNKNOWN_SIZE = 0
+"""The size of a segment that its copy cuts out of a cluster's answers, until the copy has finished."""
+
 _BYTES_AS_BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
@@ -107,6 +110,9 @@ class RemoteLogSegmentMetadata:
 
     `end_offset` is inclusive: the next segment's base offset - 1. Timestamps are ms. `custom_metadata` belongs to the
     RemoteStorageManager that returned it. `fencing_number` is that of the lease under which the copy began.
+
+    While a copy cuts its segment itself, only bounds are known: the segment lies within the offsets, and its `size` is
+    UNKNOWN_SIZE. The update that finishes the copy has the rest.
     """
 
     segment_id: RemoteLogSegmentId
@@ -128,6 +134,11 @@ class RemoteLogSegmentMetadata:
         return self.segment_id.topic_id_partition
 
     @property
+    def is_bounded_only(self) -> bool:
+        """Whether only bounds of its offsets are known."""
+        return self.size == UNKNOWN_SIZE
+
+    @property
     def is_marked(self) -> bool:
         """Whether the segment was visible once, and is marked for deletion now."""
         return self.state is SegmentState.DELETE_SEGMENT_STARTED and self.custom_metadata is not None
@@ -147,31 +158,65 @@ class RemoteLogSegmentMetadata:
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> Self:
         """Return this metadata after `update`.
 
-        Raises InvalidTransitionError if the life cycle does not allow it.
+        Raises InvalidTransitionError if the life cycle does not allow it, or if `update` has other offsets than it may.
         """
         if not self.state.may_become(update.state):
             raise InvalidTransitionError(
                 f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}) is {self.state.name} "
                 f"and cannot become {update.state.name}"
             )
+        if update.cut is None and self.is_bounded_only and update.state is SegmentState.COPY_SEGMENT_FINISHED:
+            raise InvalidTransitionError(
+                f"{self.segment_id}: its copy finished without its offsets, which lie within {self.start_offset} to "
+                f"{self.end_offset}"
+            )
         return replace(
-            self,
+            self if update.cut is None else self._cut(update.cut),
             state=update.state,
             event_timestamp=update.event_timestamp,
             custom_metadata=self.custom_metadata if update.custom_metadata is None else update.custom_metadata,
             max_timestamp=self.max_timestamp if update.max_timestamp is None else update.max_timestamp,
         )
 
+    def _cut(self, cut: SegmentCut) -> Self:
+        is_within = self.start_offset <= cut.start_offset <= cut.end_offset <= self.end_offset
+        if not (self.is_bounded_only and is_within):
+            raise InvalidTransitionError(
+                f"{self.segment_id} (offsets {self.start_offset} to {self.end_offset}, {self.size} bytes) cannot "
+                f"become a segment of the offsets {cut.start_offset} to {cut.end_offset}"
+            )
+        return replace(
+            self,
+            start_offset=cut.start_offset,
+            end_offset=cut.end_offset,
+            size=cut.size,
+            leader_epochs=cut.leader_epochs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentCut:
+    """What a copy learned of the segment that it cut itself; `end_offset` is inclusive, `size` in bytes."""
+
+    start_offset: int
+    end_offset: int
+    size: int
+    leader_epochs: tuple[EpochEntry, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A state change of a segment. The end of a copy also sets the largest timestamp (ms) that it read."""
+    """A state change of a segment. The end of a copy also sets the largest timestamp (ms) that it read.
+
+    `cut` is set by the copy of a segment of which only bounds were known.
+    """
 
     segment_id: RemoteLogSegmentId
     state: SegmentState
     event_timestamp: int
     custom_metadata: bytes | None = None
     max_timestamp: int | None = None
+    cut: SegmentCut | None = None
     __pydantic_config__: ClassVar[ConfigDict] = _BYTES_AS_BASE64
 
 

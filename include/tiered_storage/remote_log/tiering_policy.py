@@ -124,18 +124,26 @@ def refuse_log(log: PartitionLog | NamedPartition) -> None:
     partition = log.topic_id_partition
     if log.is_compacted:
         raise UnsupportedTopicError(
-            f"topic {partition.topic}: the broker's log cleaner has compacted {partition} (cleaner-offset-checkpoint): "
-            f"a compacted topic cannot be tiered. If it is enabled: {_how_to_leave(partition.topic)}"
+            f"topic {partition.topic}: brokers compact {partition} (by cleanup.policy, or by the "
+            "cleaner-offset-checkpoint of its log directory): a compacted topic cannot be tiered. If it is enabled: "
+            f"{_how_to_leave(partition.topic)}"
         )
     if isinstance(log, PartitionLog) and log.tiered_by_kafka is not None:
+        remedy = f". If Kafka never tiered it, {_how_to_correct(log)}" if log.segments else ""
         raise UnsupportedTopicError(
             f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
             "would lose the records there. Leave the topic to Kafka, or write its records into a topic that Kafka does "
-            f"not tier, and enable that one. If it is enabled: {_how_to_leave(partition.topic)}. If Kafka never tiered "
-            "it, correct the checkpoint: start the broker there and stop it cleanly, copy the broker's file into "
-            f"the directory, or add the entry '{partition.topic} {partition.partition} "
-            f"{log.segments[0].base_offset}' to it (lines: a 0, the count of entries, each entry)"
+            f"not tier, and enable that one. If it is enabled: {_how_to_leave(partition.topic)}{remedy}"
         )
+
+
+def _how_to_correct(log: PartitionLog) -> str:
+    partition = log.topic_id_partition
+    return (
+        "correct the checkpoint: start the broker there and stop it cleanly, copy the broker's file into the "
+        f"directory, or add the entry '{partition.topic} {partition.partition} {log.segments[0].base_offset}' to it "
+        "(lines: a 0, the count of entries, each entry)"
+    )
 
 
 class Decisions:

@@ -1,11 +1,12 @@
-"""Settings of the local log: which directories, of which cluster."""
+"""Settings of the local log: in which directories it is, or which running brokers have it."""
 
 from __future__ import annotations
 
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import Folders, OptionalText
+from tiered_storage.settings.properties.types import Folders, OptionalFile, OptionalText
 
 LOCAL_LOG = "The local log"
+CLUSTER = "The running cluster"
 
 
 class LocalLogSettings(PropertyModel):
@@ -36,3 +37,44 @@ class LocalLogSettings(PropertyModel):
     log_end_is_stable: bool = setting("log.end.is.stable", False, LOCAL_LOG, Source.OURS)
     """Whether a directory without replication-offset-checkpoint (the high watermarks) may be copied up to its log end.
     Never set it for a running broker."""
+
+
+class ClusterSettings(PropertyModel):
+    """How to reach a running cluster, and what to do about records that it deleted before they were copied."""
+
+    bootstrap_servers: OptionalText = setting(
+        "bootstrap.servers",
+        None,
+        CLUSTER,
+        Source.KAFKA,
+        allowed="host:port of some brokers, with commas between them",
+        default_text="none: the local log is in log.dirs",
+    )
+    """The brokers to begin with. Remote Log then copies by Fetch from the running cluster, and log.dirs must be empty:
+    see [live-cluster.md](live-cluster.md)."""
+
+    cluster_client_properties_file: OptionalFile = setting(
+        "cluster.client.properties.file",
+        None,
+        CLUSTER,
+        Source.OURS,
+        allowed="a file of librdkafka's properties",
+        default_text="none: without encryption and login",
+    )
+    """How the client connects and logs in, for the command line: lines such as `security.protocol=sasl_ssl`. Let only
+    your user read it, since it may hold a password."""
+
+    cluster_connection: OptionalText = setting(
+        "cluster.connection",
+        None,
+        CLUSTER,
+        Source.OURS,
+        allowed="the id of an Airflow connection of the type kafka",
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        default_text="none: cluster.client.properties.file",
+    )
+    """The connection whose extra has the client's properties, for runs by Airflow. It may have bootstrap.servers."""
+
+    copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
+    """Whether a partition whose next records the brokers have deleted is copied on from their log start. Otherwise it
+    is an error that names the lost offsets, until you decide."""

@@ -19,7 +19,7 @@ from pydantic import PrivateAttr, ValidationInfo, field_validator
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.airflow import AirflowSettings
 from tiered_storage.settings.copying import CopyingSettings
-from tiered_storage.settings.local_log import LocalLogSettings
+from tiered_storage.settings.local_log import ClusterSettings, LocalLogSettings
 from tiered_storage.settings.own_managers import METADATA_MANAGER, place_options
 from tiered_storage.settings.properties import sources
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
@@ -43,7 +43,15 @@ _DEFAULTS_OF_TOPICS = (
 """The settings of a topic that have a default for all topics, by a field whose name begins with log_."""
 
 
-class Settings(AirflowSettings, ReadingSettings, RetentionSettings, CopyingSettings, StorageSettings, LocalLogSettings):
+class Settings(
+    AirflowSettings,
+    ReadingSettings,
+    RetentionSettings,
+    CopyingSettings,
+    StorageSettings,
+    ClusterSettings,
+    LocalLogSettings,
+):
     """All settings, frozen and typed; a property's attribute is its name with underscores for dots.
 
     Pydantic takes the fields of the last base first: docs/configuration.md has that order, and a field's default or

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from tiered_storage_airflow.hooks.kafka_cluster import source_properties
 from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
@@ -41,4 +42,11 @@ class RemoteLogHook(BaseHook):
 
         settings = RemoteLogMetadataHook().with_login(load_settings(overrides=self.overrides))
         options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
-        return RemoteLogManager.open(settings, wall_clock, options, create=create, outdated=outdated)
+        return RemoteLogManager.open(
+            settings,
+            wall_clock,
+            options,
+            create=create,
+            outdated=outdated,
+            client_properties=source_properties(settings),
+        )

@@ -66,7 +66,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
             job = remote_log.write_copy_job(folder, begun)
 
             def has_results() -> bool:
-                return any(outcome.finished or outcome.failure for outcome in job.outcomes())
+                return any(outcome.has_ended for outcome in job.outcomes())
 
             with (
                 self.watch(remote_log, job.files, job.size_of(begun.tasks)) as watch,

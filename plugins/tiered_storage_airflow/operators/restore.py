@@ -345,22 +345,10 @@ def _plain(value: object, name: str) -> str:
 
 def _cluster_of(connection_id: str) -> _Cluster:
     """Return the cluster of an Airflow connection, whose extra holds librdkafka's properties."""
-    from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
-    from tiered_storage.kafka_wire.client_properties import checked_properties
+    from tiered_storage_airflow.hooks.kafka_cluster import properties_of
 
     where = f"connection {connection_id}"
-    try:
-        connection = BaseHook.get_connection(connection_id)
-    except AirflowNotFoundException as error:
-        raise AirflowFailException(
-            f"{where} of the setting restore.connections does not exist: an administrator makes it, of the type kafka"
-        ) from error
-    if connection.conn_type != "kafka":
-        raise AirflowFailException(f"{where} is of the type {connection.conn_type}: only kafka names a cluster")
-    extra = connection.extra_dejson
-    properties = checked_properties(extra if isinstance(extra, Mapping) else {}, f"{where}, extra")
+    properties = properties_of(connection_id, "restore.connections", for_records=True)
     servers = properties.pop("bootstrap.servers", "")
     if not servers:
         raise AirflowFailException(f"{where}: its extra is a JSON object, and needs bootstrap.servers")

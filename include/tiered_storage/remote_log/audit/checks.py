@@ -17,8 +17,8 @@ from tiered_storage.remote_log.audit.job import AuditJob, with_outcomes
 from tiered_storage.remote_log.audit.offsets import LocalLogs
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind, AuditReport, TopicFindings
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.jobs.throttle import RateLimit, ReportingLimit, audit_limit, fetch_quota
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.safety import AuditVerdict, Safety
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported

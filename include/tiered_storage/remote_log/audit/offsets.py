@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.audit.report import Anomaly, AnomalyKind
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import merged, on_lineage, whole_lineage
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import (
     PartitionLog,

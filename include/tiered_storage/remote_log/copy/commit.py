@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource
 
 if TYPE_CHECKING:
+    from tiered_storage.clock import Clock
     from tiered_storage.remote_log.context import RemoteLogContext
 
 _STARTED = SegmentState.COPY_SEGMENT_STARTED
@@ -65,7 +66,7 @@ def commit_copy(outcomes: Iterable[CopyOutcome], context: RemoteLogContext) -> C
         by_partition[outcome.task.metadata.topic_id_partition].append(outcome)
     commits = []
     for partition, of_partition in by_partition.items():
-        of_partition.sort(key=lambda outcome: outcome.task.metadata.start_offset)
+        of_partition.sort(key=_place)
         commits.append(_decide(partition, of_partition, context))
     _keep_in_store(commits, context)
     _write(commits, context.segments)
@@ -143,6 +144,8 @@ def _decide(partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], contex
     visible = [segment for segment in known.values() if _is_visible(segment)]
     commit = _Commit(outcomes[0].task.lease, [each for each in _segments_of(outcomes, known) if _is_visible(each)])
     pending = [outcome for outcome in outcomes if not _was_visible(known.get(outcome.task.metadata.segment_id))]
+    commit.updates.extend(_ended_unused(pending, known, clock))
+    pending = [outcome for outcome in pending if not outcome.is_unused]
     if not pending:
         return commit
     local = _look(partition, context.source, state.lineage, visible)
@@ -151,7 +154,7 @@ def _decide(partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], contex
     if isinstance(local, _Local):
         commit.lineage = local.lineage if local.lineage != state.lineage else ()
         if finishing and state.log_start_offset is None:
-            becoming = (*visible, *_segments_of(pending[: len(finishing)], known))
+            becoming = (*visible, *(each.metadata for each in pending[: len(finishing)] if _is_known(each, known)))
             # None if a newer holder has deleted what a zombie commits; the store then rejects the zombie's lease.
             first = min(becoming, key=lambda one: one.start_offset, default=None)
             commit.log_start = None if first is None else _first_log_start(local.log, first)
@@ -241,11 +244,31 @@ def _was_visible(segment: RemoteLogSegmentMetadata | None) -> bool:
     return segment is not None and (_is_visible(segment) or segment.custom_metadata is not None)
 
 
+def _place(outcome: CopyOutcome) -> tuple[bool, int]:
+    """Return what sorts outcomes by their offsets; if a copy ended before it cut its segment, those are unknown."""
+    return outcome.task.cut is not None and outcome.cut is None, outcome.metadata.start_offset
+
+
+def _is_known(outcome: CopyOutcome, known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata]) -> bool:
+    return outcome.task.metadata.segment_id in known
+
+
+def _ended_unused(
+    outcomes: Iterable[CopyOutcome], known: Mapping[RemoteLogSegmentId, RemoteLogSegmentMetadata], clock: Clock
+) -> Iterator[RemoteLogSegmentMetadataUpdate]:
+    """Yield the steps that end the segments which nothing was cut for: no object was written."""
+    for segment in _segments_of([each for each in outcomes if each.is_unused], known):
+        for state in (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED):
+            if segment.state < state:
+                yield RemoteLogSegmentMetadataUpdate(segment.segment_id, state, clock())
+
+
 def _committable(
     outcomes: Iterable[CopyOutcome], local: _Local | str
 ) -> tuple[list[RemoteLogSegmentMetadataUpdate], _Refusal | None]:
     """Return the steps that commit `outcomes`, up to the first that cannot be committed, and why not."""
     updates: list[RemoteLogSegmentMetadataUpdate] = []
+    next_offset: int | None = None
     for outcome in outcomes:
         if outcome.failure is not None:
             failed = f"{outcome.failure.error}: {outcome.failure.message}"
@@ -254,11 +277,28 @@ def _committable(
             return updates, _Refusal("the copy left no result: its worker died", retriable=True)
         if isinstance(local, str):
             return updates, _Refusal(local, retriable=True, is_final=False)
-        reason = _why_outdated(outcome.task.metadata, local)
+        reason = _why_outdated(outcome.metadata, local) or _why_apart(outcome, next_offset)
         if reason is not None:
             return updates, _Refusal(reason, retriable=True)
-        updates.append(outcome.finished)
+        updates.append(replace(outcome.finished, cut=outcome.cut))
+        next_offset = outcome.metadata.end_offset + 1
     return updates, None
+
+
+def _why_apart(outcome: CopyOutcome, next_offset: int | None) -> str | None:
+    """Return why a segment that its copy cut does not follow the one before, whose copy left no result."""
+    order, cut = outcome.task.cut, outcome.cut
+    if order is None or cut is None:
+        return None
+    follows = (
+        cut.start_offset <= order.from_offset <= cut.end_offset
+        if next_offset is None
+        else (cut.start_offset == next_offset)
+    )
+    if follows:
+        return None
+    expected = order.from_offset if next_offset is None else next_offset
+    return f"offsets {cut.start_offset} to {cut.end_offset} were copied, and not those from {expected} on before them"
 
 
 def _look(

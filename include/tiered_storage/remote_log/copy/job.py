@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Self
@@ -24,6 +25,7 @@ from typing import Self
 from tiered_storage.clock import Clock, wall_clock
 from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.groups import GroupResults, JobDescription, JobFolder, grouped
 from tiered_storage.remote_log.jobs.messages import CopyFailure
@@ -38,6 +40,7 @@ from tiered_storage.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 NO_LIMIT = QuotaLimit()
+NO_ACCESS: Mapping[str, str] = {}
 COPIES_AT_ONCE = 2
 """Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
 
@@ -75,7 +78,7 @@ class CopyJob:
             settings.remote_log_index_chunk_bytes,
             settings.remote_log_metadata_custom_metadata_max_bytes,
         )
-        group_bytes = tuple(sum(task.metadata.size for task in group) for group in groups)
+        group_bytes = tuple(sum(task.size for task in group) for group in groups)
         files.describe(CopyJobDescription(len(groups), sizes, quota=copy_quota(settings), group_bytes=group_bytes))
         return cls(files, len(groups))
 
@@ -94,8 +97,11 @@ class CopyJob:
         clock: Clock,
         progress_seconds: float = PROGRESS_SECONDS,
         limit: QuotaLimit = NO_LIMIT,
+        access: Mapping[str, str] = NO_ACCESS,
     ) -> int:
         """Copy the segments of one group, in order and within `limit`; return how many succeeded.
+
+        `access` is the way to the source, see SegmentSource.
 
         After a failure it skips the rest of that partition: readers must never find a gap. It reports its progress
         every `progress_seconds`. It copies nothing of a group that another worker began: Spark may have lost that
@@ -114,10 +120,15 @@ class CopyJob:
         sizes = sizes.within(limit.bytes_per_second)
         history = ProducerHistory()
         copied = 0
-        with ProgressLog(self.files, number, progress_seconds) as progress:
-            for outcome in _copied(
-                tasks, lambda task: copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
-            ):
+        with (
+            ProgressLog(self.files, number, progress_seconds) as progress,
+            closing(SegmentCuts(tasks, access, storage, clock, progress.fetched)) as cuts,
+        ):
+
+            def copy(task: CopyTask) -> CopyOutcome:
+                return copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
+
+            for outcome in _copied(tasks, lambda task: cuts.copy(task, copy)):
                 results.add(outcome)
                 progress.ended()
                 copied += outcome.failure is None
@@ -126,7 +137,7 @@ class CopyJob:
 
     def size_of(self, tasks: Sequence[CopyTask]) -> JobSize:
         """Return the size of the work for `tasks`, those of this job."""
-        return JobSize(self.groups, len(tasks), sum(task.metadata.size for task in tasks))
+        return JobSize(self.groups, len(tasks), sum(task.size for task in tasks))
 
     def outcomes(self, ended: CopyFailure | None = None) -> Iterator[CopyOutcome]:
         """Yield how every task ended; one without a result ended with its worker, or by the failure `ended`.
@@ -166,7 +177,7 @@ class CopyJob:
 def copy_groups(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
     """Yield `tasks` in groups of whole partitions, the segments of each by their offsets."""
     ordered = sorted(tasks, key=lambda task: (task.metadata.topic_id_partition, task.metadata.start_offset))
-    return grouped(ordered, _partition_of, lambda task: task.metadata.size)
+    return grouped(ordered, _partition_of, lambda task: task.size)
 
 
 def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
@@ -265,4 +276,5 @@ def run_copy_groups(access: JobAccess, numbers: Sequence[int], clock: Clock = wa
         job = CopyJob(opened.folder, opened.description.groups)
         limit = QuotaLimit(opened.description.share(numbers))
         sizes = opened.description.sizes
-        return sum(job.run_group(each, opened.storage, sizes, clock, limit=limit) for each in numbers)
+        way = access.secrets.source_access
+        return sum(job.run_group(each, opened.storage, sizes, clock, limit=limit, access=way) for each in numbers)

@@ -8,29 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
     LineageContradictedError,
+    SourceClusterError,
     TieredStorageError,
     UnsupportedMagicError,
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
+from tiered_storage.remote_log.copy.uncut_plan import CutTimes, find_gap, plan_cuts
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME, open_segment
 from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
 from tiered_storage.remote_log.source.segment_source import (
+    CutRules,
     LocalSegment,
     PartitionLog,
     PlannedLocation,
+    SegmentLocation,
     UnreadablePartition,
     name_of,
 )
@@ -45,7 +50,11 @@ _OLDER_MAGICS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class PlannedSegment:
-    """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it."""
+    """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it.
+
+    With `cut` the copy cuts the segment itself: it lies within the offsets, which all such segments of the partition
+    share, and `size` is an estimate.
+    """
 
     topic_id_partition: TopicIdPartition
     location: PlannedLocation
@@ -53,6 +62,7 @@ class PlannedSegment:
     end_offset: int
     size: int
     lineage: tuple[EpochEntry, ...]
+    cut: CutRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +186,9 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            looked.append(_look(log, decision.settings, state, metadata, selection, replacing))
-        except (InvalidLogDirectoryError, LineageContradictedError) as error:
+            look = _look if log.uncut is None else partial(_look_uncut, context)
+            looked.append(look(log, decision.settings, state, metadata, selection, replacing))
+        except (InvalidLogDirectoryError, LineageContradictedError, SourceClusterError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
@@ -247,6 +258,40 @@ def _look(
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
     why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
     return _Found(due, seen, notices, why_not, waiting)
+
+
+def _look_uncut(
+    context: RemoteLogContext,
+    log: PartitionLog,
+    topic: TopicSettings,
+    state: PartitionState,
+    metadata: RemoteLogMetadataManager,
+    selection: CopySelection,
+    replacing: frozenset[str],
+) -> _Found:
+    """Look at a log whose segments the copy cuts itself; `replacing` names none of those."""
+    partition, uncut = log.topic_id_partition, log.uncut
+    segments = finished(metadata.list_remote_log_segments(partition))
+    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
+    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
+    seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
+    gap = find_gap(log, coverage, state)
+    if gap is not None and not context.settings.copy_over_gaps:
+        return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
+    notices = (
+        [] if gap is None else [Finding(str(partition), f"offsets {gap.start_offset} to {gap.end_offset} are lost")]
+    )
+    times = CutTimes(context.clock(), selection.window_end)
+    cuts = None if uncut is None else plan_cuts(log, uncut, coverage, state, topic, times, selection.max_segments)
+    if uncut is None or cuts is None:
+        return _Found([], seen, notices, None, 0)
+    place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
+    epochs = up_to(lineage, cuts.end_offset)
+    due = [
+        PlannedSegment(partition, place, cuts.start_offset, cuts.end_offset, size, epochs, uncut.rules)
+        for size in cuts.sizes
+    ]
+    return _Found(due, seen, notices, None, 0)
 
 
 def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog, topic: TopicSettings, now: int) -> int:

@@ -31,11 +31,15 @@ _NOT_BEGUN = 64
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A worker's progress on its group: pieces that ended, successfully or not, and bytes moved."""
+    """A worker's progress on its group: pieces that ended, successfully or not, and bytes moved.
+
+    `fetched` are the bytes that came from a running cluster and are not handed on yet; they show that it goes on.
+    """
 
     pieces: int = 0
     bytes: int = 0
     is_over: bool = False
+    fetched: int = 0
 
 
 class ProgressLog:
@@ -51,6 +55,7 @@ class ProgressLog:
         self._lock = threading.Lock()
         self._pieces = 0
         self._bytes = 0
+        self._fetched = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"progress-{number}", daemon=True)
 
@@ -58,6 +63,11 @@ class ProgressLog:
         """Count `size` bytes; from any thread."""
         with self._lock:
             self._bytes += size
+
+    def fetched(self, size: int) -> None:
+        """Count `size` bytes that a running cluster sent; from any thread."""
+        with self._lock:
+            self._fetched += size
 
     def ended(self) -> None:
         """Count a piece of work that ended, successfully or not."""
@@ -80,7 +90,7 @@ class ProgressLog:
 
     def _write(self, *, is_over: bool = False) -> None:
         with self._lock:
-            progress = GroupProgress(self._pieces, self._bytes, is_over)
+            progress = GroupProgress(self._pieces, self._bytes, is_over, self._fetched)
         with suppress(TieredStorageError, OSError):
             self._job.work.write(self._job.path("progress", self._number), [progress], GroupProgress)
 
@@ -123,6 +133,8 @@ class JobWatch:
         self._look_seconds = min(look_seconds, self._stuck_after / 4)
         self._monotonic = monotonic
         self._groups: dict[int, GroupProgress] = {}
+        self._state = (0, 0, 0)
+        """The pieces, bytes moved and bytes fetched when something last changed."""
         self._moved_at = self._said_at = monotonic()
         self._seen: deque[tuple[float, int]] = deque([(self._moved_at, 0)])
         self._stop = threading.Event()
@@ -161,8 +173,9 @@ class JobWatch:
         now = self._monotonic()
         pieces = sum(group.pieces for group in self._groups.values())
         moved = sum(group.bytes for group in self._groups.values())
-        if (pieces, moved) != (self.progress.pieces, self.progress.bytes):
-            self._moved_at = now
+        state = (pieces, moved, sum(group.fetched for group in self._groups.values()))
+        if state != self._state:
+            self._moved_at, self._state = now, state
         self._seen.append((now, moved))
         while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
             self._seen.popleft()

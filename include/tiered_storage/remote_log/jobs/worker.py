@@ -7,7 +7,7 @@ everything else by arguments; workers get both with each group. work_area.py def
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,18 +77,23 @@ class StoreAccess:
 class JobSecrets:
     """The key that signs a job's messages (hexadecimal), the credentials of its store, and its key ring as text.
 
-    Missing ones stand for the usual sources of the worker's machine; see ObjectStoreOptions.
+    Missing ones stand for the usual sources of the worker's machine; see ObjectStoreOptions. `source_access` is the way
+    to the source of local logs, see SegmentSource.access.
     """
 
     signing_key: str = field(repr=False)
     store: ObjectStoreOptions
     key_ring: str | None = field(default=None, repr=False)
+    source_access: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, signing_key: bytes, options: ObjectStoreOptions) -> Self:
+    def of(
+        cls, signing_key: bytes, options: ObjectStoreOptions, source_access: Mapping[str, str] | None = None
+    ) -> Self:
         """Return the key and the secrets in `options`, and nothing else of them."""
         secrets = ObjectStoreOptions().with_secrets_of(replace(options, key_ring=KeyRing()))
-        return cls(signing_key.hex(), secrets, options.key_ring.to_text() if options.key_ring.keys else None)
+        key_ring = options.key_ring.to_text() if options.key_ring.keys else None
+        return cls(signing_key.hex(), secrets, key_ring, source_access or {})
 
     @property
     def options(self) -> ObjectStoreOptions:

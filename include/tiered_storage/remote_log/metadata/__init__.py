@@ -1,12 +1,14 @@
 """The metadata of the remote log: segments, leases, partition states, topics, safety.
 
 `metadata_store`, `remote_log_metadata_manager` and `safety` are the borders, which the room `sql` implements by the
-rules of `life_cycle`. `generation` and `manifest_sync` keep metadata and object store in step.
+rules of `life_cycle`. `generation` and `manifest_sync` keep metadata and object store in step, and
+`lost_identity` recognises topics that are remote under other ids.
 """
 
 __all__ = [
     "generation",
     "life_cycle",
+    "lost_identity",
     "manifest_sync",
     "metadata_store",
     "remote_log_metadata_manager",

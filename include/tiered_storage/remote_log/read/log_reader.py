@@ -89,7 +89,8 @@ READ_UNCOMMITTED = Isolation.READ_UNCOMMITTED
 class RemoteLogReader:
     """Reads partitions of one remote log. Thread-safe, for any event loop; `close` it, or use it in a `with`.
 
-    The context belongs to the caller, who closes it after the reader.
+    The context belongs to the caller, who closes it after the reader. A source that does not show its segments is not
+    read: there is only the remote tier then.
     """
 
     def __init__(
@@ -106,7 +107,8 @@ class RemoteLogReader:
         With `local_may_be_hidden`, a local tier that cannot be read (a broker has its directory, or it is not mounted
         here) does not hide remote data; a read of offsets that only it might have raises its InvalidLogDirectoryError.
         """
-        settings, source = context.settings, None if remote_only else context.source
+        is_local_hidden = remote_only or not context.source.shows_segments
+        settings, source = context.settings, None if is_local_hidden else context.source
         self._context = context
         self._timing = timing or ReadTiming()
         self._pools = ReaderPools.of(settings)

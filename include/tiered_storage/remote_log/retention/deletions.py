@@ -13,8 +13,8 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
 from tiered_storage.remote_log.lineage import merged
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.model import (
     Finding,

@@ -8,7 +8,7 @@ log's end stable (log.end.is.stable).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,6 +61,16 @@ class LogDirectorySource:
     def is_configured(self) -> bool:
         """Whether log.dirs names a directory."""
         return bool(self.directories)
+
+    @property
+    def shows_segments(self) -> bool:
+        """As SegmentSource."""
+        return True
+
+    @property
+    def access(self) -> Mapping[str, str]:
+        """As SegmentSource."""
+        return {}
 
     @property
     def notices(self) -> Sequence[str]:
@@ -154,6 +164,9 @@ class LogDirectorySource:
     def while_trimming(self, segment: LocalSegment) -> LogDirectorySource:
         """Take the lock on the log directory of `segment` for our own."""
         return replace(self, held=Path(segment.location).parents[1])
+
+    def close(self) -> None:
+        """Do nothing: between two calls nothing is open."""
 
     def _read(self, root: Path, only: tuple[str, int] | None = None) -> tuple[LogDirectory, frozenset[str]]:
         directory, compacted = _read_unlocked(root, self.held, only)

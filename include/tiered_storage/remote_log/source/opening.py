@@ -5,11 +5,11 @@ SEGMENT_SOURCES is the one place that knows every kind of source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import InvalidLogDirectoryError
+from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
 from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentLocation, SegmentSource
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class SourceKind:
     """
 
     is_named: Callable[[Settings], bool]
-    opens: Callable[[Settings], SegmentSource]
+    opens: Callable[[Settings, Mapping[str, str]], SegmentSource]
     opens_segment: Callable[[SegmentLocation, ProducerHistory | None], OpenSegment]
 
 
-def _open_log_directories(settings: Settings) -> SegmentSource:
+def _open_log_directories(settings: Settings, _: Mapping[str, str]) -> SegmentSource:
     # A worker that only opens segments needs no source, and a plan needs no opener.
     from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 
@@ -46,18 +46,48 @@ def _open_file(location: SegmentLocation, history: ProducerHistory | None) -> Op
     return LogDirectorySegment.at(location, history)
 
 
+def _open_cluster(settings: Settings, client_properties: Mapping[str, str]) -> SegmentSource:
+    from tiered_storage.remote_log.source.fetch_source import open_fetch_source
+
+    return open_fetch_source(settings, client_properties)
+
+
+def _refuse_segment(location: SegmentLocation, _: ProducerHistory | None) -> OpenSegment:
+    raise InvalidLogDirectoryError(f"{location}: a copy cuts the segments of a running cluster: there is none to open")
+
+
 LOG_DIRECTORIES = SourceKind(lambda settings: bool(settings.log_dirs), _open_log_directories, _open_file)
-SEGMENT_SOURCES: dict[str, SourceKind] = {NO_SCHEME: LOG_DIRECTORIES}
+CLUSTER = SourceKind(
+    lambda settings: bool(settings.bootstrap_servers or settings.cluster_connection), _open_cluster, _refuse_segment
+)
+CLUSTER_SCHEME = "kafka"
+SEGMENT_SOURCES: dict[str, SourceKind] = {NO_SCHEME: LOG_DIRECTORIES, CLUSTER_SCHEME: CLUSTER}
 """The kinds of sources by the scheme (`scheme://…`) of their locations."""
 
 
-def open_source(settings: Settings) -> SegmentSource:
-    """Open the first source that `settings` name; that of log directories, which then finds nothing, if they name none.
+def open_source(settings: Settings, client_properties: Mapping[str, str] | None = None) -> SegmentSource:
+    """Open the source that `settings` name; that of log directories, which then finds nothing, if they name none.
 
-    Looks at nothing yet.
+    `client_properties` say how a running cluster is reached, by librdkafka's names; None: those of the file that
+    cluster.client.properties.file names. Looks at nothing yet. Raises ConfigurationError if the settings name two.
     """
-    named = (kind for kind in SEGMENT_SOURCES.values() if kind.is_named(settings))
-    return next(named, LOG_DIRECTORIES).opens(settings)
+    named = [kind for kind in SEGMENT_SOURCES.values() if kind.is_named(settings)]
+    if len(named) > 1:
+        raise ConfigurationError(
+            "log.dirs and bootstrap.servers are both set: set log.dirs for the logs of a stopped broker, or "
+            "bootstrap.servers for a running cluster"
+        )
+    kind = named[0] if named else LOG_DIRECTORIES
+    return kind.opens(settings, client_properties_of(settings) if client_properties is None else client_properties)
+
+
+def client_properties_of(settings: Settings) -> dict[str, str]:
+    """Return the properties in the file that cluster.client.properties.file names; none without one."""
+    if settings.cluster_client_properties_file is None:
+        return {}
+    from tiered_storage.kafka_wire.client_properties import read_client_properties
+
+    return read_client_properties(settings.cluster_client_properties_file)
 
 
 def open_segment(location: SegmentLocation, history: ProducerHistory | None = None) -> OpenSegment:

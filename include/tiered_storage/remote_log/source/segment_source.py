@@ -6,7 +6,7 @@ source knows where its segments lie: all others open a segment by the location t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar
 
@@ -49,11 +49,41 @@ class LocalSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class CutRules:
+    """How a copy cuts segments out of a log whose own segments it cannot see: as its broker rolls. Sizes in bytes.
+
+    `fetch_bytes` is how much it asks for at once. Without `has_topic_id` the cluster knows the topic by its name only.
+    """
+
+    segment_bytes: int
+    segment_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    fetch_bytes: int
+    has_topic_id: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class UncutLog:
+    """A log whose segments its source cannot show, so that a copy cuts its own.
+
+    `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
+    has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one. Both ask the
+    cluster, and raise SourceClusterError.
+    """
+
+    rules: CutRules
+    offset_at: Callable[[int], int]
+    bytes_an_offset: Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionLog:
     """One partition's local log, as seen at one moment. `place` names it to a person.
 
     Offsets from `log_start_offset` (inclusive) to `last_stable_offset` (exclusive) are there and will not change.
-    `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one.
+    `leader_epochs` is the lineage, oldest first. `segments` are in order; the last one is the active one. If the source
+    cannot show them, there are none, and `uncut` says how a copy cuts its own.
     `high_watermark` is the offset (exclusive) up to which every replica has the log: what is stable, and after it what
     belongs to open transactions; None if the source does not tell it apart.
     """
@@ -73,6 +103,7 @@ class PartitionLog:
     high_watermark: int | None = None
     tiered_by_kafka: str | None = None
     """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
+    uncut: UncutLog | None = None
 
     @property
     def readable_end(self) -> int:
@@ -294,6 +325,16 @@ class SegmentSource(Protocol):
         ...
 
     @property
+    def shows_segments(self) -> bool:
+        """Whether its logs have segments to open. If not, a copy cuts its own, and nothing else reads the local log."""
+        ...
+
+    @property
+    def access(self) -> Mapping[str, str]:
+        """What a worker elsewhere needs to read from the source, secrets too; empty if locations suffice."""
+        ...
+
+    @property
     def notices(self) -> Sequence[str]:
         """What a person should know of the source as a whole, such as a checkpoint file that is not there."""
         ...
@@ -325,6 +366,10 @@ class SegmentSource(Protocol):
 
     def while_trimming(self, segment: LocalSegment) -> SegmentSource:
         """Return this source for use in `still_due` of `local_trim`, which holds the log of `segment`."""
+        ...
+
+    def close(self) -> None:
+        """Close its connections, if it has any; repeated calls are harmless."""
         ...
 
 

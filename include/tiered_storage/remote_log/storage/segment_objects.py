@@ -41,6 +41,7 @@ from tiered_storage.remote_log.storage.documents.object_names import (
     SegmentObjectNames,
     parse_object_name,
     parse_partition_manifest_name,
+    partition_folder,
     segment_object_names,
 )
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifests
@@ -212,8 +213,9 @@ class ObjectRemoteStorageManager(ListableStorage):
         return self._delete_all(segments)
 
     def _delete_all(self, segments: Sequence[RemoteLogSegmentMetadata]) -> dict[str, TieredStorageError]:
-        names = {segment.segment_id.id: names_of(segment) for segment in segments}
         failed: dict[str, TieredStorageError] = {}
+        segments = list(self._with_true_starts(segments, failed))
+        names = {segment.segment_id.id: names_of(segment) for segment in segments}
         for of_markers in (True, False):
             left = [segment for segment in segments if segment.segment_id.id not in failed]
             segment_of = {
@@ -228,6 +230,23 @@ class ObjectRemoteStorageManager(ListableStorage):
         except RemoteStorageError as error:
             return dict.fromkeys(names, error) | failed
         return failed
+
+    def _with_true_starts(
+        self, segments: Sequence[RemoteLogSegmentMetadata], failed: dict[str, TieredStorageError]
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """Yield `segments`; one with bounds only as often as objects with its id are listed, by their start offset."""
+        bounded = {segment.segment_id: segment for segment in segments if segment.is_bounded_only}
+        yield from (segment for segment in segments if segment.segment_id not in bounded)
+        for partition in dict.fromkeys(each.topic_id_partition for each in bounded):
+            found: dict[tuple[RemoteLogSegmentId, int], None] = {}
+            try:
+                for listed in self.list_objects(partition_folder(partition)):
+                    if listed.segment is not None and listed.segment.segment_id in bounded:
+                        found[listed.segment.segment_id, listed.segment.base_offset] = None
+            except RemoteStorageError as error:
+                failed |= {each.id: error for each in bounded if each.topic_id_partition == partition}
+                continue
+            yield from (replace(bounded[segment_id], start_offset=start) for segment_id, start in found)
 
     def delete_objects(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """See ListableStorage."""

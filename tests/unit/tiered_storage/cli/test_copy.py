@@ -401,7 +401,7 @@ def test_a_selection_that_matches_nothing_is_reported(tmp_path: Path, command: s
     for chosen in (("--topics", "order"), ("--partitions", "1")):
         result = run_on(files, command, *chosen, "--json")
         assert (result.exit_code, result.document["error"]) == (1, "ConfigurationError")
-        assert "no partition in log.dirs" in result.err
+        assert "no partition of the local logs" in result.err
 
     everything, only_orders = run_on(files, command), run_on(files, command, "--topics", "orders")
     assert (everything.exit_code, everything.err) == (only_orders.exit_code, only_orders.err) == (0, "")

@@ -174,7 +174,7 @@ def test_a_compacted_topic_is_refused_by_name(tmp_path: Path) -> None:
     assert clicks.exit_code == views.exit_code == 1
     assert clicks.document["error"] == views.document["error"] == "UnsupportedTopicError"
     assert "topic clicks has cleanup.policy=compact,delete" in clicks.err
-    assert "log cleaner has compacted views-0" in views.err
+    assert "brokers compact views-0" in views.err
     assert {row["topic"]: row["remote.storage.enable"] for row in topics(files, "list").rows} == {
         "clicks": False,
         "orders": False,

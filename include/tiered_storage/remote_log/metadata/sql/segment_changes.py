@@ -36,7 +36,15 @@ from tiered_storage.remote_log.metadata.sql.database.schema import (
     segments,
 )
 from tiered_storage.remote_log.metadata.sql.leases import newest_leases
-from tiered_storage.remote_log.metadata.sql.segment_rows import bound_key, has_bound_key, key_values, row_of, segment_of
+from tiered_storage.remote_log.metadata.sql.segment_rows import (
+    CUT_COLUMNS,
+    bound_key,
+    cut_values,
+    has_bound_key,
+    key_values,
+    row_of,
+    segment_of,
+)
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -70,7 +78,7 @@ _HAS_ID = has_bound_key(segments) & (segments.c.segment_id == bindparam("key_seg
 _STEP = {
     **{f"key_{name}": segments.c[name].type for name in ("cluster_id", "topic_id", "partition", "segment_id")},
     **{f"new_{name}": segments.c[name].type for name in ("state", "event_timestamp", "max_timestamp")},
-    **{f"new_{name}": segments.c[name].type for name in ("custom_metadata", "finish_sequence")},
+    **{f"new_{name}": segments.c[name].type for name in ("custom_metadata", "finish_sequence", *CUT_COLUMNS)},
 }
 """The values of a step, with their types."""
 _STEPS = (
@@ -132,6 +140,8 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
             finished.append(outcome.segment_id)
     if changed:
         _write_steps(connection, changed.values(), _sequences(connection, finished))
+        cut = {update.segment_id for update, _ in steps if update.cut is not None}
+        _raise_spans(connection, (changed[each] for each in cut & changed.keys()))
     return outcomes
 
 
@@ -175,16 +185,23 @@ def _known(
 
 
 def _add_partitions(connection: Connection, added: Iterable[RemoteLogSegmentMetadata]) -> None:
-    spans: dict[TopicIdPartition, int] = {}
-    for segment in added:
-        span = segment.end_offset - segment.start_offset + 1
-        spans[segment.topic_id_partition] = max(span, spans.get(segment.topic_id_partition, 0))
+    added = list(added)
     rows = [
-        {**key_values(partition), "topic": partition.topic, "longest_span": span, "finished_copies": 0}
-        for partition, span in spans.items()
+        {**key_values(partition), "topic": partition.topic, "longest_span": 0, "finished_copies": 0}
+        for partition in dict.fromkeys(segment.topic_id_partition for segment in added)
     ]
     insert_missing(connection, partitions, rows)
-    connection.execute(_RAISE_SPAN, [{**bound_key(partition), "span": span} for partition, span in spans.items()])
+    # Bounds would make every look-up search far before its offset.
+    _raise_spans(connection, (segment for segment in added if not segment.is_bounded_only))
+
+
+def _raise_spans(connection: Connection, known: Iterable[RemoteLogSegmentMetadata]) -> None:
+    spans: dict[TopicIdPartition, int] = {}
+    for segment in known:
+        span = segment.end_offset - segment.start_offset + 1
+        spans[segment.topic_id_partition] = max(span, spans.get(segment.topic_id_partition, 0))
+    if spans:
+        connection.execute(_RAISE_SPAN, [{**bound_key(partition), "span": span} for partition, span in spans.items()])
 
 
 def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -> dict[RemoteLogSegmentId, int]:
@@ -221,6 +238,7 @@ def _write_steps(
                 "new_max_timestamp": segment.max_timestamp,
                 "new_custom_metadata": segment.custom_metadata,
                 "new_finish_sequence": sequences.get(segment.segment_id),
+                **{f"new_{name}": value for name, value in cut_values(segment).items()},
             }
             for segment in changed
         ],

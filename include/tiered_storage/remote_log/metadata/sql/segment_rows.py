@@ -63,24 +63,30 @@ def partition_of(row: Row[Any]) -> TopicIdPartition:
 
 def row_of(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
     """Return the values of a row of `segments`, without `finish_sequence`."""
-    epochs = [entry.epoch for entry in segment.leader_epochs]
     return {
         **key_values(segment.topic_id_partition),
+        **cut_values(segment),
         "segment_id": segment.segment_id.id,
         "topic": segment.topic_id_partition.topic,
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
         "max_timestamp": segment.max_timestamp,
         "event_timestamp": segment.event_timestamp,
-        "size": segment.size,
-        "leader_epochs": epochs_text(segment.leader_epochs),
-        "first_epoch": min(epochs, default=None),
-        "last_epoch": max(epochs, default=None),
         "state": int(segment.state),
         "broker_id": segment.broker_id,
         "custom_metadata": segment.custom_metadata,
         "fencing_number": segment.fencing_number,
     }
+
+
+CUT_COLUMNS = ("start_offset", "end_offset", "size", "leader_epochs", "first_epoch", "last_epoch")
+"""The columns that the end of a copy sets if the copy cut its segment itself."""
+
+
+def cut_values(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    """Return the values of CUT_COLUMNS."""
+    epochs = [entry.epoch for entry in segment.leader_epochs]
+    text = epochs_text(segment.leader_epochs)
+    ends = (min(epochs, default=None), max(epochs, default=None))
+    return dict(zip(CUT_COLUMNS, (segment.start_offset, segment.end_offset, segment.size, text, *ends), strict=True))
 
 
 def segment_of(row: Row[Any], where: str) -> RemoteLogSegmentMetadata:

@@ -268,7 +268,7 @@ def test_a_compacted_topic_is_refused_by_name_and_once(tmp_path: Path) -> None:
     assert due(plan) == [("orders-0", 0, 9)]
     assert [finding.partition for finding in plan.refused] == ["clicks", "views"]
     assert "topic clicks has cleanup.policy=compact" in plan.refused[0].message
-    assert "log cleaner has compacted views-0" in plan.refused[1].message
+    assert "brokers compact views-0" in plan.refused[1].message
 
 
 def test_an_unreadable_partition_stops_no_other_and_is_reported_with_the_reason(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.command_line import CommandResult, run_on
 from support.remote_logs import CLUSTER_ID, ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
-from tiered_storage.remote_log.copy.lost_identity import LostIdentities
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 
 TRIMMED = {**ENABLED, "local.retention.bytes": 0}
 COMMANDS = ("plan", "copy", "retain", "doctor")

@@ -1,0 +1,75 @@
+"""Check whether a running cluster can be reached, and what of it can be copied."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+
+from tiered_storage.doctor.check import Check, note, ok, wrong
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.context import open_metadata
+from tiered_storage.remote_log.source.opening import CLUSTER, open_source
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
+from tiered_storage.remote_log.tiering_policy import Decisions
+from tiered_storage.settings.settings import Settings
+
+MOST_PARTITIONS_NAMED = 20
+
+_NAME = "cluster"
+
+
+def check_cluster(settings: Settings) -> Iterator[Check]:
+    """Yield what the cluster at bootstrap.servers answers; nothing if the settings name none."""
+    if not CLUSTER.is_named(settings):
+        return
+    if settings.bootstrap_servers is None:
+        yield note(_NAME, "only the Airflow connection of cluster.connection names brokers: this command has no access")
+        return
+    yield from _check_file(settings)
+    with closing(open_source(settings)) as source:
+        yield from _check_partitions(source, settings)
+
+
+def _check_file(settings: Settings) -> Iterator[Check]:
+    path = settings.cluster_client_properties_file
+    if path is not None and path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        yield wrong(_NAME, f"{path} may be read by other users", f"chmod 600 {path}: it may hold a password")
+
+
+def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Check]:
+    readable: list[PartitionLog] = []
+    unreadable: list[UnreadablePartition] = []
+    for found in source.partitions():
+        if isinstance(found, UnreadablePartition):
+            unreadable.append(found)
+        elif not found.is_internal:
+            readable.append(found)
+    servers = settings.bootstrap_servers
+    if not readable and not unreadable:
+        yield note(_NAME, f"{servers} shows no topic", "grant Describe on the topics to copy")
+        return
+    ids = ", ".join(sorted({log.topic_id_partition.cluster_id for log in readable}))
+    if readable:
+        yield ok(_NAME, f"{servers} is the cluster {ids}: {len(readable)} partitions can be read")
+    for each in islice(unreadable, MOST_PARTITIONS_NAMED):
+        yield wrong(_NAME, f"{each.partition}: {each.reason}")
+    yield from _check_topics(readable, settings)
+
+
+def _check_topics(logs: list[PartitionLog], settings: Settings) -> Iterator[Check]:
+    """Yield why topics that are enabled are refused; without metadata the settings file alone decides."""
+    try:
+        with open_metadata(settings, lambda: 0) as store:
+            decisions = Decisions(store.topics.list(), settings)
+    except TieredStorageError:
+        # The check of the metadata reports it.
+        decisions = Decisions((), settings)
+    found: dict[str, str] = {}
+    for log in logs:
+        try:
+            decisions.of(log)
+        except TieredStorageError as error:
+            found.setdefault(log.topic_id_partition.topic, str(error))
+    yield from (wrong("topics", why) for why in found.values())

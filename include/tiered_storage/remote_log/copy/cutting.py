@@ -1,0 +1,187 @@
+"""Copies that cut their segments themselves, out of what a running cluster sends (source/fetched_log.py).
+
+All tasks of a partition share one log in a folder of its own, which ends with the last of them. A segment's files go as
+soon as it is copied, so a worker keeps few segments at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock, local
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import (
+    CorruptLogError,
+    EncryptionKeyError,
+    InvalidLogDirectoryError,
+    RemoteObjectNotFoundError,
+    TieredStorageError,
+)
+from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchBuffer
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.lineage import up_to
+from tiered_storage.remote_log.model import SegmentCut, TopicIdPartition
+from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.segment_source import LocalSegment, epochs_within
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
+
+_FOLDER = "remote-log-cut-"
+_ABANDONED_SECONDS = 3600
+"""A folder that is being made has no lock yet."""
+
+LARGEST_ANSWER = 256 << 20
+"""A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
+
+
+@dataclass(slots=True)
+class _OpenLog:
+    """The log of one partition and its folder; one thread cuts at a time."""
+
+    log: FetchedLog
+    folder: Path
+    lock: Lock = field(default_factory=Lock)
+
+    def close(self) -> None:
+        with self.lock:
+            self.log.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class SegmentCuts:
+    """Cuts the segments of `tasks`, those of one worker. Thread-safe; `close` it after all copies have ended."""
+
+    def __init__(
+        self,
+        tasks: Iterable[CopyTask],
+        access: Mapping[str, str],
+        storage: RemoteStorageManager,
+        clock: Clock,
+        fetched: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Open nothing yet; `access` are the properties of the cluster's client.
+
+        `fetched` is called with the bytes of each answer. Folders that a killed process left are removed.
+        """
+        self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.cut is not None)
+        self._access = access
+        self._storage = storage
+        self._clock = clock
+        self._fetched = fetched
+        self._logs: dict[TopicIdPartition, _OpenLog] = {}
+        self._lock = Lock()
+        self._of_thread = local()
+        self._clients: list[ClusterClient] = []
+        if self._left:
+            _remove_abandoned(Path(tempfile.gettempdir()))
+
+    def copy(self, task: CopyTask, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
+        """Cut the next segment of the partition of `task`, and `copy` it; a task that cuts nothing is just copied."""
+        if task.cut is None:
+            return copy(task)
+        try:
+            return self._cut_and_copy(task, task.cut, copy)
+        except (TieredStorageError, OSError) as error:
+            return CopyOutcome(task, None, CopyFailure.of(error))
+        finally:
+            self._count(task.metadata.topic_id_partition)
+
+    def close(self) -> None:
+        """Close all logs and connections, and remove the folders."""
+        for opened in self._logs.values():
+            opened.close()
+        for client in self._clients:
+            client.close()
+
+    def _cut_and_copy(self, task: CopyTask, order: CutOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
+        opened = self._opened(task, order)
+        client, buffer = self._connected()
+        with opened.lock:
+            segment = opened.log.cut(client, buffer, self._fetched)
+        if segment is None:
+            return CopyOutcome(task, None, is_unused=True)
+        whole = _known(task, segment)
+        outcome = copy(whole)
+        with opened.lock:
+            opened.log.release(segment)
+        begun = whole.metadata
+        cut = SegmentCut(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
+        return replace(outcome, task=task, cut=cut)
+
+    def _opened(self, task: CopyTask, order: CutOrder) -> _OpenLog:
+        partition = task.metadata.topic_id_partition
+        with self._lock:
+            if partition not in self._logs:
+                producers = self._producers(task, order)
+                folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+                wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
+                log = FetchedLog(partition, order.rules, wanted, producers, folder, self._clock)
+                self._logs[partition] = _OpenLog(log, folder)
+            return self._logs[partition]
+
+    def _producers(self, task: CopyTask, order: CutOrder) -> tuple[ProducerSnapshotEntry, ...] | None:
+        """Return the producers at the first offset to cut; None if nobody knows them."""
+        if order.from_offset == 0:
+            return ()
+        before = task.after
+        if before is None or before.end_offset + 1 != order.from_offset:
+            return None
+        with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError):
+            return parse_producer_snapshot(
+                self._storage.fetch_index(before, IndexKind.PRODUCER_SNAPSHOT),
+                f"the snapshot after {before.segment_id}",
+            )
+        return None
+
+    def _connected(self) -> tuple[ClusterClient, FetchBuffer]:
+        """Return this thread's client and buffer."""
+        known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
+        if known is None:
+            settings = parse_client_settings(self._access, "the properties of the cluster's client")
+            known = self._of_thread.known = ClusterClient(settings), FetchBuffer(LARGEST_ANSWER)
+            with self._lock:
+                self._clients.append(known[0])
+        return known
+
+    def _count(self, partition: TopicIdPartition) -> None:
+        """Close the partition's log after its last task."""
+        with self._lock:
+            self._left[partition] -= 1
+            ended = self._logs.pop(partition, None) if self._left[partition] == 0 else None
+        if ended is not None:
+            ended.close()
+
+
+def _known(task: CopyTask, segment: LocalSegment) -> CopyTask:
+    """Return `task` for a segment that lies in a file."""
+    start, end = segment.base_offset, segment.base_offset if segment.end_offset is None else segment.end_offset
+    metadata = replace(
+        task.metadata,
+        start_offset=start,
+        end_offset=end,
+        size=segment.size,
+        leader_epochs=epochs_within(task.lineage, start, end),
+    )
+    return replace(
+        task, metadata=metadata, location=segment.location, lineage=up_to(task.lineage, end), after=None, cut=None
+    )
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of processes that were killed: an open log holds the lock of its folder."""
+    for folder in parent.glob(f"{_FOLDER}*"):
+        with suppress(OSError, InvalidLogDirectoryError):
+            if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+                ensure_unlocked(folder)
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,112 @@
+"""What is due of a log whose segments only its brokers see, so that a copy cuts its own (source/fetched_log.py).
+
+How many segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of
+the log. One too few is left to the next run; one too many ends unused. Less than one whole segment is due only if its
+first record is older than the topic's segment.ms, as an idle partition would never be copied otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.model import PartitionState
+from tiered_storage.remote_log.source.segment_source import PartitionLog, UncutLog
+from tiered_storage.settings.topics import TopicSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CutTimes:
+    """The moment (ms) of a plan, and the end of a backfill's window; None: it is no backfill."""
+
+    now: int
+    window_end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCuts:
+    """The offsets to cut segments from, both inclusive, and the estimated size of each segment in bytes."""
+
+    start_offset: int
+    end_offset: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Offsets, both inclusive, that the brokers deleted before they were copied."""
+
+    start_offset: int
+    end_offset: int
+
+    def __str__(self) -> str:
+        return f"the brokers deleted offsets {self.start_offset} to {self.end_offset} before they were copied"
+
+    @property
+    def remedy(self) -> str:
+        """What a person decides."""
+        return (
+            "set copy.over.gaps: true to copy on from the brokers' log start; lengthen the topic's retention, or copy "
+            "more often"
+        )
+
+
+def find_gap(log: PartitionLog, coverage: Coverage, state: PartitionState) -> Gap | None:
+    """Return the offsets that `log` should hold for the next copy and no longer does."""
+    wanted = _next_offset(log, coverage, state)
+    return Gap(wanted, log.log_start_offset - 1) if wanted < log.log_start_offset else None
+
+
+def plan_cuts(
+    log: PartitionLog,
+    uncut: UncutLog,
+    coverage: Coverage,
+    state: PartitionState,
+    topic: TopicSettings,
+    times: CutTimes,
+    max_segments: int | None,
+) -> PlannedCuts | None:
+    """Return what is due of `log`, after any gap; None if nothing is. Raises SourceClusterError."""
+    start = max(_next_offset(log, coverage, state), log.log_start_offset)
+    end = log.last_stable_offset - 1
+    if times.window_end is not None and start <= end:
+        end = min(end, uncut.offset_at(times.window_end + 1) - 1)
+    if start > end:
+        return None
+    density = _density(coverage) or uncut.bytes_an_offset(start)
+    end = _without_lag(uncut, end, density, topic, times.now)
+    size, whole = int((end - start + 1) * density), uncut.rules.segment_bytes
+    if start > end or size <= 0:
+        return None
+    if count := size // whole:
+        return PlannedCuts(start, end, (whole,) * min(count, max_segments or count))
+    is_old = uncut.offset_at(times.now - uncut.rules.segment_ms + 1) > start
+    return PlannedCuts(start, end, (size,)) if is_old else None
+
+
+def _next_offset(log: PartitionLog, coverage: Coverage, state: PartitionState) -> int:
+    known = state.log_start_offset
+    if coverage.end_offset is not None:
+        return max(coverage.end_offset + 1, known or 0)
+    return log.log_start_offset if known is None else known
+
+
+def _density(coverage: Coverage) -> float | None:
+    """Return the bytes an offset took in the last remote segment."""
+    if not coverage.ranges:
+        return None
+    last = coverage.ranges[-1]
+    return last.size / (last.end_offset - last.start_offset + 1)
+
+
+def _without_lag(uncut: UncutLog, end: int, density: float, topic: TopicSettings, now: int) -> int:
+    """Return the last offset up to `end` that one of the topic's two lags (KIP-1241) lets through; -1 if none does."""
+    lag_ms, lag_bytes = topic.remote_copy_lag_ms, topic.remote_copy_lag_bytes
+    if lag_ms == 0:
+        return end
+    ends = [-1]
+    if lag_ms > 0:
+        ends.append(min(end, uncut.offset_at(now - lag_ms + 1) - 1))
+    if lag_bytes >= 0 and density > 0:
+        ends.append(end - int(lag_bytes / density))
+    return max(ends)

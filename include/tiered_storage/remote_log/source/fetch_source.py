@@ -1,0 +1,359 @@
+"""Local logs that brokers hold, seen by Kafka's protocol alone: for clusters whose disks nobody here can reach.
+
+The cluster says which partitions there are, who leads them, how far they are stable, and by which settings they roll.
+Their segments stay unseen: a copy cuts its own (fetched_log.py).
+
+A partition's lineage comes from its leader, epoch by epoch from the latest down (OffsetForLeaderEpoch, KIP-101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import RLock
+from typing import TYPE_CHECKING, Final
+
+from tiered_storage.errors import ClusterRefusedError, ConfigurationError, SourceClusterError
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.error_codes import NONE, PartitionError
+from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
+from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicMetadata, TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
+from tiered_storage.remote_log.source.segment_source import (
+    CutRules,
+    LocalSegment,
+    LocalTrim,
+    NamedPartition,
+    PartitionLog,
+    UncutLog,
+    UnreadablePartition,
+    name_of,
+)
+from tiered_storage.remote_log.source.topic_configs import TopicConfigs, describe_topics
+
+if TYPE_CHECKING:
+    from tiered_storage.settings.settings import Settings
+
+_SAMPLE_BYTES: Final = 64 << 10
+_SAMPLE_BUFFER: Final = 64 << 20
+_NO_EPOCH: Final = -1
+_WHERE: Final = "the client's properties of the source cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class _Offsets:
+    """Of one partition: the first offset, the high watermark and the last stable offset (both exclusive)."""
+
+    start: int
+    high_watermark: int
+    stable: int
+
+
+class FetchSource:
+    """A SegmentSource over the cluster that `properties` lead to (librdkafka's names). Threads may share it."""
+
+    def __init__(self, properties: Mapping[str, str], cluster_id: str | None, fetch_bytes: int) -> None:
+        """Open nothing yet. `cluster_id` is the id that the cluster must have; None: whichever it has.
+
+        Methods raise ConfigurationError for properties that are invalid or refused.
+        """
+        self._properties = properties
+        self._cluster_id = cluster_id
+        self._fetch_bytes = fetch_bytes
+        self._opened: ClusterClient | None = None
+        self._sample = FetchBuffer(_SAMPLE_BUFFER)
+        self._lock = RLock()
+        """The client is for one thread."""
+
+    @property
+    def is_configured(self) -> bool:
+        """As SegmentSource."""
+        return True
+
+    @property
+    def shows_segments(self) -> bool:
+        """As SegmentSource."""
+        return False
+
+    @property
+    def access(self) -> Mapping[str, str]:
+        """As SegmentSource: the properties of the cluster's client."""
+        return self._properties
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """As SegmentSource; the cluster's findings all belong to a partition."""
+        return ()
+
+    @property
+    def local_trim(self) -> LocalTrim:
+        """As SegmentSource."""
+        return _NoTrim()
+
+    def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
+        with self._lock:
+            found = self._metadata(None)
+            yield from self._look(found, [each for topic in _by_name(found) for each in _partitions(topic)])
+
+    def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
+        """Name every partition. Raises as `partitions`."""
+        with self._lock:
+            found = self._metadata(None)
+            configs = describe_topics(self._properties, [topic.name for topic in _by_name(found)])
+        for topic in _by_name(found):
+            yield from self._named(found, topic, configs[topic.name])
+
+    def named(self, topic: str, number: int) -> Sequence[NamedPartition | UnreadablePartition]:
+        """Return the partition of that name, if there is one. Raises as `partitions`."""
+        with self._lock:
+            found = self._metadata([topic])
+            known = found.topics.get(topic)
+            if known is None or known.error_code != NONE or number not in known.partitions:
+                return []
+            configs = describe_topics(self._properties, [topic])
+        return [each for each in self._named(found, known, configs[topic]) if name_of(each) == (topic, number)]
+
+    def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Look at one partition. Raises SourceClusterError if it cannot be looked at."""
+        with self._lock:
+            found = self._metadata([partition.topic])
+            known = found.topics.get(partition.topic)
+            if known is None or partition.partition not in known.partitions:
+                return None
+            if self._identify(found, known, partition.partition) != partition:
+                return None
+            [log] = self._look(found, [TopicPartition(partition.topic, partition.partition)])
+        if isinstance(log, UnreadablePartition):
+            raise SourceClusterError(f"{partition}: {log.reason}")
+        return log
+
+    def while_trimming(self, segment: LocalSegment) -> FetchSource:  # noqa: ARG002 -- SegmentSource's
+        """As SegmentSource."""
+        return self
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+
+    @property
+    def _client(self) -> ClusterClient:
+        if self._opened is None:
+            self._opened = ClusterClient(parse_client_settings(self._properties, _WHERE))
+        return self._opened
+
+    def _metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
+        found = self._client.metadata(topics)
+        if self._cluster_id is not None and found.cluster_id not in {None, self._cluster_id}:
+            raise ConfigurationError(
+                f"{self._place} is the cluster {found.cluster_id}, and cluster.id says {self._cluster_id}: correct "
+                "bootstrap.servers, or leave cluster.id out"
+            )
+        return found
+
+    @property
+    def _place(self) -> str:
+        return ",".join(map(str, self._client.settings.bootstrap))
+
+    def _identify(self, found: ClusterMetadata, topic: TopicMetadata, number: int) -> TopicIdPartition:
+        cluster_id = found.cluster_id or self._cluster_id
+        if cluster_id is None:
+            raise ConfigurationError(f"{self._place}: the cluster has no id: set cluster.id")
+        topic_id = topic.topic_id or derived_topic_id(cluster_id, topic.name)
+        return TopicIdPartition(cluster_id, topic_id, number, topic.name)
+
+    def _named(
+        self, found: ClusterMetadata, topic: TopicMetadata, configs: TopicConfigs | str
+    ) -> Iterator[NamedPartition | UnreadablePartition]:
+        for each in _partitions(topic):
+            if isinstance(configs, str):
+                yield UnreadablePartition(str(each), configs)
+                continue
+            yield NamedPartition(
+                topic_id_partition=self._identify(found, topic, each.partition),
+                place=f"{each} at {self._place}",
+                is_internal=topic.internal,
+                is_compacted=configs.is_compacted,
+                topic_id_is_derived=topic.topic_id is None,
+                cluster_id_is_derived=False,
+            )
+
+    def _look(
+        self, found: ClusterMetadata, wanted: Sequence[TopicPartition]
+    ) -> Iterator[PartitionLog | UnreadablePartition]:
+        """Yield what the brokers say of `wanted`, in their order."""
+        configs = describe_topics(self._properties, sorted({each.topic for each in wanted}))
+        offsets = self._offsets(wanted)
+        sound = {each: known for each, known in offsets.items() if isinstance(known, _Offsets)}
+        lineages = self._lineages(found, sound)
+        for each in wanted:
+            of_topic, known, lineage = configs[each.topic], offsets[each], lineages.get(each, ())
+            if isinstance(of_topic, str):
+                yield UnreadablePartition(str(each), of_topic)
+            elif isinstance(known, PartitionError):
+                yield UnreadablePartition(str(each), str(known).removeprefix(f"{each}: "))
+            elif isinstance(lineage, PartitionError):
+                yield UnreadablePartition(str(each), str(lineage).removeprefix(f"{each}: "))
+            else:
+                yield self._log(found, each, of_topic, known, lineage)
+
+    def _log(
+        self,
+        found: ClusterMetadata,
+        each: TopicPartition,
+        configs: TopicConfigs,
+        offsets: _Offsets,
+        lineage: tuple[EpochEntry, ...],
+    ) -> PartitionLog:
+        topic = found.topics[each.topic]
+        rules = CutRules(
+            configs.segment_bytes,
+            configs.segment_ms,
+            configs.segment_index_bytes,
+            configs.index_interval_bytes,
+            self._fetch_bytes,
+            has_topic_id=topic.topic_id is not None,
+        )
+        return PartitionLog(
+            topic_id_partition=self._identify(found, topic, each.partition),
+            place=f"{each} at {self._place}",
+            segments=(),
+            log_start_offset=offsets.start,
+            last_stable_offset=offsets.stable,
+            leader_epochs=lineage,
+            is_internal=topic.internal,
+            is_compacted=configs.is_compacted,
+            topic_id_is_derived=topic.topic_id is None,
+            high_watermark=offsets.high_watermark,
+            tiered_by_kafka=(
+                f"Kafka itself tiers {each.topic} (remote.storage.enable=true)" if configs.is_tiered_by_kafka else None
+            ),
+            uncut=UncutLog(
+                rules,
+                lambda timestamp: self._offset_at(each, timestamp, offsets),
+                lambda offset: self._bytes_an_offset(each, offset),
+            ),
+        )
+
+    def _offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Offsets | PartitionError]:
+        partitions = list(wanted)
+
+        def asked(
+            spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        ) -> Mapping[TopicPartition, ListedOffset | PartitionError]:
+            return self._client.list_offsets(dict.fromkeys(partitions, int(spec)), isolation=isolation)
+
+        # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
+        stable = asked(OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+        ends = asked(OffsetSpec.LATEST)
+        starts = asked(OffsetSpec.EARLIEST)
+        found: dict[TopicPartition, _Offsets | PartitionError] = {}
+        for each in partitions:
+            start, end, stable_end = starts[each], ends[each], stable[each]
+            if isinstance(start, PartitionError):
+                found[each] = start
+            elif isinstance(end, PartitionError):
+                found[each] = end
+            elif isinstance(stable_end, PartitionError):
+                found[each] = stable_end
+            else:
+                found[each] = _Offsets(start.offset, end.offset, stable_end.offset)
+        return found
+
+    def _lineages(
+        self, found: ClusterMetadata, offsets: Mapping[TopicPartition, _Offsets]
+    ) -> dict[TopicPartition, tuple[EpochEntry, ...] | PartitionError]:
+        """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start."""
+        asked = {each: found.topics[each.topic].partitions[each.partition].leader_epoch for each in offsets}
+        ends: dict[TopicPartition, list[EpochEnd]] = {each: [] for each in offsets}
+        failed: dict[TopicPartition, PartitionError] = {}
+        while asked:
+            earlier: dict[TopicPartition, int] = {}
+            for each, answer in self._client.offsets_for_leader_epochs(asked).items():
+                if isinstance(answer, PartitionError):
+                    failed[each] = answer
+                elif _goes_on(ends[each], answer, offsets[each].start):
+                    earlier[each] = answer.epoch - 1
+            asked = earlier
+        return {each: failed.get(each) or _entries(ends[each], offsets[each].start) for each in offsets}
+
+    def _offset_at(self, partition: TopicPartition, timestamp: int, offsets: _Offsets) -> int:
+        if timestamp < 0:
+            # ListOffsets takes negative ones for an OffsetSpec.
+            return offsets.start
+        with self._lock:
+            found = self._client.list_offsets({partition: timestamp})[partition]
+        if isinstance(found, PartitionError):
+            raise found.as_exception()
+        return offsets.high_watermark if found.offset < 0 else found.offset
+
+    def _bytes_an_offset(self, partition: TopicPartition, offset: int) -> float:
+        position = FetchPosition(partition.topic, partition.partition, offset, _SAMPLE_BYTES)
+        with self._lock:
+            [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=_SAMPLE_BYTES)).partitions
+            if found.error is not None:
+                raise found.error.as_exception()
+            size, offsets = 0, 0
+            while len(found.records) - size >= BATCH_OVERHEAD:
+                header = read_batch_header(found.records[size : size + BATCH_OVERHEAD], source=str(partition))
+                size += header.size
+                offsets += header.last_offset - header.base_offset + 1
+        return size / offsets if offsets else 0.0
+
+
+class _NoTrim:
+    """The LocalTrim of a cluster: nothing is trimmed through brokers yet."""
+
+    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:  # noqa: ARG002
+        raise ClusterRefusedError("the brokers' own retention deletes local records: nothing was trimmed")
+
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],  # noqa: ARG002 -- LocalTrim's
+        new_local_start: int,  # noqa: ARG002
+        still_due: Callable[[], int] | None = None,  # noqa: ARG002
+    ) -> int:
+        raise ClusterRefusedError(f"{partition}: the brokers' own retention deletes local records: nothing was trimmed")
+
+
+def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> FetchSource:
+    """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides."""
+    servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
+    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes)
+
+
+def _by_name(found: ClusterMetadata) -> list[TopicMetadata]:
+    return sorted((topic for topic in found.topics.values() if topic.error_code == NONE), key=lambda topic: topic.name)
+
+
+def _partitions(topic: TopicMetadata) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for number in sorted(topic.partitions)]
+
+
+def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
+    """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
+
+    A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.
+    """
+    if answer.epoch == _NO_EPOCH or answer.end_offset <= start:
+        return False
+    if ends and answer.end_offset == ends[-1].end_offset:
+        ends.pop()
+        return False
+    ends.append(answer)
+    return answer.epoch > 0
+
+
+def _entries(ends: Sequence[EpochEnd], start: int) -> tuple[EpochEntry, ...]:
+    """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first."""
+    starts = [*(each.end_offset for each in ends[1:]), start][: len(ends)]
+    return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(ends), reversed(starts), strict=True))

@@ -1,0 +1,76 @@
+"""copy_segments beside a running broker, by a real Spark: the cluster is an Airflow connection."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dags.airflow_runs import AirflowHome
+from servers.real_kafka import RealKafka
+from support.records import varied_records
+from support.remote_logs import assert_clean
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.remote_log.model import SegmentState
+
+TOPIC = "copied-by-a-dag"
+
+
+@pytest.fixture
+def live(site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch) -> RealKafka:
+    """The broker, which only the connection `live` leads to."""
+    extra = {"bootstrap.servers": real_kafka.bootstrap_servers, "group.id": "of-other-users-of-the-connection"}
+    monkeypatch.setenv("AIRFLOW_CONN_LIVE", json.dumps({"conn_type": "kafka", "extra": extra}))
+    settings = {
+        "cluster.connection": "live",
+        "state.directory": str(site.state),
+        "remote.log.deletion.grace.ms": 0,
+        "topics": {TOPIC: dict(TIERED)},
+    }
+    site.config.write_text(yaml.safe_dump(settings))
+    return real_kafka
+
+
+@pytest.mark.usefixtures("real_spark")
+def test_runs_copy_from_a_running_broker_while_it_is_written_to(
+    airflow: AirflowHome, site: TieredSite, live: RealKafka
+) -> None:
+    live.client.create_topic(TOPIC, 2, {"internal.segment.bytes": "16384", "segment.ms": str(1 << 60)})
+    for number in range(2):
+        live.client.produce(TOPIC, varied_records(400, seed=number), partition=number, batch_num_messages=20)
+
+    dry = airflow.run("copy_segments", {"dry_run": True})
+    assert dry.state == "success", dry.messages
+    first = airflow.run("copy_segments")
+    assert first.state == "success", first.messages
+    assert airflow.events_of(first)[0]["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
+
+    live.client.produce(TOPIC, varied_records(400, seed=9), partition=0, batch_num_messages=20)
+    second = airflow.run("copy_segments")
+    assert second.state == "success", second.messages
+    assert f"{TOPIC}-0" in str(airflow.events_of(second)[0]["partitions"])
+
+    settings = yaml.safe_load(site.config.read_text())
+    site.config.write_text(yaml.safe_dump({**settings, "bootstrap.servers": live.bootstrap_servers}))
+    with site.open() as remote_log:
+        partitions = sorted(remote_log.segments.list_partitions())
+        assert [str(one) for one in partitions] == [f"{TOPIC}-0", f"{TOPIC}-1"]
+        for partition in partitions:
+            segments = [
+                one
+                for one in remote_log.segments.list_remote_log_segments(partition)
+                if one.state is SegmentState.COPY_SEGMENT_FINISHED
+            ]
+            ensure_of_broker(live.log_dir / str(partition), [(one.start_offset, one.end_offset) for one in segments])
+        assert_clean(remote_log, expected=None)
+
+
+def ensure_of_broker(directory: Path, remote: list[tuple[int, int]]) -> None:
+    """The segments begin and end where the broker's do, and none is left out."""
+    local = [segment.base_offset for segment in list_segments(directory)]
+    assert len(remote) >= 2
+    assert remote == [(start, end - 1) for start, end in pairwise(local)][: len(remote)]

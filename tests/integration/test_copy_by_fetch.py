@@ -1,0 +1,368 @@
+"""A running broker's partitions are copied by Fetch: byte for byte what the broker stores, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from servers.real_kafka import RealKafka
+from support.command_line import CommandResult, run
+from support.kafka_clients import CODECS, send
+from support.records import varied_records
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot, read_producer_snapshot
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.settings.settings import load_settings
+
+PROJECT = Path(__file__).parents[2]
+SEGMENT_BYTES = 16_384
+SMALL_SEGMENTS = {"internal.segment.bytes": str(SEGMENT_BYTES)}
+LONG = {"segment.ms": str(1 << 60)}
+"""The records of these tests are years old: no tail is copied for its age."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSite:
+    """A remote log of `topics`, below `root`, beside the running broker."""
+
+    kafka: RealKafka
+    root: Path
+    topics: tuple[str, ...]
+    properties: Mapping[str, Any]
+
+    @property
+    def config(self) -> Path:
+        path = self.root / "settings.yaml"
+        settings = {
+            "bootstrap.servers": self.kafka.bootstrap_servers,
+            "state.directory": str(self.root / "state"),
+            "topics": {topic: {"remote.storage.enable": True} for topic in self.topics},
+            **self.properties,
+        }
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def run(self, *command: object) -> CommandResult:
+        return run(*command, "--config", self.config)
+
+    def copied(self, *options: object) -> list[tuple[int, int]]:
+        """Run a copy that succeeds; return the first and last offset of each segment, by its partition and start."""
+        result = self.run("copy", "--json", *options)
+        assert result.exit_code == 0, result.err
+        return sorted((row["start_offset"], row["end_offset"]) for row in result.rows)
+
+    def open(self) -> RemoteLogManager:
+        settings = load_settings(self.config, environ={})
+        return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True)
+
+    def local(self, partition: int = 0) -> list[LogSegment]:
+        """The broker's own segments, the active one last."""
+        return list_segments(self.kafka.log_dir / f"{self.topics[0]}-{partition}")
+
+    def audited(self) -> None:
+        result = self.run("audit", "--deep")
+        assert result.exit_code == 0, result.out + result.err
+
+
+@pytest.fixture
+def site(real_kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
+    topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
+    return LiveSite(real_kafka, tmp_path, (topic,), {})
+
+
+def finished(remote_log: RemoteLogManager, partition: int = 0) -> list[RemoteLogSegmentMetadata]:
+    [found] = [one for one in remote_log.segments.list_partitions() if one.partition == partition]
+    segments = remote_log.segments.list_remote_log_segments(found)
+    return [segment for segment in segments if segment.state is SegmentState.COPY_SEGMENT_FINISHED]
+
+
+def ensure_as_stored(site: LiveSite, partition: int = 0, *, indexes: bool = True) -> int:
+    """Compare every remote segment with the broker's files of the same base offset; return how many there were.
+
+    A broker that was restarted in the middle of a segment has other entries in its `indexes`.
+    """
+    with site.open() as remote_log:
+        storage = remote_log.storage
+        assert isinstance(storage, ListableStorage)
+        segments = finished(remote_log, partition)
+        remote = {each.start_offset: (each, storage.fetch_bundle(each)) for each in segments}
+        local = site.local(partition)
+        closed = {one.base_offset: (one, after.base_offset) for one, after in pairwise(local)}
+        shared = sorted(remote.keys() & closed.keys())
+        for base in shared:
+            (metadata, bundle), (files, end) = remote[base], closed[base]
+            assert metadata.end_offset == end - 1
+            assert b"".join(storage.fetch_log_segment(metadata)) == files.log_path.read_bytes()
+            if indexes:
+                assert bundle[IndexKind.OFFSET] == files.offset_index_path.read_bytes()
+                assert bundle[IndexKind.TIMESTAMP] == files.time_index_path.read_bytes()
+            aborted = files.transaction_index_path
+            assert bundle.get(IndexKind.TRANSACTION, b"") == (aborted.read_bytes() if aborted.exists() else b"")
+            snapshot = producer_snapshot_path(files.directory, end)
+            ours = parse_producer_snapshot(bundle[IndexKind.PRODUCER_SNAPSHOT], "ours")
+            assert set(ours) == set(read_producer_snapshot(snapshot))
+        epochs = read_leader_epochs(files.directory / "leader-epoch-checkpoint")
+        assert segments[-1].leader_epochs[-1].epoch == epochs[-1].epoch
+    return len(shared)
+
+
+def read(site: LiveSite, isolation: Isolation, start: int = 0) -> list[Record]:
+    with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        [partition] = [one for one in remote_log.segments.list_partitions() if one.partition == 0]
+        return list(reader.records(partition, start, isolation=isolation))
+
+
+def test_every_codec_is_copied_as_the_broker_stores_it(site: LiveSite) -> None:
+    [topic] = site.topics
+    site.kafka.client.create_topic(topic, len(CODECS), SMALL_SEGMENTS | LONG)
+    for number, codec in enumerate(CODECS):
+        records = varied_records(700, seed=number)
+        site.kafka.client.produce(topic, records, partition=number, codec=codec, batch_num_messages=40)
+
+    while site.copied():
+        pass
+
+    for number in range(len(CODECS)):
+        assert ensure_as_stored(site, number) >= len(site.local(number)) - 2
+    site.audited()
+
+
+def test_runs_go_on_where_the_last_one_ended(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    first = site.copied("--max-segments", 2)
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    rest = []
+    while more := site.copied():
+        rest += more
+
+    offsets = [*first, *rest]
+    assert len(first) == 2
+    assert [start for start, _ in offsets] == [0, *(end + 1 for _, end in offsets[:-1])]
+    assert ensure_as_stored(site) == len(offsets)
+    site.audited()
+
+
+def test_transactions_are_copied_once_decided_with_their_aborts(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    producers = [
+        client.producer(transactional_id=f"{topic}-{number}", enable_idempotence="true", batch_num_messages=10)
+        for number in range(3)
+    ]
+    for producer in producers:
+        producer.init_transactions()
+    for turn in range(12):
+        producer = producers[turn % 3]
+        producer.begin_transaction()
+        send(producer, topic, 0, varied_records(60, seed=turn))
+        (producer.abort_transaction if turn % 2 else producer.commit_transaction)()
+    held = client.producer(transactional_id=f"{topic}-held", enable_idempotence="true")
+    held.init_transactions()
+    held.begin_transaction()
+    [first_held, *_] = send(held, topic, 0, varied_records(1, seed=99))
+    client.produce(topic, varied_records(300, seed=100), batch_num_messages=20)
+
+    while site.copied():
+        pass
+    with site.open() as remote_log:
+        assert finished(remote_log)[-1].end_offset < first_held.offset
+
+    held.abort_transaction()
+    client.produce(topic, varied_records(300, seed=101), batch_num_messages=20)
+    while site.copied():
+        pass
+
+    assert ensure_as_stored(site) >= len(site.local()) - 2
+    with site.open() as remote_log:
+        end = finished(remote_log)[-1].end_offset
+    assert end > first_held.offset
+    expected = [one for one in client.consume_all(topic, isolation="read_committed") if one.offset <= end]
+    assert read(site, Isolation.READ_COMMITTED) == expected
+    assert read(site, Isolation.READ_UNCOMMITTED) == [one for one in client.consume_all(topic) if one.offset <= end]
+    site.audited()
+
+
+def test_aborts_are_known_though_nobody_knows_the_producers_before(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    producer = client.producer(transactional_id=topic, enable_idempotence="true", batch_num_messages=10)
+    producer.init_transactions()
+    producer.begin_transaction()
+    first = send(producer, topic, 0, varied_records(200, seed=1))
+    client.produce(topic, varied_records(200, seed=2), batch_num_messages=20)
+    send(producer, topic, 0, varied_records(200, seed=3))
+    producer.abort_transaction()
+    client.produce(topic, varied_records(200, seed=4), batch_num_messages=20)
+    # The transaction began before the log now starts, in the middle of a batch.
+    start = first[105].offset
+    client.delete_records(topic, 0, before=start)
+
+    while site.copied():
+        pass
+
+    with site.open() as remote_log:
+        segments = finished(remote_log)
+        storage = remote_log.storage
+        assert isinstance(storage, ListableStorage)
+        bundles = [storage.fetch_bundle(segment) for segment in segments]
+        assert remote_log.segments.log_start_offset(segments[0].topic_id_partition) == start
+    aborted = [
+        entry
+        for segment, bundle in zip(segments, bundles, strict=True)
+        if IndexKind.TRANSACTION in bundle
+        for entry in TransactionIndex.parse(bundle[IndexKind.TRANSACTION], "ours", segment.start_offset).transactions
+    ]
+    assert [entry.first_offset for entry in aborted] == [0]
+    assert all(IndexKind.PRODUCER_SNAPSHOT not in bundle for bundle in bundles)
+    end = segments[-1].end_offset
+    expected = client.consume_all(topic, isolation="read_committed", start=start)
+    assert read(site, Isolation.READ_COMMITTED, start) == [one for one in expected if one.offset <= end]
+
+
+def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    copied = site.copied()
+    end = copied[-1][1]
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    client.delete_records(topic, 0, before=end + 100)
+
+    refused = site.run("copy", "--json")
+
+    assert refused.exit_code == 1
+    assert f"offsets {end + 1} to {end + 99}" in refused.out + refused.err
+    assert "copy.over.gaps" in refused.out + refused.err
+    assert refused.rows == []
+    over = LiveSite(site.kafka, site.root, site.topics, {"copy.over.gaps": True})
+    [(start, _), *_] = over.copied()
+    assert end < start <= end + 100
+
+
+def test_a_later_leader_epoch_is_part_of_the_lineage(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    site.copied()
+    with site.kafka.stopped():
+        pass
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    while site.copied():
+        pass
+
+    with site.open() as remote_log:
+        segments = finished(remote_log)
+        state = remote_log.segments.partition_state(segments[0].topic_id_partition)
+    assert len(state.lineage) == 2
+    assert state.lineage[1].start_offset == len(sent)
+    assert any(len(segment.leader_epochs) == 2 for segment in segments)
+    assert ensure_as_stored(site, indexes=False) == len(segments)
+    site.audited()
+
+
+def test_an_old_tail_of_an_idle_partition_is_copied(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, {"segment.ms": "60000", "segment.bytes": str(1 << 20)})
+    client.produce(topic, varied_records(50, seed=1))
+
+    assert site.copied() == [(0, 49)]
+    assert site.copied() == []
+
+    now = [Record(0, wall_clock(), b"key", b"fresh")]
+    client.produce(topic, now)
+    assert site.copied() == []
+
+
+def test_compacted_topics_and_topics_that_do_not_exist_are_refused(site: LiveSite) -> None:
+    [topic] = site.topics
+    site.kafka.client.create_topic(topic, 1, {"cleanup.policy": "compact"})
+
+    refused = site.run("copy")
+
+    assert refused.exit_code == 1
+    assert "cleanup.policy" in refused.out + refused.err
+    assert site.run("copy", "--topics", "no-such-topic").exit_code == 1
+
+
+def test_the_commands_of_the_page_work(site: LiveSite) -> None:
+    site.kafka.client.create_topic("orders", 1, SMALL_SEGMENTS)
+    site.kafka.client.produce("orders", varied_records(200, seed=1), batch_num_messages=20)
+    named = LiveSite(site.kafka, site.root, (), {})
+    page = (PROJECT / "docs" / "live-cluster.md").read_text()
+    commands = re.findall(r"^ +\.venv/bin/tiered-storage (.*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+
+    for command in commands:
+        result = named.run(*command.split())
+        assert result.exit_code == 0, (command, result.out, result.err)
+
+    with site.open() as remote_log:
+        assert finished(remote_log)
+
+
+def test_a_segment_that_a_killed_worker_left_is_removed(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
+        job = remote_log.write_copy_job("runs/killed", begun)
+        cuts = SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        # Its objects are whole, and no result says so: the second one of the job, so that nobody knows its offsets.
+        for task in begun.tasks[:2]:
+            outcome = cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+            assert outcome.finished
+        cuts.close()
+        report = remote_log.commit_copy(job.outcomes())
+    assert report.committed == ()
+    assert "its worker died" in report.failures[0].message
+
+    while site.copied():
+        pass
+    assert site.run("expire").exit_code == 0
+
+    assert ensure_as_stored(site) >= len(site.local()) - 2
+    site.audited()
+
+
+def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(1000, seed=1), batch_num_messages=20)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "lost")
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            outcomes = [
+                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                for task in begun.tasks[:3]
+            ]
+        lost = replace(outcomes[1], finished=None, cut=None)
+        report = remote_log.commit_copy([outcomes[2], lost, outcomes[0]])
+    assert [segment.start_offset for segment in report.committed] == [0]
+    assert report.failures
+    site.copied()
+    site.audited()

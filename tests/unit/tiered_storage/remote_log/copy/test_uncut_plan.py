@@ -1,0 +1,148 @@
+"""What a plan takes of a log whose segments only its brokers see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.uncut_plan import CutTimes, Gap, PlannedCuts, find_gap, plan_cuts
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.model import (
+    PartitionState,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.settings.topics import TopicSettings
+
+ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
+LINEAGE = (EpochEntry(0, 0),)
+NOW = 1_000_000
+RULES = CutRules(
+    segment_bytes=1000, segment_ms=100_000, segment_index_bytes=1 << 20, index_interval_bytes=4096, fetch_bytes=1 << 20
+)
+NO_LAG = TopicSettings.model_validate({"remote.copy.lag.ms": 0, "remote.copy.lag.bytes": 0})
+
+
+@dataclass
+class FakeLog:
+    """Offset n has the timestamp 1000 * n, and takes `density` bytes."""
+
+    end: int
+    start: int = 0
+    density: float = 10.0
+
+    def at(self, timestamp: int) -> int:
+        return max(self.start, min(self.end, -(-timestamp // 1000)))
+
+    @property
+    def uncut(self) -> UncutLog:
+        return UncutLog(RULES, self.at, lambda _: self.density)
+
+    @property
+    def log(self) -> PartitionLog:
+        return PartitionLog(ORDERS_0, "orders-0 of a test", (), self.start, self.end, LINEAGE, uncut=self.uncut)
+
+
+def remote(*ranges: tuple[int, int], size: int = 1000) -> Coverage:
+    segments = [
+        RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(ORDERS_0, f"{start:022}"),
+            start,
+            end,
+            max_timestamp=0,
+            event_timestamp=0,
+            size=size,
+            leader_epochs=(EpochEntry(0, start),),
+            state=SegmentState.COPY_SEGMENT_FINISHED,
+        )
+        for start, end in ranges
+    ]
+    return Coverage.of(segments, LINEAGE)
+
+
+def planned(
+    fake: FakeLog,
+    coverage: Coverage | None = None,
+    *,
+    state: PartitionState | None = None,
+    topic: TopicSettings = NO_LAG,
+    now: int = NOW,
+    window_end: int | None = None,
+    limit: int | None = None,
+) -> PlannedCuts | None:
+    known = state or PartitionState()
+    times = CutTimes(now, window_end)
+    return plan_cuts(fake.log, fake.uncut, coverage or remote(), known, topic, times, limit)
+
+
+def test_a_first_copy_begins_where_the_brokers_log_does() -> None:
+    assert planned(FakeLog(end=350, start=20)) == PlannedCuts(20, 349, (1000, 1000, 1000))
+
+
+def test_a_copy_goes_on_where_the_remote_log_ends_at_its_density() -> None:
+    # 100 offsets took 500 bytes: 5 each, whatever a sample says.
+    assert planned(FakeLog(end=500), remote((0, 99), size=500)) == PlannedCuts(100, 499, (1000, 1000))
+
+
+def test_less_than_a_segment_waits_until_its_first_record_is_old() -> None:
+    young = FakeLog(end=1000, start=950)
+    assert planned(young, now=950_000 + RULES.segment_ms - 1) is None
+    assert planned(young, now=950_000 + RULES.segment_ms) == PlannedCuts(950, 999, (500,))
+
+
+def test_nothing_is_due_of_a_log_that_is_all_remote_or_empty() -> None:
+    assert planned(FakeLog(end=100), remote((0, 99))) is None
+    assert planned(FakeLog(end=0)) is None
+
+
+def test_a_run_cuts_no_more_segments_than_it_may() -> None:
+    assert planned(FakeLog(end=1000), limit=3) == PlannedCuts(0, 999, (1000,) * 3)
+
+
+def test_a_backfill_takes_what_was_written_up_to_its_windows_end() -> None:
+    assert planned(FakeLog(end=1000), window_end=299_999) == PlannedCuts(0, 299, (1000,) * 3)
+    assert planned(FakeLog(end=1000), window_end=-1) is None
+
+
+@pytest.mark.parametrize(
+    ("lags", "end"),
+    [
+        ({"remote.copy.lag.ms": 200_000, "remote.copy.lag.bytes": -1}, 800),
+        ({"remote.copy.lag.ms": -1, "remote.copy.lag.bytes": 4000}, 599),
+        ({"remote.copy.lag.ms": 200_000, "remote.copy.lag.bytes": 4000}, 800),
+    ],
+)
+def test_records_wait_for_one_of_the_topics_lags(lags: dict[str, int], end: int) -> None:
+    topic = TopicSettings.model_validate(lags)
+    found = planned(FakeLog(end=1000), topic=topic)
+    assert found is not None
+    assert found.end_offset == end
+
+
+def test_a_topic_whose_lags_are_never_reached_is_not_copied() -> None:
+    never = TopicSettings.model_validate({"remote.copy.lag.ms": -1, "remote.copy.lag.bytes": -1})
+    assert planned(FakeLog(end=1000), topic=never) is None
+
+
+def test_offsets_that_the_brokers_deleted_before_their_copy_are_a_gap() -> None:
+    fake, state = FakeLog(end=1000, start=150), PartitionState()
+    assert find_gap(fake.log, remote((0, 99)), state) == Gap(100, 149)
+    assert planned(fake, remote((0, 99))) == PlannedCuts(150, 999, (1000,) * 8)
+
+
+def test_what_was_never_wanted_is_no_gap() -> None:
+    assert find_gap(FakeLog(end=1000, start=150).log, remote(), PartitionState()) is None
+    moved = PartitionState(log_start_offset=200)
+    assert find_gap(FakeLog(end=1000, start=150).log, remote((0, 99)), moved) is None
+    assert planned(FakeLog(end=1000, start=150), remote((0, 99)), state=moved) == PlannedCuts(200, 999, (1000,) * 8)
+
+
+def test_an_expired_remote_log_goes_on_at_our_log_start() -> None:
+    state = PartitionState(log_start_offset=100)
+    assert find_gap(FakeLog(end=1000, start=150).log, remote(), state) == Gap(100, 149)
+    assert find_gap(FakeLog(end=1000, start=50).log, remote(), replace(state)) is None
