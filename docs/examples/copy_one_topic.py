@@ -1,4 +1,4 @@
-"""Copy one topic after a load of one's own, then check it: the operators of Remote Log in a DAG of anybody's.
+"""Copy one topic after your own load, then check it: the operators of Remote Log in a DAG of your own.
 
 Put such a file into any DAGs folder whose Airflow has Remote Log installed. It needs the settings file that the other
 DAGs use (TIERED_STORAGE_CONFIG) and Airflow's connection to Spark, spark_default.
@@ -23,7 +23,7 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
     default_args={
         "retries": 3,
         "retry_delay": timedelta(seconds=30),
-        # For this DAG alone; all else is as the settings file says.
+        # Only for this DAG. All other settings come from the settings file.
         "settings": {"copy.stuck.after.ms": 300_000},
     },
     tags=["example"],
@@ -31,9 +31,9 @@ from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 def copy_one_topic() -> None:
     @task
     def load() -> None:
-        """What fills the topic stands here."""
+        """Fill the topic here."""
 
-    # Behind a plan with nothing in it everything is skipped; the check runs all the same.
+    # If nothing is due, the copy tasks are skipped and the check still runs.
     plan = PlanCopyOperator(task_id="plan", topics="orders", partitions="0-9", must_match=False)
     copied = CopySegmentsOperator(task_id="copy", plan=plan.output)
     committed = CommitMetadataOperator.partial(task_id="commit", map_index_template="{{ batch_name }}").expand(

@@ -161,7 +161,8 @@ def _check_pair(settings: Settings, options: ObjectStoreOptions, store: Metadata
             )
         elif store is None or (identity is None and bound is None):
             yield note(
-                "pair", f"{client.root}: store and metadata are not bound to one another yet: the first copy does"
+                "pair",
+                f"{client.root}: store and metadata are not bound to each other yet. The first copy binds them",
             )
         else:
             # A store that the metadata know is never marked again.

@@ -75,8 +75,8 @@ class RetentionSettings(PropertyModel):
     Triggered runs and backfills delete either way."""
 
     clock_max_skew_ms: Whole = setting("clock.max.skew.ms", 300_000, RETENTION, Source.OURS, unit="ms", at_least=1_000)
-    """How far this machine's clock may be from the store's clock, from where the last run left it, and behind the times
-    in the metadata. If it is further off, nothing is deleted."""
+    """Maximum difference, in ms, between this machine's clock and the store's, the last reading, or the newest time in
+    the metadata if that is ahead. If the difference is larger, nothing is deleted."""
 
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0

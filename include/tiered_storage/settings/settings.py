@@ -178,7 +178,7 @@ def load_settings(
 
 
 def _variables() -> Iterator[str]:
-    # What follows a prefix cannot be distinguished from a variable's name, which has no dots.
+    # An own option in a variable cannot be told from a setting: variable names have no dots.
     return (name for name in (*Settings.known_names(), *Settings.unused_names) if not name.endswith("."))
 
 

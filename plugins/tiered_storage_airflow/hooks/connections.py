@@ -71,8 +71,8 @@ def _aws(connection: Connection, environment: ObjectStoreOptions, _: str) -> Obj
 def _ca_bundle(connection: Connection, verify: bool | str | None) -> str | None:
     if verify is False:
         raise ConfigurationError(
-            f"the connection {connection.conn_id} says that certificates are not verified, which Remote Log always "
-            "does: let verify in its extra name a file with the authority's certificate"
+            f"the connection {connection.conn_id} sets verify=false, which Remote Log does not support: set verify in "
+            "its extra to the file with the CA's certificate"
         )
     return verify if isinstance(verify, str) else None
 
@@ -121,7 +121,7 @@ _AZURE_CREDENTIALS = {
     "sas_key": "sas_token",
     "account_key": "access_key",
 }
-"""What obstore calls an identity, by the field that gives it; a later one goes before an earlier one."""
+"""obstore's credential type by field; if several are set, the last wins."""
 
 
 def _google(connection: Connection, environment: ObjectStoreOptions, _: str) -> ObjectStoreOptions:

@@ -97,9 +97,9 @@ def _field(content: bytes, table: int, number: int) -> int:
 
 @functools.lru_cache
 def _one_row(schema: pa.Schema) -> bytes:
-    """Return the message of a row of zeros. pyarrow would import pandas, for a second, to make arrays of lists.
+    """Return the message of a row of zeros, without the import of pandas (a second) that pyarrow's lists need.
 
-    It lets go of the GIL several times an array, for which other threads wait: so once for a schema is enough.
+    pyarrow releases the GIL several times per array; build the message once per schema.
     """
     row = pa.struct(list(schema))
     columns = pa.Array.from_buffers(row, 1, [None], 0, children=[_zeros(kind.type, 1) for kind in schema])

@@ -50,7 +50,7 @@ SEQUENCES = 14
 TRANSACTIONAL = 15
 CONTROL = 16
 VALUE_VIEWS = 17
-# Data outside the slab: they grow by the byte, or by the header.
+# Buffers outside the slab, sized per byte or per header.
 KEYS = 18
 VALUES = 19
 HEADER_KEYS = 20

@@ -6,12 +6,15 @@
     records    decompress and decode to the last byte, and their offset deltas are 0, 1, 2, ...
     times      each timestamp lies within two limits around the log's clock, unless the log stamps the batch
 
-A wrong largest timestamp in the header is not refused but corrected, as a broker does it.
+A wrong largest timestamp in the header is corrected, not refused, as by a broker.
 
-A broker is laxer in some points: it accepts a delete horizon; a batch stamped with append time, as one with create
-time, if its own clock does not stamp it; gaps or repeats in offset deltas, if there is no codec; a wrong checksum of an
-lz4 frame; ids below -1, as none; an id without an epoch; a transaction without an id. It is stricter in one: a batch
-must have base offset 0.
+A broker is stricter in one point: a batch must have base offset 0. It also accepts:
+
+    - a delete horizon
+    - a batch stamped with append time, as one with create time, if the broker's clock does not stamp it
+    - gaps or repeats in offset deltas, if there is no codec
+    - a wrong checksum of an lz4 frame
+    - ids below -1, as none; an id without an epoch; a transaction without an id
 
 Source: LogValidator and UnifiedLog of released Kafka 4.x; KIP-32, KIP-937 (limits of timestamps), KIP-1030 (their
 defaults).

@@ -259,7 +259,7 @@ class UnifiedLog:
         self._segments.ensure_open()
         remove_clean_shutdown(self.directory.parent)
         self._segments.empty()
-        # Before a segment exists at an offset for which these would be wrong.
+        # Reset these before a segment exists at an offset for which they would be wrong.
         remove_snapshots(self.directory, 1, 0)
         self._epochs.clear()
         self._segments.restart_at(offset)

@@ -1,7 +1,7 @@
 """The codecs of a batch's records, in the framings that Kafka's clients write into v2 batches.
 
     none     the records themselves
-    gzip     one gzip member; further members are read too. What begins none ends the contents
+    gzip     one gzip member; further members are read too. Bytes that begin no further member end the contents
     snappy   xerial's framing, as Java writes it: a header of 16 bytes (82 'SNAPPY' 00, version and lowest
              compatible version, both int32 1), then blocks: int32 size, raw Snappy of up to 32 KiB. Another header
              may stand where a block does; fewer bytes than a size has end the contents.

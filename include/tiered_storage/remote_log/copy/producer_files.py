@@ -229,15 +229,15 @@ class ProducerFiles:
 
     def _remedy(self) -> str:
         snapshot = self._segment.producer_snapshot(self._segment.base_offset).name
-        evidence = "an empty file says so"
+        instead = "put an empty file in its place"
         if self._aborted:
-            evidence = (
-                f"delete {self._segment.offset_index.name} while the broker is stopped: the file that it rebuilds "
-                "at its start says so"
+            instead = (
+                f"delete {self._segment.offset_index.name} while the broker is stopped: it rebuilds the transaction "
+                "index when it starts"
             )
         return (
-            f"it cannot be rebuilt, as nothing is known of producers before offset {self._seen_from}, and without it "
-            f"readers of the store, which has offsets from {self._readable_from} on, would be given aborted records: "
-            f"put it, or {snapshot}, back as another replica has it; where surely nothing was aborted that began "
-            f"before, {evidence}"
+            f"readers of the store, which has offsets from {self._readable_from} on, would get aborted records. The "
+            f"file cannot be rebuilt here: producers before offset {self._seen_from} are unknown. Restore it, or "
+            f"{snapshot}, from another replica. If you are sure that no transaction from before offset "
+            f"{self._seen_from} was aborted, {instead}"
         )

@@ -207,7 +207,7 @@ class JobWatch:
                     return
 
     def _read(self, number: int) -> GroupProgress | None:
-        # If the work area is away for a moment, nothing is lost but news.
+        # A short outage of the work area only delays progress reports.
         with suppress(TieredStorageError, OSError):
             found = self._job.work.read_if_there(self._job.path("progress", number), GroupProgress)
             return found[0] if found else None

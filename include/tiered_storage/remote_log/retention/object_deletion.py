@@ -47,11 +47,13 @@ GROUP_PARTITIONS = 50
 class ObjectDeletion:
     """Deletes the objects of marked segments, `deletion.batch.segments` at a time.
 
-    Nothing of a partition is deleted if its metadata are older than the store. A copy that never finished waits
-    `remote.log.orphan.grace.ms` from when it was marked: its worker may still be writing; and one that may be the last
-    copy of its offsets stays (OrphanCheck). What readers could see once waits its `grace` from when it was marked, so
-    that a person can undelete it, and stays for as long as `gate` refuses it: deletion may have been forbidden since
-    then. It also stays where `clocks` find a mark of later than now: the clock that made it was ahead.
+    Nothing of a partition is deleted if its metadata are older than the store.
+
+    - A copy that never finished stays for `remote.log.orphan.grace.ms` after it was marked, as its worker may still be
+      writing. It stays for longer if it may be the last copy of its offsets (OrphanCheck).
+    - Segments that readers could see stay for `grace` after they were marked, for an undelete. They stay for longer if
+      `gate` refuses the deletion, which may have been forbidden since, or if `clocks` find a mark in the future: the
+      clock that made it was ahead.
     """
 
     context: RemoteLogContext

@@ -52,8 +52,8 @@ class OrphanCheck:
     ) -> dict[str, str]:
         """Return, by segment id, why some of `leftovers` must stay; `listed` is the content of the partition's folder.
 
-        With `to_finish`, complete ones are left out if readers get their offsets from other remote segments, whatever
-        is in those: readers would get two logs in turn. Raises what the store raises.
+        With `to_finish`, a complete copy stays unfinished if other remote segments hold its offsets, so that readers
+        never mix two logs. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
         kept = self._written_by_later_releases(leftovers, sizes)

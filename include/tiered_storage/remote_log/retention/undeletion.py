@@ -152,7 +152,7 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
     lost: list[Finding] = []
     chosen: list[RemoteLogSegmentMetadata] = []
     second_copies, now, marked_from = 0, context.clock(), _grace_began(context)
-    # The segment marked last was sound then: of a segment and its replacement, that is the replacement.
+    # The segment marked last was sound: the replacement, if there are both.
     for segment in sorted((one for one in segments if one.is_marked), key=lambda one: -one.event_timestamp):
         held_by = Coverage.of([*read, *chosen], lineage)
         is_held = held_by.holding(segment.start_offset, segment.end_offset) is not None

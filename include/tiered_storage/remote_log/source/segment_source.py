@@ -203,12 +203,12 @@ class OpenSegment(Protocol):
 
     @property
     def name(self) -> str:
-        """What a person finds the segment by."""
+        """The segment's name for messages."""
         ...
 
     @property
     def log_name(self) -> str:
-        """What a person finds its log by."""
+        """The log's name for messages."""
         ...
 
     @property

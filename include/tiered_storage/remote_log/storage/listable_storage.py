@@ -250,8 +250,8 @@ def list_by_partition(
             name = partition_folder(partition)
             if name in seen:
                 raise RemoteStorageError(
-                    f"{storage.place_of(name)}: the store lists this folder in several parts, as it does not list in "
-                    "order of names, so nobody can say what of the partition is there: use a store that does"
+                    f"{storage.place_of(name)}: the store lists this folder in several parts, so its content is "
+                    "unknown. Use a store that lists in order of names"
                 )
             seen.add(name)
         yield partition, listed

@@ -129,7 +129,8 @@ def _lacking(plan: TablePlan) -> Iterator[_Unreadable]:
 
 def _beyond_the_end(earlier: ExportManifest, plan: TablePlan) -> Iterator[_Unreadable]:
     for each in plan.partitions:
-        # An export of committed records leaves out, on request, undecided ones that an export of all records has.
+        # With read_committed, undecided records may be left out on request; an earlier read_uncommitted export has
+        # them.
         end = each.decided_end_offset if earlier.committed_only else each.log_end_offset
         number, beyond = each.topic_id_partition.partition, (end, _LAST_OF_ALL)
         yield _Unreadable(number, *beyond, beyond, "the remote log ends before them")

@@ -84,7 +84,7 @@ def test_metadata_that_are_not_there_are_not_made(tmp_path: Path) -> None:
 
     assert found.wrong() == []
     assert f"{database_of(files)} does not exist yet" in " ".join(found.notes("metadata"))
-    assert "not bound to one another yet" in found.notes("pair")[0]
+    assert "not bound to each other yet" in found.notes("pair")[0]
     assert "copied are: orders" in found.ok("topics")[0]
     assert not database_of(files).exists()
 

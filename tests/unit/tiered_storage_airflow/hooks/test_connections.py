@@ -89,7 +89,7 @@ def test_another_identity_replaces_the_keys_of_the_environment(
 @pytest.mark.parametrize(
     ("extra", "mark"),
     [
-        ({"verify": False}, "certificates are not verified"),
+        ({"verify": False}, "sets verify=false"),
         ({"role_arn": ROLE, "assume_role_method": "assume_role_with_saml"}, "assume_role_with_saml"),
         ({"role_arn": ROLE, "assume_role_method": "assume_role_with_web_identity"}, "federation: file"),
     ],

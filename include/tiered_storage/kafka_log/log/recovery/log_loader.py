@@ -13,7 +13,7 @@ the log is refused, and nothing is lost.
 
 A broker deletes all segments after a truncated one. Here they stay if the next one begins exactly where this one now
 ends: then nothing of the log was lost, as with the zeros of a preallocated file. Otherwise there is a hole, and they
-are deleted here too: a leader or producers can refill a log that lacks its end, but nobody one with a hole.
+are deleted here too. A leader can refill a log that lacks its end, but not a hole in it.
 Source: LogLoader of released Kafka.
 """
 

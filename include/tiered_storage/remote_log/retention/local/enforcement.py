@@ -38,15 +38,20 @@ class LocalRetentionReport:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionEnforcement:
-    """Executes plans.
+    """Deletes the local segments that plans list, after it checked their remote copies.
 
-    Before the directory is locked (a broker may want to start there), every object that must hold what is deleted is
-    listed with its size, and with `remote.log.verify.before.trim` read back whole; each local batch is compared with
-    the remote one, or with the checksum of what was deleted; `keep_lineage` records what the local log is about to
-    forget. Under the lock, `replan` plans the partition again, and the gate is asked; what both plans have in common
-    is deleted. A large partition is trimmed in steps, each checked right before its deletion (trim_steps.py): a step
-    that was done stays done if a later one fails. No lease is taken: a copy may hold one for hours, just when disks
-    fill up, and only finished copies count here.
+    Before it locks the directory, as a broker may want to start there:
+
+    - every object that must hold the deleted records is listed with its size, and read back whole with
+      `remote.log.verify.before.trim`;
+    - each local batch is compared with the remote one, or with the checksum of what was deleted;
+    - `keep_lineage` records what the local log is about to forget.
+
+    Under the lock, `replan` plans the partition again, the gate is asked, and what both plans have in common is
+    deleted. A large partition is trimmed in steps, each checked right before its deletion (trim_steps.py). A finished
+    step stays done if a later one fails.
+
+    No lease is taken: a copy may hold one for hours, just when disks fill up, and only finished copies count here.
     """
 
     context: RemoteLogContext

@@ -85,7 +85,7 @@ class AwsIdentity:
 
     def kms_client(self, region: str | None, endpoint: str | None) -> Any:
         """Return botocore's client of AWS KMS for this identity; see KmsClients. Raises as `credentials`."""
-        # Here a role that is refused is told apart from a key that is.
+        # Tell a refused role from a refused key.
         self.credentials()
         found = self._resolved()
         with self._lock:

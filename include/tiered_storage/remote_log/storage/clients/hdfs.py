@@ -240,8 +240,8 @@ class Hdfs:
                 raise
             return False
         except FileNotFoundError:
-            # The rename was repeated after a lost connection, or another process, the first, took our temporary file
-            # for an orphan.
+            # The rename was repeated after a lost connection, or a process that renamed first removed our temporary
+            # file as an orphan.
             found = self._info(path)
             is_ours = (found.length, found.modification_time) == (written.length, written.modification_time)
             if overwrite and not is_ours:

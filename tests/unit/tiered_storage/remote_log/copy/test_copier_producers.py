@@ -310,7 +310,7 @@ def test_where_nobody_knows_what_was_aborted_nothing_is_copied(
     message = refused(copied(aborting, storage), storage)
 
     assert str(aborting.transaction_index_path) in message
-    assert f"put it, or {snapshot}, back" in message
+    assert f"Restore it, or {snapshot}, from another replica" in message
     assert f"before offset {aborting.base_offset}" in message
 
 
@@ -390,7 +390,7 @@ def test_where_the_store_has_records_before_it_may_not_be_empty(
     message = refused(copied(fenced, storage, readable_from=19), storage)
 
     assert mentions(message, "from 19 on", "aborted records")
-    assert "an empty file" in message
+    assert "put an empty file in its place" in message
     fenced.transaction_index_path.touch()
     outcome = copied(fenced, storage, readable_from=19)
     assert outcome.failure is None
@@ -441,7 +441,7 @@ def followed(tmp_path: Path) -> LogSegment:
 def test_an_empty_index_says_that_nothing_was_aborted(
     followed: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
-    assert "an empty file says so" in refused(copied(followed, storage), storage)
+    assert "put an empty file in its place" in refused(copied(followed, storage), storage)
     followed.transaction_index_path.touch()
 
     outcome = copied(followed, storage)
@@ -463,7 +463,7 @@ def test_an_index_must_have_what_the_log_itself_tells(tmp_path: Path, storage: O
 
     assert outcome.failure is not None
     assert "it lacks an abort that the log has" in outcome.failure.message
-    assert "the file that it rebuilds at its start says so" in outcome.failure.message
+    assert "it rebuilds the transaction index when it starts" in outcome.failure.message
 
 
 @pytest.mark.parametrize("damage", [missing, empty, nonsense, torn, false_at(20)], ids=lambda damage: damage.__name__)

@@ -200,7 +200,7 @@ class SqliteDatabase(Database):
                 found = schema_version(connection)
         except exc.SQLAlchemyError:
             return None
-        # Versions rise. An older store is one that is just being migrated.
+        # An older version means that a migration is under way.
         return found if found is not None and found > SCHEMA_VERSION else None
 
 
