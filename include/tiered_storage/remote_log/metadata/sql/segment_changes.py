@@ -75,29 +75,37 @@ _COUNT_FINISHED = (
     .values(finished_copies=bindparam("new_finished_copies", type_=BigInteger))
 )
 _HAS_ID = has_bound_key(segments) & (segments.c.segment_id == bindparam("key_segment_id"))
-_STEP = {
-    **{f"key_{name}": segments.c[name].type for name in ("cluster_id", "topic_id", "partition", "segment_id")},
-    **{f"new_{name}": segments.c[name].type for name in ("state", "event_timestamp", "max_timestamp")},
-    **{f"new_{name}": segments.c[name].type for name in ("custom_metadata", "finish_sequence", *CUT_COLUMNS)},
-}
-"""The values of a step, with their types."""
-_STEPS = (
-    func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in _STEP.items()))
-    .table_valued(*(column(name, kind) for name, kind in _STEP.items()), name="steps")
-    .render_derived()
-)
+_KEY = ("cluster_id", "topic_id", "partition", "segment_id")
+_STEP = ("state", "event_timestamp", "max_timestamp", "custom_metadata", "finish_sequence")
+"""The columns that a step writes."""
+
+
+def _writing(columns: Iterable[str]) -> tuple[Update, Update]:
+    """Return the updates of `columns` of a segment, `new_{column}` by `key_{column}`: of one row, and of many at once.
+
+    A finished copy keeps its number.
+    """
+    types = {f"key_{name}": segments.c[name].type for name in _KEY}
+    types |= {f"new_{name}": segments.c[name].type for name in columns}
+    one = {name: bindparam(name, type_=kind) for name, kind in types.items()}
+    rows = (
+        func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in types.items()))
+        .table_valued(*(column(name, kind) for name, kind in types.items()), name="written")
+        .render_derived()
+    )
+    return _written(one), _written({name: rows.c[name] for name in types})
 
 
 def _written(values: Mapping[str, ColumnElement[Any]]) -> Update:
-    """Return the update that writes `values`, the columns of a step; a finished copy keeps its number."""
     keys = (segments.c[name.removeprefix("key_")] == value for name, value in values.items() if name.startswith("key_"))
     new = {name.removeprefix("new_"): value for name, value in values.items() if name.startswith("new_")}
-    new["finish_sequence"] = func.coalesce(segments.c.finish_sequence, new["finish_sequence"])
+    if "finish_sequence" in new:
+        new["finish_sequence"] = func.coalesce(segments.c.finish_sequence, new["finish_sequence"])
     return update_rows(segments).where(*keys).values(new)
 
 
-_WRITE_STEP = _written({name: bindparam(name, type_=kind) for name, kind in _STEP.items()})
-_WRITE_STEPS = _written({name: _STEPS.c[name] for name in _STEP})
+_WRITE_STEP, _WRITE_STEPS = _writing(_STEP)
+_WRITE_CUT, _WRITE_CUTS = _writing(CUT_COLUMNS)
 _KEEP_AS_DELETED = insert(deleted_segments).from_select(segments.columns.keys(), select(segments).where(_HAS_ID))
 _DELETE = delete(segments).where(_HAS_ID)
 
@@ -139,9 +147,9 @@ def update_segments(connection: Connection, steps: Sequence[Step], where: str) -
         if outcome.state is SegmentState.COPY_SEGMENT_FINISHED:
             finished.append(outcome.segment_id)
     if changed:
+        cut = {update.segment_id for update, _ in steps if update.cut is not None} & changed.keys()
+        _write_cuts(connection, [changed[each] for each in cut])
         _write_steps(connection, changed.values(), _sequences(connection, finished))
-        cut = {update.segment_id for update, _ in steps if update.cut is not None}
-        _raise_spans(connection, (changed[each] for each in cut & changed.keys()))
     return outcomes
 
 
@@ -221,6 +229,22 @@ def _sequences(connection: Connection, finished: Sequence[RemoteLogSegmentId]) -
     return sequences
 
 
+def _write_cuts(connection: Connection, cut: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Write what copies learned of the segments that they cut themselves."""
+    if not cut:
+        return
+    rows = [
+        {
+            **bound_key(segment.topic_id_partition),
+            "key_segment_id": segment.segment_id.id,
+            **{f"new_{name}": value for name, value in cut_values(segment).items()},
+        }
+        for segment in cut
+    ]
+    execute_for_rows(connection, _WRITE_CUT, _WRITE_CUTS, rows)
+    _raise_spans(connection, cut)
+
+
 def _write_steps(
     connection: Connection, changed: Iterable[RemoteLogSegmentMetadata], sequences: dict[RemoteLogSegmentId, int]
 ) -> None:
@@ -238,7 +262,6 @@ def _write_steps(
                 "new_max_timestamp": segment.max_timestamp,
                 "new_custom_metadata": segment.custom_metadata,
                 "new_finish_sequence": sequences.get(segment.segment_id),
-                **{f"new_{name}": value for name, value in cut_values(segment).items()},
             }
             for segment in changed
         ],
