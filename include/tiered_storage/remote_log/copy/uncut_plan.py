@@ -1,8 +1,9 @@
 """What is due of a log whose segments only its brokers see, so that a copy cuts its own (source/fetched_log.py).
 
 How many segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of
-the log. One too few is left to the next run; one too many ends unused. Less than one whole segment is due only if its
-first record is older than the topic's segment.ms, as an idle partition would never be copied otherwise.
+the log. One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide:
+records may have become larger. Less than one whole segment is due only if its first record is older than the topic's
+segment.ms, as an idle partition would never be copied otherwise.
 """
 
 from __future__ import annotations
@@ -75,8 +76,13 @@ def plan_cuts(
         return None
     density = _density(coverage) or uncut.bytes_an_offset(start)
     end = _without_lag(uncut, end, density, topic, times.now)
-    size, whole = int((end - start + 1) * density), uncut.rules.segment_bytes
-    if start > end or size <= 0:
+    if start > end:
+        return None
+    whole = uncut.rules.segment_bytes
+    if (end - start + 1) * density < whole:
+        density = max(density, _later_density(uncut, start, end))
+    size = int((end - start + 1) * density)
+    if size <= 0:
         return None
     if count := size // whole:
         return PlannedCuts(start, end, (whole,) * min(count, max_segments or count))
@@ -97,6 +103,11 @@ def _density(coverage: Coverage) -> float | None:
         return None
     last = coverage.ranges[-1]
     return last.size / (last.end_offset - last.start_offset + 1)
+
+
+def _later_density(uncut: UncutLog, start: int, end: int) -> float:
+    """Return the bytes an offset takes in the middle or at the end, the smaller: one large record makes no segment."""
+    return min(uncut.bytes_an_offset((start + end) // 2), uncut.bytes_an_offset(end))
 
 
 def _without_lag(uncut: UncutLog, end: int, density: float, topic: TopicSettings, now: int) -> int:

@@ -89,6 +89,18 @@ def test_a_copy_goes_on_where_the_remote_log_ends_at_its_density() -> None:
     assert planned(FakeLog(end=500), remote((0, 99), size=500)) == PlannedCuts(100, 499, (1000, 1000))
 
 
+def test_records_that_became_larger_do_not_wait_for_their_age() -> None:
+    fake = FakeLog(end=300, density=50.0)
+    # By the last remote segment, one byte an offset, these 200 offsets would be far from a segment for days.
+    assert planned(fake, remote((0, 99), size=100), now=0) == PlannedCuts(100, 299, (1000,) * 10)
+
+
+def test_one_large_record_makes_no_segment() -> None:
+    fake = FakeLog(end=300)
+    uncut = replace(fake.uncut, bytes_an_offset=lambda offset: 900.0 if offset == 299 else 1.0)
+    assert plan_cuts(fake.log, uncut, remote((0, 99), size=100), PartitionState(), NO_LAG, CutTimes(0), None) is None
+
+
 def test_less_than_a_segment_waits_until_its_first_record_is_old() -> None:
     young = FakeLog(end=1000, start=950)
     assert planned(young, now=950_000 + RULES.segment_ms - 1) is None
