@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from support.command_line import CommandResult, run
 from support.kafka_clients import CODECS, send
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import read_leader_epochs
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, read_leader_epochs
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot, read_producer_snapshot
@@ -280,6 +281,62 @@ def test_a_later_leader_epoch_is_part_of_the_lineage(site: LiveSite) -> None:
     assert any(len(segment.leader_epochs) == 2 for segment in segments)
     assert ensure_as_stored(site, indexes=False) == len(segments)
     site.audited()
+
+
+def test_a_leader_epoch_in_which_nothing_was_written_yet_is_part_of_the_lineage(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.kafka.stopped():
+        pass
+
+    site.copied()
+
+    with site.open() as remote_log:
+        segments = finished(remote_log)
+        lineage = remote_log.segments.partition_state(segments[0].topic_id_partition).lineage
+    assert [entry.start_offset for entry in lineage] == [0, len(sent)]
+    assert [segment.leader_epochs for segment in segments] == [
+        (EpochEntry(lineage[0].epoch, segment.start_offset),) for segment in segments
+    ]
+    site.audited()
+
+
+def test_offsets_that_were_compacted_away_before_the_first_batch_hold_nothing_up(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "1"}
+    client.create_topic(topic, 1, {"segment.bytes": str(1 << 20), **compacted})
+    for _ in range(2):
+        client.produce(topic, [Record(0, wall_clock(), b"key", b"value") for _ in range(100)])
+    deadline = time.monotonic() + 120
+    while (first := client.consume_all(topic)[0].offset) == 0:
+        assert time.monotonic() < deadline, "the broker compacts nothing"
+        client.produce(topic, [Record(0, wall_clock(), b"key", b"value")])
+        time.sleep(0.5)
+    client.set_topic_config(topic, {"cleanup.policy": "delete"})
+
+    [(start, end), *_] = site.copied()
+
+    assert start == 0
+    assert first <= end
+    site.audited()
+
+
+def test_whichever_task_begins_knows_the_producers_of_the_last_run(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(1000, seed=1), batch_num_messages=20, enable_idempotence="true")
+    site.copied("--max-segments", 1)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "turned")
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            outcomes = [
+                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                for task in reversed(begun.tasks[:2])
+            ]
+        assert len(remote_log.commit_copy(outcomes).committed) == 2
+    assert ensure_as_stored(site) == 3
 
 
 def test_an_old_tail_of_an_idle_partition_is_copied(site: LiveSite) -> None:

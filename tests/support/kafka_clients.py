@@ -11,7 +11,7 @@ from functools import partial
 from typing import Literal, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
@@ -41,6 +41,15 @@ class RealKafkaClient:
         admin = self._admin()
         admin.create_topics([topic], operation_timeout=REQUEST_SECONDS)[name].result(REQUEST_SECONDS)
         return self.topic_id(name)
+
+    def set_topic_config(self, topic: str, config: Mapping[str, str]) -> None:
+        """Change the topic's settings to those of `config`; others stay."""
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
+        admin = self._admin()
+        admin.incremental_alter_configs([resource])[resource].result(REQUEST_SECONDS)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the log start of a partition to offset `before`."""

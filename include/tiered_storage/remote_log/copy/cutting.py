@@ -74,6 +74,8 @@ class SegmentCuts:
 
         `fetched` is called with the bytes of each answer. Folders that a killed process left are removed.
         """
+        tasks = list(tasks)
+        self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
         self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.cut is not None)
         self._access = access
         self._storage = storage
@@ -134,7 +136,8 @@ class SegmentCuts:
         """Return the producers at the first offset to cut; None if nobody knows them."""
         if order.from_offset == 0:
             return ()
-        before = task.after
+        # Only one of the partition's tasks names it, and any of them may be the first that a thread begins.
+        before = self._after.get(task.metadata.topic_id_partition)
         if before is None or before.end_offset + 1 != order.from_offset:
             return None
         with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError):

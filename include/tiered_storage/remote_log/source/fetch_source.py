@@ -343,14 +343,15 @@ def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
     """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
 
     A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.
+    Two epochs with the same end are thus one that is unknown; but if one is the latest, nothing was written in it yet.
     """
-    if answer.epoch == _NO_EPOCH or answer.end_offset <= start:
+    if answer.epoch == _NO_EPOCH or (ends and answer.end_offset <= start):
         return False
-    if ends and answer.end_offset == ends[-1].end_offset:
+    if len(ends) > 1 and answer.end_offset == ends[-1].end_offset:
         ends.pop()
         return False
     ends.append(answer)
-    return answer.epoch > 0
+    return answer.epoch > 0 and answer.end_offset > start
 
 
 def _entries(ends: Sequence[EpochEnd], start: int) -> tuple[EpochEntry, ...]:

@@ -171,8 +171,12 @@ class FetchedLog:
         return records[:at]
 
     def _begin(self, found: FetchedPartition) -> LocalLog:
-        """Create the log where the first batch begins, with the producers known there."""
-        start = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(self._partition)).base_offset
+        """Create the log where the first batch begins, with the producers known there.
+
+        Where the offsets before that batch were compacted away, the log begins with them.
+        """
+        first = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(self._partition)).base_offset
+        start = min(first, self._wanted.start_offset)
         name, config = self._partition, self._config()
         log = LocalLog.create(
             self._folder, name.topic, name.partition, name.topic_id, config, clock=self._clock, base_offset=start
