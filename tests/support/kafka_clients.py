@@ -11,7 +11,12 @@ from functools import partial
 from typing import Literal, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
