@@ -423,3 +423,31 @@ def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:
     assert report.failures
     site.copied()
     site.audited()
+
+
+def test_the_last_copy_of_records_is_kept_though_nobody_knew_its_offsets(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    site = replace(site, properties={"remote.log.orphan.grace.ms": 5000, "lease.duration.ms": 5000})
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "killed")
+        job = remote_log.write_copy_job("runs/killed", begun)
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            for task in begun.tasks[:2]:
+                last = cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+        assert last.cut is not None
+        remote_log.commit_copy(job.outcomes())
+    client.delete_records(topic, 0, before=last.cut.end_offset + 1)
+
+    # Until the lease and the grace time are over.
+    time.sleep(6)
+    expired = site.run("expire")
+    assert expired.exit_code == 1
+    assert f"offsets {last.cut.start_offset} to {last.cut.end_offset}" in expired.out + expired.err
+    assert site.run("repair").exit_code == 0
+
+    with site.open() as remote_log:
+        assert finished(remote_log)[-1].end_offset == last.cut.end_offset
+    assert read(site, Isolation.READ_UNCOMMITTED) == sent[: last.cut.end_offset + 1]

@@ -47,7 +47,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.retention.orphan_check import OrphanCheck
+from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, located_by
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.commit_marker import StoredCopy
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder, segment_object_names
@@ -181,7 +181,7 @@ class UncommittedSegments:
         kept = self.check.why_kept(partition, old, listed, to_finish=True)
         whole: list[RemoteLogSegmentMetadata] = []
         left: list[Finding] = []
-        for segment in old:
+        for segment in located_by(listed, old):
             why = kept.get(segment.segment_id.id)
             if why is None:
                 continue

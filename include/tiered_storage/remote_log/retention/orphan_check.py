@@ -56,8 +56,9 @@ class OrphanCheck:
         never mix two logs. Raises what the store raises.
         """
         sizes = {found.name: found.size for found in listed}
-        kept = self._written_by_later_releases(leftovers, sizes)
-        known = [one for one in leftovers if one.segment_id.id not in kept]
+        located = located_by(listed, leftovers)
+        kept = self._written_by_later_releases(located, sizes)
+        known = [one for one in located if one.segment_id.id not in kept]
         whole = [found for one in known if (found := self._look_for(one, sizes)) is not None]
         if not whole:
             return kept
@@ -118,7 +119,9 @@ class OrphanCheck:
         if stored is not None:
             # Without the indexes: those of a thousand copies need too much memory.
             manifest = Manifest.parse(stored.contents[IndexKind.MANIFEST], str(leftover.segment_id))
-            end_offset = max(stored.finished.end_offset, leftover.end_offset)
+            end_offset = stored.finished.end_offset
+            if not leftover.is_bounded_only:
+                end_offset = max(end_offset, leftover.end_offset)
             return _Whole(leftover, end_offset, stored.finished, manifest.data_crc32c)
         if names.commit_marker in sizes:
             return _Whole(leftover, leftover.end_offset)
@@ -149,6 +152,22 @@ class OrphanCheck:
             return log, trusted_lineage(known, log)
         except (TieredStorageError, OSError):
             return None, known
+
+
+def located_by(
+    listed: Sequence[ListedObject], segments: Sequence[RemoteLogSegmentMetadata]
+) -> list[RemoteLogSegmentMetadata]:
+    """Return `segments`; those with bounds only begin where their objects do, if any are `listed`."""
+    bounded = {segment.segment_id for segment in segments if segment.is_bounded_only}
+    starts = {
+        found.segment.segment_id: found.segment.base_offset
+        for found in listed
+        if found.segment is not None and found.segment.segment_id in bounded
+    }
+    return [
+        replace(segment, start_offset=starts[segment.segment_id]) if segment.segment_id in starts else segment
+        for segment in segments
+    ]
 
 
 def listed_coverage(
