@@ -216,8 +216,9 @@ def test_a_host_that_accepts_and_says_nothing_ends_the_handshake() -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         address = BrokerAddress(*listener.getsockname())
-        with pytest.raises(ClusterUnreachableError, match=r"the TLS handshake took longer than 0\.5 s"):
-            open_transport(address, ClientSettings((address,), TlsSettings()), Deadline.after(0.5))
+        with pytest.raises(ClusterUnreachableError, match="the TLS handshake took longer than 2 s"):
+            # Reading the machine's authorities counts too, and takes its time on a busy machine.
+            open_transport(address, ClientSettings((address,), TlsSettings()), Deadline.after(2))
 
 
 def test_a_part_never_outlasts_the_whole() -> None:
