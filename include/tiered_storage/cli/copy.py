@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiered_storage.cli.common.output import Output, show_size
-from tiered_storage.cli.common.plans import PlanOption, SavePlanOption, check_plan_options, made_or_read
+from tiered_storage.cli.common.plans import PlanOption, SavePlanOption, check_plan_options, copy_rows, made_or_read
 from tiered_storage.cli.common.progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
 from tiered_storage.cli.common.session import (
     ConfigOption,
@@ -365,28 +365,8 @@ def _left_out(remote_log: RemoteLogManager, selection: Selection) -> _LeftOut:
     return _LeftOut(list(disabled), list(paused))
 
 
-def _known_rows(due: CopyPlan) -> list[tuple[object, ...]]:
-    return [
-        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, segment.location)
-        for segment in due.segments
-        if segment.cut is None
-    ]
-
-
-def _estimated_rows(due: CopyPlan) -> list[tuple[object, ...]]:
-    """Return a row a partition whose segments the copy cuts itself: all of them have the same bounds."""
-    rows: list[tuple[object, ...]] = []
-    for partition, segments in due.by_partition.items():
-        cut = [segment for segment in segments if segment.cut is not None]
-        if cut:
-            about = f"about {len(cut):,} segments, cut from {cut[0].location}"
-            size = sum(segment.size for segment in cut)
-            rows.append((str(partition), cut[0].base_offset, cut[0].end_offset, size, about))
-    return rows
-
-
 def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence[PastRetention] = ()) -> None:
-    rows = [*_known_rows(due), *_estimated_rows(due)]
+    rows = copy_rows(due)
     output.rows(
         f"Due: {len(due.segments):,} segments, {show_size(due.size)}",
         ("partition", "start offset", "end offset", "bytes", "file"),

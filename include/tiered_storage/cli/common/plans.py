@@ -1,4 +1,4 @@
-"""Saved plans: a later run executes what a dry run showed, if it is still due."""
+"""Plans as they are shown, and saved ones: a later run executes what a dry run showed, if it is still due."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.regular_files import open_regular
+from tiered_storage.remote_log.copy.plan import CopyPlan
 from tiered_storage.remote_log.jobs.messages import from_lines, to_lines
 from tiered_storage.remote_log.model import Finding
 
@@ -91,3 +92,22 @@ def made_or_read(
     if save_plan_to is not None:
         save_plan(save_plan_to, plans, kind)
     return plans, troubles
+
+
+def copy_rows(due: CopyPlan) -> list[tuple[object, ...]]:
+    """Return a row a segment that a copy run would copy: partition, first and last offset, bytes, and its file.
+
+    Segments that the copy cuts itself share a row a partition, since they have the same bounds.
+    """
+    rows: list[tuple[object, ...]] = [
+        (str(segment.topic_id_partition), segment.base_offset, segment.end_offset, segment.size, segment.location)
+        for segment in due.segments
+        if segment.cut is None
+    ]
+    for partition, segments in due.by_partition.items():
+        cut = [segment for segment in segments if segment.cut is not None]
+        if cut:
+            about = f"about {len(cut):,} segments, cut from {cut[0].location}"
+            size = sum(segment.size for segment in cut)
+            rows.append((str(partition), cut[0].base_offset, cut[0].end_offset, size, about))
+    return rows

@@ -233,9 +233,7 @@ def _look(
     replacing: frozenset[str],
 ) -> _Found:
     partition = log.topic_id_partition
-    segments = finished(metadata.list_remote_log_segments(partition))
-    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
+    lineage, coverage = _covered(log, state, metadata, replacing)
     log_start = state.log_start_offset or 0
     missing_locals = [
         (segment, end_offset)
@@ -260,6 +258,15 @@ def _look(
     return _Found(due, seen, notices, why_not, waiting)
 
 
+def _covered(
+    log: PartitionLog, state: PartitionState, metadata: RemoteLogMetadataManager, replacing: frozenset[str]
+) -> tuple[tuple[EpochEntry, ...], Coverage]:
+    """Return all known leaders of a partition, and what is remote of it, without the segments `replacing`."""
+    segments = finished(metadata.list_remote_log_segments(log.topic_id_partition))
+    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
+    return lineage, Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
+
+
 def _look_uncut(
     context: RemoteLogContext,
     log: PartitionLog,
@@ -271,9 +278,7 @@ def _look_uncut(
 ) -> _Found:
     """Look at a log whose segments the copy cuts itself; `replacing` names none of those."""
     partition, uncut = log.topic_id_partition, log.uncut
-    segments = finished(metadata.list_remote_log_segments(partition))
-    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    coverage = Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
+    lineage, coverage = _covered(log, state, metadata, replacing)
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
     gap = find_gap(log, coverage, state)
     if gap is not None and not context.settings.copy_over_gaps:
