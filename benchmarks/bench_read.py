@@ -93,9 +93,9 @@ def run_catch_up(config: Path, rounds: int) -> tuple[list[float], int]:
     rates, most = [], 0
     for _ in range(rounds):
         command = [sys.executable, __file__, "--catch-up", str(config)]
-        told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-        rates.append(told["size"] / told["seconds"] / 1e9)
-        most = max(most, told["memory"])
+        report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        rates.append(report["size"] / report["seconds"] / 1e9)
+        most = max(most, report["memory"])
     return rates, most
 
 
@@ -168,7 +168,7 @@ def peer_rate(url: str, prefix: str, objects: list[tuple[str, int]]) -> float:
 
 
 def first_bytes(config: Path) -> list[float]:
-    """Return the ms from asking for an offset to its batches, each time anew and of another place."""
+    """Return the ms from each request for an offset to its batches, each time at another place."""
 
     async def ask() -> list[float]:
         taken = []

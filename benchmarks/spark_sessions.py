@@ -69,12 +69,12 @@ def session_environment(directory: Path, python: Path, arguments: Sequence[str] 
     from servers.maven_jars import trust_options  # noqa: PLC0415 - the path to it is bench_export.py's
 
     trusted = " ".join(f'"{option}"' for option in trust_options(directory / "trusted.p12"))
-    told = ["--master", "local[2]", "--conf", "spark.driver.memory=2g", *arguments, "pyspark-shell"]
+    submitted = ["--master", "local[2]", "--conf", "spark.driver.memory=2g", *arguments, "pyspark-shell"]
     return {
         **os.environ,
         "SPARK_LOCAL_IP": LOOPBACK,
         "JDK_JAVA_OPTIONS": trusted,
-        "PYSPARK_SUBMIT_ARGS": " ".join(told),
+        "PYSPARK_SUBMIT_ARGS": " ".join(submitted),
         "PYSPARK_PYTHON": str(python),
         "JAVA_HOME": str(java_home(PROJECT_ROOT / ".state", os.environ)),
     }

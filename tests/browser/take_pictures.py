@@ -75,7 +75,7 @@ def _segments_in(log_directory: Path) -> dict[Path, bytes]:
 
 
 def main() -> None:
-    """Take the pictures anew."""
+    """Take all pictures again."""
     with (
         tempfile.TemporaryDirectory(prefix="remote-log-") as root,
         stage(Path(root), Path(sys.argv[1]), 8090) as open_stage,

@@ -78,8 +78,8 @@ def test_the_keyboard_alone_leads_down_to_a_record(browser: Browser, address: st
 def test_the_parts_of_a_strip_say_what_they_are_and_lead_to_their_segments(browser: Browser, address: str) -> None:
     with opened(browser, address, PARTITION) as page:
         strip = page.get_by_role("group", name="By offset")
-        for told in ("remote only: offsets 0 to 19", "remote and local: offsets 20 to 29", "offsets 30 to 34"):
-            expect(strip.get_by_role("link", name=told)).to_be_visible()
+        for label in ("remote only: offsets 0 to 19", "remote and local: offsets 20 to 29", "offsets 30 to 34"):
+            expect(strip.get_by_role("link", name=label)).to_be_visible()
         strip.get_by_role("link", name="remote and local").click()
         expect(page.get_by_role("heading", name="Remote segments from offset 20 on")).to_be_visible()
         page.get_by_role("link", name="20 to 29", exact=True).click()

@@ -283,15 +283,15 @@ def test_a_damaged_key_is_damage(storage: ObjectRemoteStorageManager, client: Ob
     metadata = copy(storage, half_random(MIB))
     name = names(metadata).key
     raw = read(client, name)
-    told = json.loads(raw)
+    document = json.loads(raw)
     for broken in (
         raw[:-1],
         raw[:100],
         b"",
-        json.dumps({**told, "wrapped": "AAAA"}).encode().ljust(len(raw)),
-        json.dumps({**told, "wrapped": "***"}).encode().ljust(len(raw)),
-        json.dumps({**told, "algorithm": "ROT13"}).encode().ljust(len(raw)),
-        json.dumps({**told, "segment_id": "B" * 22}).encode().ljust(len(raw)),
+        json.dumps({**document, "wrapped": "AAAA"}).encode().ljust(len(raw)),
+        json.dumps({**document, "wrapped": "***"}).encode().ljust(len(raw)),
+        json.dumps({**document, "algorithm": "ROT13"}).encode().ljust(len(raw)),
+        json.dumps({**document, "segment_id": "B" * 22}).encode().ljust(len(raw)),
     ):
         overwrite(client, name, broken)
         with pytest.raises(RemoteObjectCorruptError, match=r"\.key"):

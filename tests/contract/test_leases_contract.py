@@ -53,10 +53,10 @@ def test_the_number_of_the_newest_lease_is_known_whether_it_is_held_or_not(lease
 
 def test_partitions_are_held_apart(leases: Leases) -> None:
     leases.acquire(ORDERS_0, "run-1", 60_000)
-    reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
+    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
 
     assert leases.acquire(ORDERS_1, "run-2", 60_000).owner == "run-2"
-    assert leases.acquire(reborn, "run-2", 60_000).fencing_number == 1
+    assert leases.acquire(recreated, "run-2", 60_000).fencing_number == 1
 
 
 def test_a_lease_is_held_up_to_its_last_millisecond(leases: Leases, clock: ManualClock) -> None:

@@ -125,7 +125,7 @@ def test_a_listing_streams_more_than_one_page(client: ObjectClient) -> None:
     assert sorted(found.name for found in client.list()) == names
 
 
-def test_a_listing_tells_when_an_object_was_written(client: ObjectClient) -> None:
+def test_a_listing_has_the_time_of_each_write(client: ObjectClient) -> None:
     before = time.time_ns() // 1_000_000
     put(client, NAME, b"x")
     (found,) = client.list("some")

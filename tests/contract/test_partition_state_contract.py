@@ -91,12 +91,12 @@ def test_everything_that_is_kept_comes_back(store: MetadataStore, lease: Lease) 
 
 @every_change
 def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: MetadataStore, change: Change) -> None:
-    reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
-    change(store.segments, store.leases.acquire(reborn, "run-1", 60_000))
+    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    change(store.segments, store.leases.acquire(recreated, "run-1", 60_000))
 
-    kept = store.segments.partition_state(replace(reborn, topic="another name"))
+    kept = store.segments.partition_state(replace(recreated, topic="another name"))
     assert sum(value in {7, LINEAGE, MARKED} for value in (kept.log_start_offset, kept.lineage, kept.delete_state)) == 1
-    assert store.segments.partition_states() == {reborn: kept}
+    assert store.segments.partition_states() == {recreated: kept}
     assert store.segments.partition_state(ORDERS_0) == UNKNOWN
 
 
@@ -143,7 +143,7 @@ def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Le
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("reported", "kept"),
     [
         ((), LINEAGE),
         # A broker that was trimmed has forgotten where epoch 4 began, and the ones before it.
@@ -158,9 +158,9 @@ def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Le
     ],
 )
 def test_a_lineage_is_kept_with_what_was_known_of_it(
-    store: MetadataStore, lease: Lease, told: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
+    store: MetadataStore, lease: Lease, reported: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
 ) -> None:
-    for lineage in (LINEAGE, told):
+    for lineage in (LINEAGE, reported):
         store.segments.put_lineage(ORDERS_0, lineage, lease)
 
     assert store.segments.partition_state(ORDERS_0).lineage == kept
@@ -198,13 +198,13 @@ def test_the_deletion_of_a_partition_goes_step_by_step(
         assert store.segments.partition_state(ORDERS_0).delete_state is step
         return
 
-    told = "is not being deleted" if after is None else f"is {after.name} for deletion"
-    with pytest.raises(InvalidTransitionError, match=f"orders-0 {told} and cannot become {step.name}"):
+    state = "is not being deleted" if after is None else f"is {after.name} for deletion"
+    with pytest.raises(InvalidTransitionError, match=f"orders-0 {state} and cannot become {step.name}"):
         store.segments.put_remote_partition_delete_metadata(deletion(step, 2_000), lease)
     assert store.segments.partition_state(ORDERS_0).delete_state is after
 
 
-def test_many_lineages_are_kept_and_the_refused_told(store: MetadataStore, lease: Lease) -> None:
+def test_many_lineages_are_kept_and_refusals_reported(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)
@@ -228,7 +228,7 @@ def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: Met
     assert store.segments.partition_states() == {}
 
 
-def test_many_log_starts_are_moved_and_the_refused_told(store: MetadataStore, lease: Lease) -> None:
+def test_many_log_starts_are_moved_and_refusals_reported(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     clicks = store.leases.acquire(CLICKS_0, "run-1", 60_000)

@@ -188,12 +188,12 @@ def test_a_repeated_step_changes_nothing(store: MetadataStore, lease: Lease, sta
     assert repeated == before
 
 
-def test_a_finished_copy_keeps_what_it_told_through_its_later_steps(store: MetadataStore, lease: Lease) -> None:
+def test_a_finished_copy_keeps_its_fields_through_later_steps(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
-    told = a_step(segment, FINISHED, 3_000, custom_metadata=b"where it lies", max_timestamp=2_500)
-    finished = store.segments.update_remote_log_segment_metadata(told, lease)
+    finishing = a_step(segment, FINISHED, 3_000, custom_metadata=b"where it lies", max_timestamp=2_500)
+    finished = store.segments.update_remote_log_segment_metadata(finishing, lease)
     deleting = store.segments.update_remote_log_segment_metadata(a_step(segment, DELETING, 4_000), lease)
 
     assert finished == replace(
@@ -447,16 +447,16 @@ def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: MetadataSto
 
 
 def test_partitions_are_distinguished_by_topic_id_not_by_name(store: MetadataStore, lease: Lease) -> None:
-    reborn = replace(ORDERS_0, topic_id="topic-id-of-orders-created-anew")
-    its_lease = store.leases.acquire(reborn, "run-1", 60_000)
+    recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
+    its_lease = store.leases.acquire(recreated, "run-1", 60_000)
     old = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     new = add_and_bring_to(store, a_segment(its_lease), its_lease, FINISHED)
     store.segments.advance_log_start_offset(ORDERS_0, 7, lease)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) == old
-    assert store.segments.remote_log_segment_metadata(reborn, 5) == new
-    assert store.segments.log_start_offset(reborn) is None
-    assert set(store.segments.list_partitions()) == {ORDERS_0, reborn}
+    assert store.segments.remote_log_segment_metadata(recreated, 5) == new
+    assert store.segments.log_start_offset(recreated) is None
+    assert set(store.segments.list_partitions()) == {ORDERS_0, recreated}
 
 
 def test_one_segment_id_in_two_partitions_names_two_segments(store: MetadataStore, lease: Lease) -> None:

@@ -57,11 +57,11 @@ def read(client: ObjectClient, name: str) -> bytes:
     return client.get_range(name, 0, client.size(name))
 
 
-def test_a_store_tells_the_time_by_the_same_object_each_time(storage: ObjectRemoteStorageManager) -> None:
+def test_a_store_reads_its_time_from_the_same_object_each_time(storage: ObjectRemoteStorageManager) -> None:
     begun = wall_clock()
-    told = storage.time_of_a_write()
-    assert told is not None
-    assert begun - STORE_PRECISION_MS <= told <= wall_clock() + STORE_PRECISION_MS
+    store_time = storage.time_of_a_write()
+    assert store_time is not None
+    assert begun - STORE_PRECISION_MS <= store_time <= wall_clock() + STORE_PRECISION_MS
     assert ensure_store_agrees(wall_clock, storage, 1_000)
     with pytest.raises(DeletionRefusedError, match=r"clock\.max\.skew\.ms"):
         ensure_store_agrees(lambda: wall_clock() + 3_000, storage, 1_000)

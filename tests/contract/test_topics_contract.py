@@ -61,20 +61,24 @@ def test_a_later_decision_replaces_an_earlier_one_whole(topics: Topics) -> None:
 
 
 def test_a_topic_that_was_created_again_is_another_one(topics: Topics) -> None:
-    reborn = replace(ORDERS, topic_id="id-of-orders-created-anew")
+    recreated = replace(ORDERS, topic_id="id-of-orders-created-again")
     topics.put(replace(ORDERS, local_deletion_allowed=True))
-    topics.put(reborn)
+    topics.put(recreated)
 
-    assert topics.get("cluster-1", reborn.topic_id) == reborn
+    assert topics.get("cluster-1", recreated.topic_id) == recreated
     assert len(topics.list()) == 2
 
 
 def test_all_incarnations_of_a_name_are_found_in_every_cluster(topics: Topics) -> None:
-    lives = [ORDERS, replace(ORDERS, topic_id="id-of-orders-created-anew"), replace(ORDERS, cluster_id="cluster-2")]
-    for life in (*lives, replace(ORDERS, topic_id="another id", name="orders-of-others")):
-        topics.put(life)
+    incarnations = [
+        ORDERS,
+        replace(ORDERS, topic_id="id-of-orders-created-again"),
+        replace(ORDERS, cluster_id="cluster-2"),
+    ]
+    for each in (*incarnations, replace(ORDERS, topic_id="another id", name="orders-of-others")):
+        topics.put(each)
 
-    assert topics.named("orders") == lives
+    assert topics.named("orders") == incarnations
     assert topics.named("order") == []
 
 

@@ -36,7 +36,7 @@ class HangingStorage(ObjectRemoteStorageManager):
 
 
 DYING_VICTIM = "TEST_DYING_STORAGE_VICTIM"
-"""The variable with the partition whose first copy is never finished; so is the one naming a file that tells."""
+"""The variable with the partition whose first copy is never finished; the next one has the file that records a kill."""
 ALREADY_DEAD = "TEST_DYING_STORAGE_ALREADY_DEAD"
 
 
@@ -53,11 +53,11 @@ class DyingStorage(ObjectRemoteStorageManager):
 
         Another copy is under way at the same time: it may end, and its result may be written, before that.
         """
-        told = Path(os.environ[ALREADY_DEAD])
-        if str(metadata.topic_id_partition) == os.environ[DYING_VICTIM] and not told.exists():
+        mark = Path(os.environ[ALREADY_DEAD])
+        if str(metadata.topic_id_partition) == os.environ[DYING_VICTIM] and not mark.exists():
             next(data.chunks)
-            wait_until(lambda: _results_below(told.parent) >= COPIES_AT_ONCE, seconds=30)
-            told.touch()
+            wait_until(lambda: _results_below(mark.parent) >= COPIES_AT_ONCE, seconds=30)
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().copy_log_segment_data(metadata, data)
 

@@ -88,9 +88,9 @@ class CrashingAirflow:
         (self.halt / "at").write_text(point)
         with self.api() as api:
             run = api.trigger(dag_id, {"dry_run": False})
-        told = self.halt / "worker"
-        assert wait_until(lambda: told.exists() and told.read_text() != "", 120)
-        worker = psutil.Process(int(told.read_text()))
+        pid_file = self.halt / "worker"
+        assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "", 120)
+        worker = psutil.Process(int(pid_file.read_text()))
         assert wait_until(lambda: worker.status() == psutil.STATUS_STOPPED, 60)
         (self.halt / "at").unlink()
         return run, worker

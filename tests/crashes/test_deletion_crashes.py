@@ -155,7 +155,7 @@ def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: Cra
 def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never_show_them_again(
     site: CrashSite, point: CrashPoint
 ) -> None:
-    """The store knows of it first: that is what metadata are made of anew."""
+    """The store records a deletion first, because metadata are rebuilt from it."""
     files = site.copied(PARTITIONS)
     site.programs.kill("delete-records", "orders", 0, "--before", 25, "--config", files.config, at=Crash(point))
     lose_metadata(files)

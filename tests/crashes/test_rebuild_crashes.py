@@ -1,4 +1,4 @@
-"""Scenario 33 with a killed process: metadata that are being made anew are nobody's until all of them are there."""
+"""Scenario 33 with a killed process: nobody uses metadata before their rebuild is complete."""
 
 from __future__ import annotations
 

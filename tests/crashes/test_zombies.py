@@ -64,7 +64,7 @@ def continued(files: RemoteLogFiles, zombie: Program) -> int:
 
 
 def assert_refused(zombie: Program, code: int, *, may_find_nothing: bool) -> None:
-    """Assert that it was told of its lease's end, or that it found nothing more to do, where that may be."""
+    """Assert that `zombie` was refused because its lease ended, or, with `may_find_nothing`, found nothing to do."""
     if code == 0:
         assert may_find_nothing
     else:

@@ -53,7 +53,7 @@ class AirflowHome:
         _write_dags()
 
     def dag(self, dag_id: str, folder: Path = PROJECT / "dags") -> DAG:
-        """Return the DAG, anew from its file."""
+        """Parse the DAG from its file and return it."""
         from airflow.dag_processing.dagbag import DagBag
 
         return DagBag(dag_folder=folder).dags[dag_id]

@@ -194,7 +194,7 @@ def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: Airfl
     expected |= dict.fromkeys(DELETING, "remote_log_deleter")
     expected[SWITCH] = "default_pool"
     assert {key: task.pool for key, task in tasks.items()} == expected
-    # It must never wait behind what it is to stop.
+    # It must never wait for the runs that it stops.
     assert tasks[SWITCH].priority_weight > max(task.priority_weight for key, task in tasks.items() if key != SWITCH)
     settings = read_airflow_settings(PROJECT / "airflow_settings.yaml")
     assert {pool.pool_name for pool in settings.pools} == set(expected.values()) - {"default_pool"}

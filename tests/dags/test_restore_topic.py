@@ -51,7 +51,7 @@ def grant(site: TieredSite, rights: object) -> str:
     return str(path)
 
 
-def test_a_run_only_shows_the_plan_unless_it_is_told_to_restore(airflow: AirflowHome, site: TieredSite) -> None:
+def test_a_run_only_shows_the_plan_by_default(airflow: AirflowHome, site: TieredSite) -> None:
     target = a_lost_topic(site)
     form = {"topic": "orders", "target": "directory"}
     planned = airflow.run("restore_topic", form)

@@ -117,8 +117,8 @@ def test_expiry_marks_and_deletes_and_tries_a_failed_deletion_again(
     assert "deleted 1 segments" in run.log
     deleted = {path.parent.name: len(path.read_text().splitlines()) for path in site.state.rglob("deleted.jsonl")}
     assert deleted == {"1": 1, "2": 1}  # by try
-    told = [{path.parent.name for path in run.glob("*/summary.json")} for run in site.state.rglob("runs/expire*")]
-    assert {"plan", "mark_deleted", "delete"} in told  # each task's figures stay beside those of the others
+    summaries = [{path.parent.name for path in run.glob("*/summary.json")} for run in site.state.rglob("runs/expire*")]
+    assert {"plan", "mark_deleted", "delete"} in summaries  # each task's figures stay beside those of the others
     assert "deleted in total: 1 of 2 segments" in run.log
     assert "deleted in total: 1 of 1 segments" in run.log
     assert site.segments("orders-0") == []
@@ -150,7 +150,7 @@ def test_expiry_is_red_at_its_end_for_what_it_left_but_green_for_what_somebody_e
         run = airflow.run("expire_remote_segments")
         assert run.state == "failed"
         assert list(run.errors) == ["delete"]
-        [error] = run.errors["delete"]  # once: only the next run plans anew
+        [error] = run.errors["delete"]  # once: only the next run plans again
         assert "not expired" in str(error)
         assert "orders-0: " in str(error)
         assert "orders-2" not in str(error)

@@ -119,8 +119,8 @@ def test_all_dags_work_on_postgresql_and_encrypted_topics_in_a_bucket_with_secre
     written = [path for home in (site.root, HOME) for path in home.rglob("*") if path.is_file()]
     assert HOME / "airflow.db" in written
     assert {path.parent.name for path in written if holds(path.read_bytes(), secrets)} == {"keys"}
-    told = "".join(run.log + airflow.rendered(run) for run in runs)
-    assert not holds(told.encode(), secrets)
+    output = "".join(run.log + airflow.rendered(run) for run in runs)
+    assert not holds(output.encode(), secrets)
     assert any(b"copy_segments.py" in arguments for arguments in shown)
     assert any(b"pyspark" in arguments for arguments in shown)
     assert not any(holds(arguments, secrets) for arguments in shown)

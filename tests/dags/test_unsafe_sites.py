@@ -103,7 +103,7 @@ MISSING = ["remote_log_metadata.db", "rebuild-metadata"]
 
 
 @pytest.mark.parametrize(
-    ("unsafe", "is_copied", "dag_id", "told"),
+    ("unsafe", "is_copied", "dag_id", "expected"),
     [
         pytest.param(with_a_clock_that_jumped, True, "enforce_local_retention", ["clock", "trust-clock"], id="clock"),
         pytest.param(with_a_clock_that_jumped, True, "expire_remote_segments", ["clock", "trust-clock"], id="clock-2"),
@@ -122,7 +122,7 @@ MISSING = ["remote_log_metadata.db", "rebuild-metadata"]
     ],
 )
 def test_a_run_by_form_on_an_unsafe_site_is_red_says_why_and_loses_nothing(
-    airflow: AirflowHome, site: TieredSite, unsafe: Unsafe, is_copied: bool, dag_id: str, told: list[str]
+    airflow: AirflowHome, site: TieredSite, unsafe: Unsafe, is_copied: bool, dag_id: str, expected: list[str]
 ) -> None:
     site.write_logs({"orders-0": 3})
     site.configure({"orders": DELETABLE})
@@ -131,7 +131,9 @@ def test_a_run_by_form_on_an_unsafe_site_is_red_says_why_and_loses_nothing(
     with unsafe(site):
         before = everything(site)
         ended = airflow.run(dag_id)
-        assert (ended.state, [text for text in told if text not in ended.messages]) == ("failed", []), ended.messages
+        assert (ended.state, [text for text in expected if text not in ended.messages]) == ("failed", []), (
+            ended.messages
+        )
         assert everything(site) == before
 
 

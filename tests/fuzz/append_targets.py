@@ -129,7 +129,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """What becomes of a leader's batches: how many are taken, and what is wrong with the one behind them, if so."""
+    """The fate of a leader's batches: how many are appended, and the error of the next one, if it has one."""
 
     taken: int
     broken_at: int | None = None

@@ -50,7 +50,7 @@ _MAY_STOP = (
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
 )
-"""What nothing else tells, so that it cannot be built anew where it is broken."""
+"""Files that cannot be rebuilt if they are broken, because nothing else has their content."""
 
 
 def open_directory(content: bytes) -> None:
@@ -127,9 +127,9 @@ def _check_what_is_left(log: LocalLog, expected: Survivors, files: dict[str, byt
             read = segment_content(log, base, end)
             assert whole.endswith(read), f"batches that {path.name} does not have"
             assert read == whole or base < log.log_start_offset, f"batches of {path.name} are lost"
-    told = {event.path.name for event in log.mended}
+    mended = {event.path.name for event in log.mended}
     removed = {f"{base:020d}.log" for base in expected.removed}
-    assert {each for each in told if each[:20] != changed.name[:20]} <= removed, f"{told} were mended"
+    assert {each for each in mended if each[:20] != changed.name[:20]} <= removed, f"{mended} were mended"
 
 
 def _read_through(log: LocalLog) -> None:

@@ -37,7 +37,7 @@ class GuardedRegion:
         return self._bytes.size
 
     def at_end(self, size: int) -> NDArray[np.uint8]:
-        """Return the last `size` bytes, right before the guard behind them."""
+        """Return the last `size` bytes, right before the guard page."""
         return self._bytes[self._bytes.size - size :]
 
     def at_start(self, size: int) -> NDArray[np.uint8]:

@@ -115,7 +115,7 @@ def _fuzz(target: Target, settings: Settings, seconds: int) -> None:
 
 
 class _ResidentMemory:
-    """The memory in use, as Linux tells it, and how far it rose since a moment, though it may have fallen again."""
+    """The memory in use, as Linux reports it, and how far it rose since a moment, though it may have fallen again."""
 
     def begin(self) -> None:
         _CLEAR.write_text("5")  # the highest is from now on what there is now

@@ -223,10 +223,10 @@ def check_epochs(logs: GoldenLogs) -> None:
 
 
 def check_rebuild(logs: GoldenLogs) -> None:
-    """Every index that is built anew is the broker's own, byte by byte; so is the snapshot behind each segment.
+    """Every rebuilt index equals the broker's, byte by byte, and so does the snapshot after each segment.
 
-    What compaction has rewritten has other indexes, and a broker that is started again begins to count the bytes up to
-    the next entry anew: those indexes are held against their logs by the dump.
+    Compacted segments have other indexes, and so has a segment in which the broker restarted, as it counts the bytes
+    up to the next entry again. The dump compares those indexes with their logs.
     """
     entries = snapshots = aborts = 0
     for topic, number in PARTITIONS:
@@ -264,8 +264,8 @@ def check_opening(logs: GoldenLogs, work: Path) -> None:
 def check_appends(logs: GoldenLogs, work: Path) -> None:
     """LocalLog, fed with a broker's batches one by one, writes the broker's files, byte by byte.
 
-    But for what compaction has written anew in segments that were rolled before, and for what a restart of the broker
-    has left, which is held against what it has to be.
+    Except where compaction rewrote older segments, and where a restart of the broker left its traces, which are
+    compared with what they have to be.
     """
     segments = aborts = 0
     for topic, number in PARTITIONS:
@@ -361,4 +361,4 @@ CHECKS = (
     check_dump_finds_all_sound,
 )
 CHECKS_OF_COPIES = (check_committed_reads, check_opening, check_appends)
-"""They take a folder to copy the logs to, or to write them anew: what they do there changes files."""
+"""They take a folder to copy the logs to, or to write them again, and change files there."""

@@ -157,7 +157,7 @@ def _member(flags: int, fields: bytes, content: bytes = _GZIP_CONTENT) -> bytes:
 
 
 def _with(pack: Callable[[bytes], bytes], tails: Mapping[str, bytes]) -> dict[str, Callable[[bytes], bytes]]:
-    """Return a way to pack for each of `tails`, which stands behind what `pack` makes."""
+    """Return a way to pack for each of `tails`, appended to what `pack` makes."""
     return {name: lambda data, tail=tail: pack(data) + tail for name, tail in tails.items()}  # type: ignore[misc]
 
 

@@ -1,4 +1,4 @@
-"""Makes the golden logs anew, with a real broker from the published jars: `make golden`. See README.md beside it."""
+"""Makes the golden logs again, with a real broker from the published jars: `make golden`. See README.md beside it."""
 
 from __future__ import annotations
 

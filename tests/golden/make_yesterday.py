@@ -3,7 +3,7 @@
     PYTHONPATH=tests python -m golden.make_yesterday 3
 
 Run it before the metadata's schema, the manifest, a document in the store or a message in the work area changes, with
-the next number; then never again: a generation that is there is refused. What is in one is told in README.md beside it.
+the next number; then never again: a generation that is there is refused. README.md beside it lists what each has.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _expire(remote_log: RemoteLogManager) -> None:
 
 
 def _repair(remote_log: RemoteLogManager, root: Path) -> None:
-    """Copy the second segment of refunds-0 anew, in the place of one that lost its data: that one is marked."""
+    """Copy the second segment of refunds-0 again, in place of one that lost its data and is marked."""
     next(root.glob("state/remote/*/refunds-*/0/00000000000000000010-*.log")).unlink()
     refunds = Selection("refunds")
 

@@ -1,7 +1,7 @@
-"""The indexes of a segment that a broker went on with after a clean stop: they depend on when it was stopped.
+"""The indexes of a segment that a broker continued after a clean stop: they depend on the time of the stop.
 
 A broker that stops closes the time index of its active segment, and one that starts begins to count the bytes up to the
-next entry anew. A log that is fed without a stop has other entries there, as right as the broker's.
+next entry again. A log that is fed without a stop has other entries there, as right as the broker's.
 
 Source: LogSegment of released Kafka, `append` and `close`.
 """

@@ -3,7 +3,7 @@
 //     java -cp {Kafka's jars}:{its class} ValidateProduced {now, ms} {timestamp type} {base offset} {leader epoch} {file} ...
 //
 // A line a file, in their order: "taken" and the batch as it would be appended, in hexadecimal digits, or "refused" and
-// why. The limits of timestamps are those that a topic has unless it is told otherwise.
+// why. The limits of timestamps are those of a topic without properties of its own.
 
 import java.nio.ByteBuffer;
 import java.nio.file.Files;

@@ -141,11 +141,11 @@ def test_the_ticket_in_the_cache_is_used_and_a_missing_or_expired_one_is_reporte
     assert said(secure_hdfs, realm, cache) == "abc\n"
 
 
-def test_a_client_without_the_clusters_configuration_is_told_so(
+def test_a_client_without_the_clusters_configuration_is_an_error(
     secure_hdfs: RealHdfs, realm: Realm, tmp_path: Path
 ) -> None:
-    told = said(secure_hdfs, realm, tmp_path / "cache", HADOOP_CONF_DIR=str(tmp_path))
-    assert re.match("RemoteStorageError True .*HADOOP_CONF_DIR", told)
+    output = said(secure_hdfs, realm, tmp_path / "cache", HADOOP_CONF_DIR=str(tmp_path))
+    assert re.match("RemoteStorageError True .*HADOOP_CONF_DIR", output)
 
 
 def test_settings_of_a_connection_do_in_place_of_the_clusters_configuration(

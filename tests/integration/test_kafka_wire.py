@@ -1,4 +1,4 @@
-"""The client for Kafka's protocol reads what a real broker stores, and asks and tells it what Kafka's own tools do."""
+"""The client for Kafka's protocol reads what a real broker stores, and sends it the requests of Kafka's own tools."""
 
 from __future__ import annotations
 

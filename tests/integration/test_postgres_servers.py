@@ -87,8 +87,8 @@ def test_a_doctor_finds_a_standby_and_its_primary(
         url = server.url("metadata", password=None)
         found[server] = examined(replace(files, properties={**files.properties, "rlmm.config.url": url}))
 
-    assert any("read-only replica | name the primary server" in told for told in found[standby].wrong("metadata"))
-    assert not any("replica" in told for told in found[primary].wrong("metadata"))
+    assert any("read-only replica | name the primary server" in message for message in found[standby].wrong("metadata"))
+    assert not any("replica" in message for message in found[primary].wrong("metadata"))
 
 
 def test_of_two_hosts_the_primary_is_used(primary: PostgresServer, standby: PostgresServer) -> None:

@@ -192,13 +192,13 @@ def differences(plant: Callable[[Site], None], site: Site, crashed: bool) -> set
     """The names of the files that we and a broker leave differently, and mean to."""
     names: set[str] = set()
     if plant is deleted:
-        # A broker removes the snapshot at the log's very start; here it tells what producers did before that.
+        # A broker removes the snapshot at the log's very start; here it records what producers did before that.
         names.add(producer_snapshot_path(site.directory, site.segments[1].base_offset).name)
     if plant is swap_of_nothing:
         # A broker leaves the aborts of the old segment with the new one that has no batch.
         names.add(site.replaced[0].transaction_index_path.name)
     if plant in (swap_of_few, swap_of_nothing) and crashed:
-        # A broker that recovers a log writes all snapshots anew, from what batches there still are. Here those stay
+        # A broker that recovers a log writes all snapshots again, from what batches there still are. Here those stay
         # that were written when the segments ended: they know the producers whose batches are gone.
         names |= site.snapshots_of_replaced()
     if plant is swap_without_its_indexes and not crashed:

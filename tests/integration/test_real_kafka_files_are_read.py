@@ -171,7 +171,7 @@ def _produce_transactions_over_borders(client: RealKafkaClient) -> None:
         send(producer, "borders", 0, varied_records(60, seed=100 + turn))
     for number in (3, 0, 2):
         producers[number].abort_transaction()
-        # A coordinator writes its marker later on, but before it lets the producer begin anew.
+        # A coordinator writes its marker later, but before it lets the producer begin again.
         producers[number].begin_transaction()
         send(producers[number], "borders", 0, varied_records(1, seed=number))
 

@@ -1,6 +1,6 @@
 """A real broker starts from what was restored of its own logs, serves all of it, and goes on in it (scenario 37).
 
-In the cluster that wrote it, whose disk was lost, and in a fresh one, where the topic is created anew.
+In the cluster that wrote it, whose disk was lost, and in a fresh one, where the topic is created again.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_the_cluster_that_lost_it_gets_it_back(lost: Lost) -> None:
 
 @pytest.fixture(scope="module")
 def fresh(lost: Lost, kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
-    """Another cluster, with both topics created anew and then restored."""
+    """Another cluster, with both topics created again and then restored."""
     root = tmp_path_factory.mktemp("fresh")
     orders = a_copied_remote_log(root / "remote-log")
     append_as_later_leader(orders)

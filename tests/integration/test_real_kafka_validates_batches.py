@@ -145,7 +145,7 @@ def by_the_broker(programs: KafkaPrograms, files: list[Path], timestamp_type: Ti
         for line in programs.source(VALIDATOR, files[0].parent / "classes", *arguments).splitlines()
     ]
     assert {verdict for verdict, _ in lines} == {"taken", "refused"}
-    return [bytes.fromhex(told) if verdict == "taken" else None for verdict, told in lines]
+    return [bytes.fromhex(stored) if verdict == "taken" else None for verdict, stored in lines]
 
 
 def by_us(directory: Path, batch: bytes, timestamp_type: TimestampType) -> bytes | None:

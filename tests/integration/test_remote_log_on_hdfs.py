@@ -1,4 +1,4 @@
-"""A remote log whose store, work area and exports are in HDFS, by the command line as docs/stores.md tells it."""
+"""A remote log whose store, work area and exports are in HDFS, by the commands of docs/stores.md."""
 
 from __future__ import annotations
 

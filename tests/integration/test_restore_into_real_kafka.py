@@ -112,7 +112,7 @@ def restore(files: RemoteLogFiles, kafka: RealKafka, target: str, folder: Path, 
     )  # fmt: skip
 
 
-def test_everything_that_is_committed_comes_back_and_the_map_tells_where(
+def test_all_committed_records_are_restored_and_the_map_has_their_offsets(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]], real_kafka: RealKafka, target: str, tmp_path: Path
 ) -> None:
     files, committed = written

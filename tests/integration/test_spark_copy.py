@@ -100,8 +100,8 @@ def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submi
         names = [name for (name,) in objects.execute("SELECT name FROM objects WHERE name LIKE '%.commit'")]
     assert len(names) == 2
     assert not (site.state / "remote").exists()
-    told = tiered_storage("doctor")
-    assert "own_store.SqliteStorage is your own class" in told
+    output = tiered_storage("doctor")
+    assert "own_store.SqliteStorage is your own class" in output
 
 
 def test_workers_reach_hdfs_by_their_environment(

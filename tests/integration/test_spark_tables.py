@@ -116,10 +116,10 @@ def test_a_session_reads_the_store_and_what_was_exported(
             check=False,
         )
     assert done.returncode == 0, done.stderr[-3000:]
-    of_source, of_files, told = done.stdout.splitlines()[-3:]
+    of_source, of_files, figures = done.stdout.splitlines()[-3:]
     assert of_source == "25 records from offset 5"
     assert of_files == EXPECTED
-    found = json.loads(told)
+    found = json.loads(figures)
     assert found["rows"] == [*([0, offset] for offset in range(30)), *([1, offset] for offset in range(10))]
     assert found["some"] == [[0, 7], [0, 8], [0, 9], [0, 10], [1, 7], [1, 8], [1, 9]]
     # All of them were handed down: Spark has nothing left to filter.

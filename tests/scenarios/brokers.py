@@ -74,7 +74,7 @@ class Brokers:
             yield log
             end, epochs = log.log_end_offset, log.leader_epochs
             log.update_high_watermark(end)
-        # A log that is opened forgets an epoch in which nothing was written yet; who leads begins it anew.
+        # A reopened log forgets an epoch without records; its leader begins it again.
         if number == self.leader and (not epochs or epochs[-1].epoch < self.epoch):
             self._begin_epoch(epochs, end)
 

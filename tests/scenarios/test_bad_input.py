@@ -60,7 +60,7 @@ class Deployment:
         return self.root / "state" / "remote_log_metadata.db"
 
     def victim_segment(self) -> Path:
-        """The second closed segment of the victim: there is a sound one before it and one behind it."""
+        """The second closed segment of the victim: there is a sound one before it and one after it."""
         return list_segments(self.logs / VICTIM)[1].log_path
 
     def write_settings(self, **changes: object) -> None:
@@ -169,7 +169,7 @@ def test_a_broken_segment_is_named_and_kept_and_its_neighbours_commit(
     assert copied.code == 1
     assert str(broken) in copied.said
     assert words in copied.said
-    # What stands before the broken segment is safe to commit; what stands behind it waits: readers find no gap.
+    # Segments before the broken one are committed; later ones wait, so that readers find no gap.
     assert copied.committed(VICTIM) == 1
     assert copied.committed(NEIGHBOUR) == len(list_segments(deployment.logs / NEIGHBOUR)) - 1
     assert fingerprint(deployment.logs) == before
@@ -396,7 +396,7 @@ def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deploym
         assert str(deployment.metadata) in refused.said
     assert fingerprint(deployment.root) == before
 
-    # No audit without metadata: they are made anew from the store first.
+    # An audit needs metadata: rebuild them from the store first.
     deployment.metadata.unlink()
     assert command("rebuild-metadata", "--yes").code == 0
     assert command("audit", "--deep").code == 0

@@ -125,10 +125,10 @@ def test_a_copy_of_the_metadata_changes_nothing_though_it_comes_first(
     test_system = copied_to(site, tmp_path / "test")
     objects = set(site.objects())
 
-    told = refused(test_system, *command)
+    result = refused(test_system, *command)
 
-    assert "is a copy of the metadata" in told.err
-    assert "rsm.config.url" in told.err
+    assert "is a copy of the metadata" in result.err
+    assert "rsm.config.url" in result.err
     assert set(site.objects()) == objects
     assert run_on(site, "expire").exit_code == 0
 
@@ -144,9 +144,9 @@ def test_the_same_disk_on_another_machine_is_a_copy_until_it_takes_over(
     assert run_on(site, "topics", "resume", "orders").exit_code == 0
     machine_id.write_text("2" * 32)
 
-    told = refused(site, "expire")
+    result = refused(site, "expire")
 
-    assert "is a copy of the metadata" in told.err
+    assert "is a copy of the metadata" in result.err
     assert run_on(site, "segments").exit_code == 0
     assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
     assert run_on(site, "expire").exit_code == 0
@@ -179,10 +179,10 @@ def test_an_old_database_beside_a_newer_write_ahead_log_is_noticed(site: RemoteL
         file.truncate(len(yesterday))
     database.with_name(f"{database.name}-wal").write_bytes(log)
 
-    told = refused(site, "expire")
+    result = refused(site, "expire")
 
-    assert "not those of generation" in told.err
-    assert "rebuild-metadata" in told.err
+    assert "not those of generation" in result.err
+    assert "rebuild-metadata" in result.err
     for command in (("retain",), ("copy",), ("topics", "allow-deletion", "orders")):
         assert "not those of generation" in refused(site, *command).err
     assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
@@ -203,10 +203,10 @@ def test_metadata_that_a_person_lets_take_over_lose_every_right(site: RemoteLogF
     refused(site, "expire")
     refused(site, "copy")
 
-    told = run_on(site, "metadata", "take-over", "--yes")
+    result = run_on(site, "metadata", "take-over", "--yes")
 
-    assert told.exit_code == 0
-    assert "deletion is forbidden for every topic" in told.err
+    assert result.exit_code == 0
+    assert "deletion is forbidden for every topic" in result.err
     before = everything(site)
     assert run_on(site, "expire").exit_code == run_on(site, "retain").exit_code == 0
     assert everything(site) == before
@@ -225,9 +225,9 @@ def test_a_backup_without_any_run_since_takes_over_with_its_rights(site: RemoteL
     assert run_on(site, "metadata", "restore", backup).exit_code == 0
     assert "is a copy" in refused(site, "expire").err
 
-    told = run_on(site, "metadata", "take-over", "--yes")
+    result = run_on(site, "metadata", "take-over", "--yes")
 
-    assert "forbidden" not in told.err
+    assert "forbidden" not in result.err
     assert run_on(site, "expire").exit_code == 0
 
 
@@ -239,10 +239,10 @@ def test_a_backup_is_not_restored_over_or_beside_what_is_left(site: RemoteLogFil
     found = database_of(site).with_name(f"remote_log_metadata.db{left}")
     found.write_bytes(b"left")
 
-    told = run_on(site, "metadata", "restore", backup)
+    result = run_on(site, "metadata", "restore", backup)
 
-    assert told.exit_code == 1
-    assert str(found) in told.err
+    assert result.exit_code == 1
+    assert str(found) in result.err
     assert found.read_bytes() == b"left"
 
 
@@ -260,10 +260,10 @@ def test_a_backup_never_overwrites_a_file(site: RemoteLogFiles) -> None:
     taken = site.root / "taken.db"
     taken.write_bytes(b"mine")
 
-    told = run_on(site, "metadata", "backup", taken)
+    result = run_on(site, "metadata", "backup", taken)
 
-    assert told.exit_code == 1
-    assert str(taken) in told.err
+    assert result.exit_code == 1
+    assert str(taken) in result.err
     assert taken.read_bytes() == b"mine"
 
 
@@ -278,20 +278,20 @@ def test_a_backup_of_metadata_that_are_not_the_stores_is_made_with_a_warning(
     outdated = run_on(moved, "metadata", "backup", tmp_path / "outdated.db", "--json")
 
     assert (sound.rows[0]["is_current"], sound.err) == (True, "")
-    for told, why in ((of_a_copy, "is a copy of the metadata"), (outdated, "older than the store")):
-        assert told.exit_code == 0
-        assert "keep your earlier backups" in told.err
-        assert why in told.err
-        assert told.rows[0]["is_current"] is False
+    for result, why in ((of_a_copy, "is a copy of the metadata"), (outdated, "older than the store")):
+        assert result.exit_code == 0
+        assert "keep your earlier backups" in result.err
+        assert why in result.err
+        assert result.rows[0]["is_current"] is False
 
 
 def test_a_backup_is_made_while_the_store_is_out_of_reach(site: RemoteLogFiles) -> None:
     site.store.rename(site.store.with_name("elsewhere"))
 
-    told = run_on(site, "metadata", "backup", site.root / "backup.db")
+    result = run_on(site, "metadata", "backup", site.root / "backup.db")
 
-    assert told.exit_code == 0
-    assert "warning: " in told.err
+    assert result.exit_code == 0
+    assert "warning: " in result.err
     assert (site.root / "backup.db").stat().st_size
 
 
@@ -303,9 +303,9 @@ def test_the_doctor_names_a_backup_that_lacks_copies(site: RemoteLogFiles) -> No
     site.clock.now += 60_000
     site.append(4)
     assert run_on(site, "copy").exit_code == 0
-    told = " ".join(run_on(site, "doctor").out.split())
-    assert "after the last backup" in told
-    assert as_date(backed_up_at).removesuffix(" UTC") in told
+    output = " ".join(run_on(site, "doctor").out.split())
+    assert "after the last backup" in output
+    assert as_date(backed_up_at).removesuffix(" UTC") in output
 
 
 def named(command: tuple[object, ...]) -> str:
@@ -398,17 +398,17 @@ def test_a_command_that_fails_at_the_beginning_leaves_no_metadata_behind(
     remove_metadata(files)
     damage(files)
 
-    told = run_on(files, *command)
+    result = run_on(files, *command)
 
-    assert told.exit_code == 1 or command == ("doctor",)
+    assert result.exit_code == 1 or command == ("doctor",)
     assert not list(database_of(files).parent.glob("remote_log_metadata.db*"))
 
 
 def assert_names_the_rebuild(site: RemoteLogFiles, command: tuple[object, ...]) -> None:
     files = {name: site.root / name.lower() for name in ("BACKUP", "TARGET")}
     is_marked = (site.store / STORE_IDENTITY).exists()
-    told = refused(site, *(files.get(str(each), each) for each in command))
-    assert "rebuild-metadata" in told.out + told.err, told
+    result = refused(site, *(files.get(str(each), each) for each in command))
+    assert "rebuild-metadata" in result.out + result.err, result
     assert not any(path.exists() for path in files.values())
     assert (site.store / STORE_IDENTITY).exists() == is_marked
 
@@ -420,10 +420,10 @@ def test_only_the_commands_that_somebody_begins_with_make_metadata(tmp_path: Pat
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     database_of(files).unlink()
 
-    told = run_on(files, *command)
+    result = run_on(files, *command)
 
-    assert told.exit_code == 1
-    assert "there are no metadata" in told.err
+    assert result.exit_code == 1
+    assert "there are no metadata" in result.err
     assert not database_of(files).exists()
     assert run_on(files, "topics", "enable", "orders").exit_code == 0
     assert database_of(files).exists()
@@ -442,10 +442,10 @@ def test_a_rebuild_beside_live_metadata_asks_first(site: RemoteLogFiles, monkeyp
     other = site.root / "other.db"
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
 
-    told = run_on(site, "rebuild-metadata", "--into", other)
+    result = run_on(site, "rebuild-metadata", "--into", other)
 
-    assert told.exit_code == 1
-    assert f"remote_log_metadata.db last used it at {as_date(site.clock.now)}" in " ".join(told.err.split())
+    assert result.exit_code == 1
+    assert f"remote_log_metadata.db last used it at {as_date(site.clock.now)}" in " ".join(result.err.split())
     assert not other.exists()
     assert run_on(site, "copy").exit_code == 0
     assert run_on(site, "rebuild-metadata", "--into", other, "--yes").exit_code == 0
@@ -455,8 +455,8 @@ def test_a_rebuild_beside_live_metadata_asks_first(site: RemoteLogFiles, monkeyp
 @pytest.mark.parametrize("content", [b"", b"{", b"\x00" * 64])
 def test_a_damaged_store_identity_has_a_way_out(site: RemoteLogFiles, content: bytes) -> None:
     (site.store / STORE_IDENTITY).write_bytes(content)
-    told = refused(site, "copy")
-    assert "metadata take-over" in told.err
+    result = refused(site, "copy")
+    assert "metadata take-over" in result.err
 
     assert run_on(site, "metadata", "take-over", "--yes").exit_code == 0
 
@@ -507,10 +507,10 @@ def test_metadata_of_another_store_do_not_take_over(site: RemoteLogFiles, tmp_pa
         remote_log.bind_store()
     site.properties["rsm.config.url"] = str(other.store)
 
-    told = run_on(site, "metadata", "take-over", "--yes")
+    result = run_on(site, "metadata", "take-over", "--yes")
 
-    assert told.exit_code == 1
-    assert "belongs to the metadata" in told.err
+    assert result.exit_code == 1
+    assert "belongs to the metadata" in result.err
 
 
 def test_the_database_of_a_running_process_is_not_restored_as_a_backup(site: RemoteLogFiles) -> None:
@@ -519,10 +519,10 @@ def test_the_database_of_a_running_process_is_not_restored_as_a_backup(site: Rem
     copied.with_name("copied.db-wal").write_bytes(b"commits")
     remove_metadata(site)
 
-    told = run_on(site, "metadata", "restore", copied)
+    result = run_on(site, "metadata", "restore", copied)
 
-    assert told.exit_code == 1
-    assert "copied.db-wal lies beside it" in told.err
+    assert result.exit_code == 1
+    assert "copied.db-wal lies beside it" in result.err
     assert not database_of(site).exists()
 
 
@@ -539,8 +539,8 @@ def test_marks_that_an_undelete_took_back_delete_nothing_though_old_pages_bring_
     site.properties["remote.log.deletion.grace.ms"] = 0
 
     for command in ("expire", "retain"):
-        told = refused(site, command)
-        assert "of different times" in told.err, told.err
+        result = refused(site, command)
+        assert "of different times" in result.err, result.err
 
 
 def test_such_marks_delete_nothing_of_several_partitions_at_once(tmp_path: Path) -> None:

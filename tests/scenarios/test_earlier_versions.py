@@ -48,7 +48,7 @@ GENERATIONS = {1: "0001", 2: "0002", 3: "0002"}
 """Each with the schema of its metadata."""
 
 WITH_DOCUMENTS = 3
-"""The first generation whose store tells of partitions and decisions itself."""
+"""The first generation whose store records partitions and decisions itself."""
 
 LATER = YESTERDAY + 1_000
 AFTER_THE_GRACE = LATER + 3_600_000
@@ -250,7 +250,7 @@ def test_the_deletion_that_was_under_way_is_done_and_the_audit_is_clean(root: Pa
         assert_clean(remote_log)
 
 
-def test_the_store_alone_tells_the_same(root: Path) -> None:
+def test_the_store_has_the_same_segments_as_the_metadata(root: Path) -> None:
     with open_at(root) as remote_log:
         storage = remote_log.storage
         assert isinstance(storage, ObjectRemoteStorageManager)
@@ -328,7 +328,7 @@ def test_yesterdays_metadata_are_found_to_be_older_than_what_was_decided_today(w
         remote_log.safety.lift("today")
 
 
-def test_the_store_alone_tells_what_was_marked_and_where_logs_begin(with_documents: Path) -> None:
+def test_a_rebuild_from_the_store_keeps_marks_and_log_starts(with_documents: Path) -> None:
     with open_at(with_documents) as remote_log:
         known = {each: finished(segments_of(remote_log, each)) for each in (ORDERS_0, PAYMENTS_0, REFUNDS_0)}
         starts = {each: remote_log.segments.log_start_offset(each) for each in known}

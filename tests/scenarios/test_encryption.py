@@ -79,8 +79,8 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 def lose_key(files: RemoteLogFiles, *left: str) -> None:
     """Leave only these keys in the key ring."""
-    told = {"first": {"private.key.file": "first.pem"}, "third": {"key.file": "third.key"}}
-    ring_file(files.root / "keys", {name: told[name] for name in left})
+    keys = {"first": {"private.key.file": "first.pem"}, "third": {"key.file": "third.key"}}
+    ring_file(files.root / "keys", {name: keys[name] for name in left})
 
 
 def manifests(files: RemoteLogFiles) -> list[Manifest]:
@@ -330,7 +330,7 @@ def test_a_lost_key_is_one_error_a_segment_and_stops_nothing_else(files: RemoteL
         assert {segment.segment_id.id for segment in finished(segments_of(remote_log))} == ids
 
 
-def test_another_key_under_the_same_id_is_told_and_changes_nothing(files: RemoteLogFiles) -> None:
+def test_another_key_under_the_same_id_is_reported_and_changes_nothing(files: RemoteLogFiles) -> None:
     before = {path: path.read_bytes() for path in files.objects()}
     rsa_files(files.root / "keys", "first", "another")
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
@@ -412,8 +412,8 @@ def test_a_rotation_leaves_each_segment_of_a_lost_key_and_continues(files: Remot
     assert run_on(files, "copy").exit_code == 0
     lose_the_first_key(files)
     files.properties["rsm.config.encryption.key.pair.id"] = "second"
-    told = {"second": {"private.key.file": "second.pem"}, "third": {"key.file": "third.key"}}
-    ring_file(files.root / "keys", told)
+    keys = {"second": {"private.key.file": "second.pem"}, "third": {"key.file": "third.key"}}
+    ring_file(files.root / "keys", keys)
     result = run_on(files, "rotate-keys", "--json")
     assert (result.exit_code, result.document["rotated"], keys_of(result)) == (1, 1, {"first": 3, "second": 1})
     failures = result.document["failures"]
@@ -508,8 +508,8 @@ def test_a_rotation_that_lost_its_lease_replaces_no_further_key(
 
 
 def a_flipped_bit_in_json(path: Path) -> None:
-    told = json.loads(path.read_bytes())
-    path.write_bytes(json.dumps({**told, "wrapped": "AAAA" + told["wrapped"][4:]}).encode().ljust(4096))
+    document = json.loads(path.read_bytes())
+    path.write_bytes(json.dumps({**document, "wrapped": "AAAA" + document["wrapped"][4:]}).encode().ljust(4096))
 
 
 def test_no_key_is_in_a_file_of_a_job_or_in_an_argument(files: RemoteLogFiles) -> None:

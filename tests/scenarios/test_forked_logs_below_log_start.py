@@ -98,7 +98,7 @@ def test_retain_leaves_a_fork_of_what_a_person_deleted(tmp_path: Path) -> None:
 def test_retain_leaves_a_fork_though_all_that_is_remote_was_copied_from_it(
     tmp_path: Path, cut_there: int, verifies: bool
 ) -> None:
-    """The other log was copied and deleted; so nothing above our log start tells the two apart any more."""
+    """The other log was copied and deleted, so the two logs differ in nothing above our log start."""
     here, there = forked(tmp_path, [5] * 4, [5] * 30, [])
     write(there, [5] * 60, "there", cut_there)
     with over(tmp_path, here).open() as remote_log:

@@ -89,7 +89,7 @@ def test_repair_replaces_no_lost_segment_by_a_fork_of_other_boundaries(
 ) -> None:
     here = write(tmp_path / "here", [5] * 4, "shared")
     there = shutil.copytree(here, tmp_path / "there")
-    # Only the last remote segment tells the logs apart.
+    # The logs differ only in the last remote segment.
     write(here, [5] * 3, "here", 500)
     write(there, [5] * 30, "there", cut_there)
     files = lost_the_last(tmp_path, here, there, left)

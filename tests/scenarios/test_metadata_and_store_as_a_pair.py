@@ -60,7 +60,7 @@ def renew(files: RemoteLogFiles) -> None:
 
 
 def put_back(files: RemoteLogFiles, metadata: bytes) -> None:
-    """Put an old database back as a snapshot of a disk does: the same file, by all that tells files apart."""
+    """Restore an old database as a snapshot of a disk does: inode and time of birth do not change."""
     for path in database_of(files).parent.glob("remote_log_metadata.db*"):
         path.unlink()
     database_of(files).write_bytes(metadata)
@@ -158,8 +158,8 @@ def test_no_damage_to_the_stores_generation_loses_anything(site: RemoteLogFiles,
     DAMAGES[damage](site)
 
     for command in WRITING:
-        told = refused(site, *command)
-        assert "metadata take-over" in told.err + told.out, told
+        result = refused(site, *command)
+        assert "metadata take-over" in result.err + result.out, result
 
     assert_taken_over(site)
 
@@ -185,12 +185,12 @@ def test_a_second_installation_does_not_take_a_store_whose_mark_is_gone(
     (site.store / "store.json").unlink()
     before = everything(site)
 
-    told = run_on(second, *command)
+    result = run_on(second, *command)
 
     assert everything(site) == before
     if command != ("plan",):
-        assert told.exit_code == 1
-        assert "belongs to other metadata" in told.err
+        assert result.exit_code == 1
+        assert "belongs to other metadata" in result.err
     assert_taken_over(site)
 
 
@@ -206,12 +206,12 @@ def test_a_rebuild_with_the_store_of_another_installation_names_it_and_asks(
     before = everything(site)
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
 
-    told = run_on(second, "rebuild-metadata")
+    result = run_on(second, "rebuild-metadata")
 
-    assert told.exit_code == 1
+    assert result.exit_code == 1
     assert everything(site) == before
     assert not database_of(second).exists()
-    said = " ".join(told.err.split())
+    said = " ".join(result.err.split())
     assert str(site.store) in said
     assert "rsm.config.url" in said
     if mark == "whole":
@@ -240,9 +240,9 @@ def test_a_take_over_names_who_loses_the_store(
     assert run_on(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes").exit_code == 0
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
 
-    told = refused(site, "metadata", "take-over")
+    result = refused(site, "metadata", "take-over")
 
-    assert "the metadata were made again from the store" in " ".join(told.err.split())
+    assert "the metadata were made again from the store" in " ".join(result.err.split())
 
 
 def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
@@ -251,9 +251,9 @@ def test_a_take_over_of_an_unmounted_disk_asks_whether_it_is_mounted(
     elsewhere = site.store.rename(site.root / "elsewhere")
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
 
-    told = refused(site, "metadata", "take-over")
+    result = refused(site, "metadata", "take-over")
 
-    assert "is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    assert "is the URL right, and the disk mounted?" in " ".join(result.err.split())
     elsewhere.rename(site.store)
     assert run_on(site, "expire").exit_code == 0
 
@@ -269,9 +269,9 @@ def test_metadata_do_not_take_over_a_store_that_holds_nothing_they_know(
         other = a_copied_remote_log(tmp_path / "other", {("payments", 0): 3})
         shutil.copytree(other.store / "test-cluster", site.store / "test-cluster")
 
-    told = refused(site, "metadata", "take-over", "--yes")
+    result = refused(site, "metadata", "take-over", "--yes")
 
-    assert "is the URL right, and the disk mounted?" in " ".join(told.err.split())
+    assert "is the URL right, and the disk mounted?" in " ".join(result.err.split())
     assert not (site.store / "store.json").exists()
     shutil.rmtree(site.store, ignore_errors=True)
     elsewhere.rename(site.store)
@@ -283,9 +283,9 @@ def test_no_other_metadata_are_made_of_an_emptied_store_whose_metadata_know_segm
 ) -> None:
     shutil.move(site.store / "test-cluster", tmp_path / "lost")
 
-    told = refused(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes")
+    result = refused(site, "rebuild-metadata", "--into", tmp_path / "other.db", "--yes")
 
-    assert "holds no partition" in " ".join(told.err.split())
+    assert "holds no partition" in " ".join(result.err.split())
     assert not (tmp_path / "other.db").exists()
     shutil.move(tmp_path / "lost", site.store / "test-cluster")
     assert run_on(site, "expire").exit_code == 0
@@ -307,9 +307,9 @@ def test_metadata_that_know_no_store_take_none_over(site: RemoteLogFiles, tmp_pa
     for mark in ("whole", "no identity"):
         DAMAGED_MARKS[mark](site)
         before = everything(site)
-        told = run_on(second, "metadata", "take-over", "--yes")
-        assert told.exit_code == 1, (mark, told)
-        assert "rebuild-metadata" in told.err
+        result = run_on(second, "metadata", "take-over", "--yes")
+        assert result.exit_code == 1, (mark, result)
+        assert "rebuild-metadata" in result.err
         assert everything(site) == before
     assert_taken_over(site)
 
@@ -346,8 +346,8 @@ def test_a_clone_that_sqlite_made_is_read_until_the_original_continues(site: Rem
     clone = replace(site, root=root, properties={**site.properties, "rsm.config.url": str(site.store)})
 
     for command in WRITING:
-        told = refused(clone, *command)
-        assert "is a copy of the metadata" in " ".join((told.err + told.out).split()), told
+        result = refused(clone, *command)
+        assert "is a copy of the metadata" in " ".join((result.err + result.out).split()), result
     assert run_on(clone, *READ).exit_code == 0
 
     renew(site)
@@ -361,8 +361,8 @@ def test_a_snapshot_that_was_put_back_is_neither_read_nor_believed(site: RemoteL
     put_back(site, snapshot)
 
     for command in (*WRITING, READ):
-        told = refused(site, *command)
-        assert "older than the store" in " ".join((told.err + told.out).split()), told
+        result = refused(site, *command)
+        assert "older than the store" in " ".join((result.err + result.out).split()), result
 
     assert_taken_over(site)
 

@@ -357,21 +357,21 @@ def test_a_doctor_finds_sound_metadata_sound(moved: RemoteLogFiles) -> None:
     found = examined(moved)
 
     assert found.wrong("metadata") == []
-    assert any("PostgreSQL" in told for told in found.ok("metadata"))
-    assert any("clock" in told for told in found.ok("metadata"))
-    assert any("UUID" in told for told in found.ok("pair"))
+    assert any("PostgreSQL" in message for message in found.ok("metadata"))
+    assert any("clock" in message for message in found.ok("metadata"))
+    assert any("UUID" in message for message in found.ok("pair"))
 
 
-def test_a_doctor_tells_that_there_are_none_yet_and_creates_none(tmp_path: Path, url: str) -> None:
+def test_doctor_reports_missing_metadata_and_creates_none(tmp_path: Path, url: str) -> None:
     files = with_metadata_at(a_remote_log(tmp_path / "live"), url)
 
-    assert any("does not exist yet" in told for told in examined(files).notes("metadata"))
+    assert any("does not exist yet" in message for message in examined(files).notes("metadata"))
 
     assert the_server().execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", url[-25:]) == [(0,)]
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "expected"),
     [
         ("REVOKE DELETE ON segments FROM remote_log", "DELETE on segments"),
         ("ALTER DATABASE {database} SET default_transaction_read_only = on", "read-only"),
@@ -381,31 +381,31 @@ def test_a_doctor_tells_that_there_are_none_yet_and_creates_none(tmp_path: Path,
     ],
 )
 def test_a_doctor_finds_what_is_wrong_with_a_database(
-    moved: RemoteLogFiles, url: str, statement: str, told: str
+    moved: RemoteLogFiles, url: str, statement: str, expected: str
 ) -> None:
     database = url.rpartition("/")[2]
     the_server().execute(statement.format(database=database), database)
 
-    assert any(told in each for each in examined(moved).wrong("metadata")), examined(moved).wrong()
+    assert any(expected in each for each in examined(moved).wrong("metadata")), examined(moved).wrong()
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "told"),
+    ("setting", "value", "expected"),
     [
         ("server_version_num", "120022", "use PostgreSQL 13 or later"),
         ("server_encoding", "LATIN1", "has encoding LATIN1 | create one with encoding UTF8"),
     ],
 )
 def test_a_doctor_finds_a_server_that_cannot_hold_metadata(
-    moved: RemoteLogFiles, url: str, setting: str, value: str, told: str
+    moved: RemoteLogFiles, url: str, setting: str, value: str, expected: str
 ) -> None:
     the_server().execute(current_setting(setting, value), url.rpartition("/")[2])
     found = examined(with_metadata_at(moved, f"{url}?{PUBLIC_FIRST}"))
-    assert any(told in each for each in found.wrong("metadata")), found.wrong()
+    assert any(expected in each for each in found.wrong("metadata")), found.wrong()
 
 
 def test_a_doctor_finds_time_outs_that_are_off_and_a_wrong_clock(moved: RemoteLogFiles, url: str) -> None:
     off = with_metadata_at(moved, f"{url}?options=-cstatement_timeout%3D0")
-    assert any("statement_timeout" in told for told in examined(off).wrong("metadata"))
+    assert any("statement_timeout" in message for message in examined(off).wrong("metadata"))
     with mock.patch("support.examinations.wall_clock", lambda: wall_clock() + 3_600_000):
-        assert any("clock.max.skew.ms" in told for told in examined(moved).wrong("metadata"))
+        assert any("clock.max.skew.ms" in message for message in examined(moved).wrong("metadata"))

@@ -103,9 +103,9 @@ def test_metadata_from_before_a_copy_stop_every_run_that_deletes(site: RemoteLog
     if command == "delete-topic":
         site.properties["topics"] = {**TOPICS, "orders": {**DELETABLE, "remote.storage.enable": False}}
 
-    told = refused(site, *ONE_PARTITION[command])
+    result = refused(site, *ONE_PARTITION[command])
 
-    assert "rebuild-metadata" in told.err
+    assert "rebuild-metadata" in result.err
 
 
 def test_what_old_metadata_have_marked_stays(site: RemoteLogFiles) -> None:
@@ -158,12 +158,12 @@ def test_a_right_that_was_taken_back_does_not_come_back_with_old_metadata(
     with forgotten(site):
         TAKEN_BACK[word](site)
 
-    told = refused(site, *command)
+    result = refused(site, *command)
 
-    assert "rebuild-metadata" in told.err
+    assert "rebuild-metadata" in result.err
 
 
-def test_old_metadata_are_told_no_decision_but_a_stop(site: RemoteLogFiles) -> None:
+def test_outdated_metadata_accept_no_decision_but_a_stop(site: RemoteLogFiles) -> None:
     with forgotten(site):
         forbid(site)
         pause(site)
@@ -171,8 +171,8 @@ def test_old_metadata_are_told_no_decision_but_a_stop(site: RemoteLogFiles) -> N
     for command in ("enable", "pause", "allow-deletion"):
         refused(site, "topics", command, "orders")
     refused(site, "stop-deletions", "--lift")
-    told = refused(site, "stop-deletions", "--reason", "legal hold")
-    assert "deletions are stopped in these metadata" in told.err
+    result = refused(site, "stop-deletions", "--reason", "legal hold")
+    assert "deletions are stopped in these metadata" in result.err
     refused(site, "topics", "allow-deletion", "orders")
     with site.open(outdated=True) as remote_log:
         assert remote_log.safety.stopped() is not None
@@ -238,7 +238,7 @@ def test_the_next_deletion_publishes_a_stop_and_its_lift_that_the_store_lacks(
 
 
 @pytest.mark.parametrize("command", ["expire", "retain"])
-def test_a_dry_run_while_deletions_are_stopped_takes_no_store_and_tells_none(tmp_path: Path, command: str) -> None:
+def test_a_dry_run_while_deletions_are_stopped_writes_nothing_to_the_store(tmp_path: Path, command: str) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     stop(files)
 
@@ -267,7 +267,7 @@ def test_a_decision_that_the_store_lacks_is_not_overtaken_by_the_next_one(
 
 
 @pytest.mark.parametrize("command", BACK_IN_REACH)
-def test_a_stop_in_spite_of_wrong_settings_is_told_to_the_store_later(
+def test_a_stop_despite_wrong_settings_is_recorded_in_the_store_later(
     site: RemoteLogFiles, command: tuple[str, ...]
 ) -> None:
     with forgotten(site):
@@ -314,8 +314,8 @@ def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFi
     site.append(4, number=1)
 
     for command in ("plan", "copy"):
-        told = refused(site, command)
-        assert "never copied" not in told.err + told.out
+        result = refused(site, command)
+        assert "never copied" not in result.err + result.out
     audited = run_on(site, "audit")
     assert audited.exit_code == 1
     assert "metadata older than the store" in audited.out

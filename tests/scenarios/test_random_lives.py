@@ -136,14 +136,14 @@ class PartitionLives(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------- the remote log
 
     def open(self, number: int | None = None) -> RemoteLogManager:
-        """Open the remote log over a broker's directory, the leader's unless told otherwise."""
+        """Open the remote log over a broker's directory, by default the leader's."""
         number = self.brokers.leader if number is None else number
         self.files.properties["log.dirs"] = [str(self.brokers.directory(number))]
         return self.files.open()
 
     def look(self, remote_log: RemoteLogManager) -> None:
         """Note whether the leader of the day is known to the remote log."""
-        # An empty log tells nothing of who leads.
+        # An empty log does not show who leads.
         self.leader_was_seen = bool(self.brokers.written_by) and not remote_log.plan_copy().lineages
 
     def copy_with(self, remote_log: RemoteLogManager, owner: str, **selection: Any) -> list[CopyOutcome]:
@@ -344,7 +344,7 @@ class PartitionLives(RuleBasedStateMachine):
         content = lost.read_bytes()
         lost.unlink()
         with unsynced(), self.open() as remote_log:
-            # No run may have read the clock yet, or long ago: a person says that it is right.
+            # No run may have read the clock yet, or only long ago: a person confirms it.
             remote_log.deletions.clocks.trust()
             plan = remote_log.repairs.plan(remote_log.checks.audit(), EVERYTHING)
             report = remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
@@ -352,11 +352,11 @@ class PartitionLives(RuleBasedStateMachine):
                 _is_of_a_deposed_leader(each) or self.has_lost_indexes_of_a_deposed_leader(remote_log, each)
                 for each in report.failures
             ), report.failures
-            # What is left of the damaged one would be told of when metadata are made anew: it goes, where it may.
+            # A rebuild of the metadata would report the rest of the damaged segment: delete it, if that is allowed.
             self.delete_marked(remote_log)
             if any(path.stem == lost.stem for path in self.objects_of_segments()):
                 lost.write_bytes(content)
-            # Until the next audit finds nothing, nothing local goes.
+            # Nothing local is deleted until an audit finds nothing.
             self.audit(remote_log)
             self.look(remote_log)
 
@@ -387,7 +387,7 @@ class PartitionLives(RuleBasedStateMachine):
     @precondition(lambda self: self.files.objects())
     @rule()
     def lose_the_metadata(self) -> None:
-        """They are made anew from the store; runs go on, and zombies of before are refused."""
+        """Rebuild them from the store. Runs continue, and earlier zombies are refused."""
         with self.open() as remote_log:
             marked = self.were_visible(remote_log) - self.visible(remote_log)
         for path in self.root.glob("state/remote_log_metadata.db*"):
@@ -457,7 +457,7 @@ class PartitionLives(RuleBasedStateMachine):
             yield from remote_log.segments.list_remote_log_segments(partition)
 
     def allow_deletions(self, remote_log: RemoteLogManager) -> None:
-        """Decide anew what the settings file says: a decision in the metadata goes before it."""
+        """Decide again what the settings file has, because a decision in the metadata overrides it."""
         properties = {name: str(value) for name, value in self.files.properties["topics"]["orders"].items()}
         for topic in remote_log.topics.list():
             kept = {
@@ -511,9 +511,9 @@ class PartitionLives(RuleBasedStateMachine):
             assert self.leader_was_seen is False or _leads(lineage, self.brokers.written_by)
 
     def audit(self, remote_log: RemoteLogManager, *, deep: bool = False) -> None:
-        """Find nothing but leftovers, and offsets twice of which the next expiry after the grace time ends one copy.
+        """Find only leftovers, and overlaps that the next expiry after the grace time removes.
 
-        Of an old life nobody may end it: no local log tells any more that both copies are of one life.
+        Overlaps of an earlier incarnation may stay: no local log shows any more that both copies are of one topic.
         """
         report = remote_log.checks.audit(deep=deep)
         if any(each.message.endswith(_WRITTEN_ANEW) for each in report.anomalies):
@@ -555,7 +555,7 @@ class PartitionLives(RuleBasedStateMachine):
 
 
 def _is_of_a_deposed_leader(failure: Finding) -> bool:
-    """Whether it tells of a copy that nobody finished of a leader that was deposed since: that stays as it is."""
+    """Whether `failure` is an unfinished copy by a leader deposed since, which stays as it is."""
     return "under leader epochs that no longer hold" in failure.message
 
 

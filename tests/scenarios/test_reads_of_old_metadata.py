@@ -75,12 +75,12 @@ def before_the_last_copy(tmp_path: Path) -> RemoteLogFiles:
 
 
 def refused(files: RemoteLogFiles, *command: object) -> CommandResult:
-    told = run_on(files, *command)
-    assert told.exit_code == 1, told
-    assert "older than the store" in told.err, told
-    assert "rebuild-metadata" in told.err
-    assert "metadata restore" in told.err
-    return told
+    result = run_on(files, *command)
+    assert result.exit_code == 1, result
+    assert "older than the store" in result.err, result
+    assert "rebuild-metadata" in result.err
+    assert "metadata restore" in result.err
+    return result
 
 
 @pytest.mark.parametrize("command", READING)
@@ -102,9 +102,9 @@ def test_metadata_from_before_the_last_copy_are_not_read(
 
 def test_metadata_from_before_the_first_copy_have_ways_out(before_the_first_copy: RemoteLogFiles) -> None:
     assert "older than the store" in " ".join(run_on(before_the_first_copy, "doctor").out.split())
-    told = run_on(before_the_first_copy, "audit")
-    assert told.exit_code == 1
-    assert "metadata older than the store" in told.out
+    result = run_on(before_the_first_copy, "audit")
+    assert result.exit_code == 1
+    assert "metadata older than the store" in result.out
     database_of(before_the_first_copy).unlink()
 
     assert run_on(before_the_first_copy, "rebuild-metadata", "--yes").exit_code == 0

@@ -105,9 +105,9 @@ def test_offsets_that_the_store_lost_with_the_metadata_are_named(files: RemoteLo
     rebuilt = run_on(files, "rebuild-metadata", "--yes", "--json")
 
     assert rebuilt.exit_code == 0
-    [told] = rebuilt.document["notices"]
-    assert told["partition"] == "orders-0"
-    assert f"offsets {10 * lost} to {10 * lost + 9} are in no segment" in told["message"]
+    [notice] = rebuilt.document["notices"]
+    assert notice["partition"] == "orders-0"
+    assert f"offsets {10 * lost} to {10 * lost + 9} are in no segment" in notice["message"]
 
 
 def test_a_store_without_any_segment_is_named(files: RemoteLogFiles) -> None:

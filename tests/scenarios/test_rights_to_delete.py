@@ -1,4 +1,4 @@
-"""Deletion is off until it was switched on by topic: no right comes back because something was lost or made anew."""
+"""Deletion is off until a person allows it for a topic; no loss or rebuild brings a right back."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 DELETABLE = {**ENABLED, "retention.ms": 1, "local.retention.ms": 0}
 
 
-def made_anew(files: RemoteLogFiles, topic: str) -> str:
-    """Let the topic of the log directory be another life of its name; return its id."""
+def created_again(files: RemoteLogFiles, topic: str) -> str:
+    """Give the topic of the log directory another id, as if it was created again; return the id."""
     other = encode_uuid(bytes(range(16)))
     path = files.partition_directory(topic) / "partition.metadata"
     path.write_text(path.read_text().replace(topic_id(topic), other))
@@ -51,7 +51,7 @@ def test_a_rebuild_leaves_no_right_to_a_topic_that_was_never_copied(tmp_path: Pa
 def test_what_was_forbidden_does_not_come_back_with_another_life_of_the_name(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     assert run_on(files, "topics", "forbid-deletion", "orders").exit_code == 0
-    other = made_anew(files, "orders")
+    other = created_again(files, "orders")
 
     expire_and_retain(files)
 
@@ -65,7 +65,7 @@ def test_what_was_forbidden_does_not_come_back_with_another_life_of_the_name(tmp
 def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written_by_the_way(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     assert run_on(files, "topics", "pause", "orders").exit_code == 0
-    made_anew(files, "orders")
+    created_again(files, "orders")
     assert run_on(files, "topics", "resume", "orders").exit_code == 0
 
     with files.open() as remote_log:
@@ -77,7 +77,7 @@ def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written
 
 def test_two_incarnations_that_nobody_decided_on_start_alike(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
-    made_anew(files, "orders")
+    created_again(files, "orders")
 
     assert run_on(files, "topics", "pause", "orders").exit_code == 0
 

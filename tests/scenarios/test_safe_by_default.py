@@ -123,7 +123,7 @@ def metadata_of_last_week(files: RemoteLogFiles) -> None:
 
 
 def empty_metadata(files: RemoteLogFiles) -> None:
-    """The metadata were lost, and begin anew."""
+    """The metadata were lost; a run creates empty ones."""
     replace_database(files, None)
 
 
@@ -349,7 +349,7 @@ def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
         assert "nothing refers to 4" in said(result), said(result)
         after = Kept.of(files)
         assert after.logs == before.logs
-        # A repair audits first, and the store is told of what that finds.
+        # A repair audits first and records its findings in the store.
         assert before.store.items() <= after.store.items()
 
     for path in foreign:

@@ -61,10 +61,10 @@ def test_a_missing_or_corrupt_local_index_or_snapshot_is_rebuilt_from_the_log_an
 
     with files.open() as remote_log:
         report = copy(remote_log)
-        told = report.notices if how == "missing" else report.damages
+        findings = report.notices if how == "missing" else report.damages
         assert ranges(report.committed) == [(0, 9), (10, 19), (20, 29)]
-        assert [finding.partition for finding in told] == ["orders-0"]
-        assert path.name in told[0].message
+        assert [finding.partition for finding in findings] == ["orders-0"]
+        assert path.name in findings[0].message
         assert remote_log.storage.fetch_index(report.committed[0], kind) == sound
         assert_clean(remote_log)
 

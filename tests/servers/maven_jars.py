@@ -73,7 +73,7 @@ def fetched_jars(wanted: MavenJars, state: Path) -> list[Path]:
     """Return the class path of `wanted` below `state`, downloading it first where it is not whole.
 
     A download fills a directory of its own and takes its place only when every jar is as listed, so an interrupted one
-    leaves nothing behind that counts. Two processes at once: one downloads, the other waits for it.
+    leaves nothing that counts. Two processes at once: one downloads, the other waits for it.
     The environment's DEFAULT_ARTIFACT_REPOSITORY names another repository than Maven Central, as it does for Spark.
 
     Raises MavenJarsError where the repository cannot be reached, or what it gave is not what is listed.
@@ -147,7 +147,7 @@ def _ivy_jar() -> Path:
         raise MavenJarsError("pyspark is not installed, and its Ivy fetches jars: make setup installs it")
     found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not found:
-        raise MavenJarsError(f"no jar of Ivy is beside {spec.origin}: install pyspark anew")
+        raise MavenJarsError(f"no jar of Ivy is beside {spec.origin}: reinstall pyspark")
     return found[-1]
 
 

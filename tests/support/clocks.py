@@ -48,7 +48,7 @@ _PUT = LocalDirectory.put
 
 
 class StampedDirectory(LocalDirectory):
-    """The directory at `root`, with the time of `clock` for what tells the store's time."""
+    """The directory at `root`; objects that show the store's time have that of `clock`."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         super().__init__(root)

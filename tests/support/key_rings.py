@@ -39,7 +39,7 @@ def aes_file(folder: Path, name: str) -> None:
 def ring_file(folder: Path, keys: Mapping[str, Mapping[str, str]]) -> Path:
     """Write a key ring of `keys`; return its path."""
     path = folder / RING
-    _write(path, yaml.safe_dump({"keys": {name: dict(told) for name, told in keys.items()}}).encode())
+    _write(path, yaml.safe_dump({"keys": {name: dict(entry) for name, entry in keys.items()}}).encode())
     return path
 
 

@@ -127,10 +127,10 @@ def a_segment(
 
 
 def a_step(
-    segment: RemoteLogSegmentMetadata, state: SegmentState, event_timestamp: int = 2_000, **told: Any
+    segment: RemoteLogSegmentMetadata, state: SegmentState, event_timestamp: int = 2_000, **fields: Any
 ) -> RemoteLogSegmentMetadataUpdate:
     """Return the step of `segment` to `state`."""
-    return RemoteLogSegmentMetadataUpdate(segment.segment_id, state, event_timestamp, **told)
+    return RemoteLogSegmentMetadataUpdate(segment.segment_id, state, event_timestamp, **fields)
 
 
 def add_and_bring_to(

@@ -128,7 +128,7 @@ class PartitionReader:
         return max(self.our_log_start, remote_end, local_end)
 
     def fetch(self, offset: int) -> FetchedBatches:
-        """Return some batches, beginning with the one that holds `offset`; none at the end, and none from behind it.
+        """Return some batches, beginning with the one that holds `offset`; none at the end or after it.
 
         About 1 MiB; a batch is never cut. Raises RemoteObjectNotFoundError where the offset should be in the remote
         tier and no segment has it, CorruptRecordError where a local segment should have it and does not.
@@ -210,7 +210,7 @@ class PartitionReader:
         return self._fetch_chunk(self._remote_range(offset), offset)[0]
 
     def _fetch_chunk(self, covered: CoveredRange, offset: int) -> tuple[FetchedBatches, int]:
-        """Return the batches of a chunk from the one that holds `offset` on, and the offset behind them."""
+        """Return the batches of a chunk from the one that holds `offset` on, and the offset after them."""
         segment = covered.segment
         chunk = self._indexes(segment).chunk_for_offset(offset)
         if chunk is None:

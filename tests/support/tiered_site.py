@@ -1,6 +1,6 @@
 """A small remote log for tests: a log directory written by LocalLog, settings in a file, and a store of its own.
 
-Every batch is a segment of RECORDS records, so that offsets and timestamps can be told in advance: segment `i` of a
+Every batch is a segment of RECORDS records, so that offsets and timestamps are known in advance: segment `i` of a
 partition begins at offset i * RECORDS and holds records of FIRST_TIMESTAMP + i hours.
 """
 

@@ -104,7 +104,7 @@ BEGINS_ANEW = (
     + b"".join(data(offset, 1, offset - 1, transactional=True) for offset in range(2, 10))
     + data(10, 3, 0, transactional=True)
 )
-"""Behind its abort producer 1 begins anew; the entry names the transaction of producer 3, which begins later."""
+"""After its abort producer 1 begins again; the entry names the transaction of producer 3, which begins later."""
 BEGINS_ANEW_INDEX = bytes.fromhex("0000 0000000000000001 0000000000000000 0000000000000001 000000000000000a")
 BEGUN_ANEW_ABORTED = marker(11, 1, ABORT) + marker(12, 3, COMMIT) + data(13)
 BEGUN_ANEW_ABORTED_INDEX = bytes.fromhex("0000 0000000000000001 0000000000000002 000000000000000b 000000000000000a")
