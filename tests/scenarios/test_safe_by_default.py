@@ -88,7 +88,7 @@ def replace_database(files: RemoteLogFiles, content: bytes | None) -> None:
         database(files).write_bytes(content)
 
 
-# ------------------------------------------------------------------------------------------------- what goes wrong
+# ----------------------------------------------------------------------------------------------------------- faults
 
 
 def another_store(files: RemoteLogFiles) -> None:

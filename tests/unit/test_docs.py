@@ -117,13 +117,13 @@ def messages() -> str:
 
 def test_messages_that_are_explained_exist() -> None:
     """Between two … stands a part of one message, as the code has it."""
-    told = messages()
+    known = messages()
     tables = re.findall(r"^\| Message .*?\n\n", OPERATIONS, re.MULTILINE | re.DOTALL)
     rows = [row for table in tables for row in table.splitlines()[2:] if row.startswith("|")]
     assert len(rows) > 20
     for row in rows:
         for part in row.split("|")[1].split("…"):
-            assert part.strip(" ,;:()") in told, f"{row.split('|')[1]}: nothing says {part}"
+            assert part.strip(" ,;:()") in known, f"{row.split('|')[1]}: nothing says {part}"
 
 
 def test_every_error_and_every_anomaly_is_explained() -> None:

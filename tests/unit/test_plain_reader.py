@@ -155,7 +155,7 @@ def test_of_a_segment_that_a_new_leader_cut_off_what_lies_before_is_read(tmp_pat
 
 
 def test_where_a_new_leader_cut_a_batch_in_two_nothing_from_there_on_is_read(tmp_path: Path) -> None:
-    """The checkpoint's first entry tells where the log begins, which need not be where a leader began."""
+    """The checkpoint's first entry has the log's start, which need not be the start of an epoch."""
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         trim(remote_log, 20)

@@ -83,7 +83,7 @@ HELD = {
         "rsm.config.conditional.writes",
         "rlmm.config.url",
     },
-    "what is copied, and what goes": {
+    "what is copied, and what is deleted": {
         "log.end.is.stable",
         "remote.log.storage.system.enable",
         "log.retention.ms",
@@ -233,9 +233,9 @@ def test_a_value_that_a_setting_cannot_have_fails_the_task_for_good(
         operator.opened().__enter__()
 
 
-def test_people_are_told_what_a_form_may_set() -> None:
-    told = Path(__file__).parents[3].joinpath("docs", "airflow.md").read_text("utf-8")
-    paragraph = next(each for each in told.split("\n\n") if each.startswith("*Settings* are"))
+def test_the_docs_list_what_a_form_may_set() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "airflow.md").read_text("utf-8")
+    paragraph = next(each for each in page.split("\n\n") if each.startswith("*Settings* are"))
     assert set(re.findall(r"`([a-z.]+\.[a-z]+)`", paragraph)) == BY_A_FORM
 
 

@@ -95,7 +95,7 @@ def test_runs_whose_ids_look_alike_have_folders_of_their_own() -> None:
     assert len({run_folder(context(run_id=run_id)) for run_id in ids}) == len(ids)
 
 
-def test_a_runs_folder_can_be_told_by_its_name() -> None:
+def test_a_runs_folder_is_recognised_by_its_name() -> None:
     folder = run_folder(context(run_id="manual__2026-11-21T12:00:00+00:00"))
     assert folder.startswith("copy_segments_manual__2026-11-21T12_00_00_00_00-")
 

@@ -46,19 +46,19 @@ def with_a_broken_partition(tmp_path: Path) -> RemoteLogFiles:
 def test_a_plan_shows_what_is_due_and_changes_nothing(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
-    shown, told = run_on(files, "plan"), run_on(files, "plan", "--json")
+    shown, result = run_on(files, "plan"), run_on(files, "plan", "--json")
 
     assert (shown.exit_code, shown.err) == (0, "")
     assert "Due: 3 segments, 2.8 kB" in shown.out
     assert [line.split()[0] for line in shown.out.splitlines() if line.startswith(" orders")] == ["orders-0"] * 3
-    assert told.rows[1] == {
+    assert result.rows[1] == {
         "partition": "orders-0",
         "start_offset": 10,
         "end_offset": 19,
         "bytes": SEGMENT_BYTES,
         "file": str(files.local_segments()[1].log_path),
     }
-    assert (told.document["refused"], told.document["unreadable"], told.document["notices"]) == ([], [], [])
+    assert (result.document["refused"], result.document["unreadable"], result.document["notices"]) == ([], [], [])
     assert not files.store.exists()
 
 
@@ -122,14 +122,14 @@ def test_a_plan_that_leaves_out_what_was_asked_for_says_what_and_fails(tmp_path:
     )  # fmt: skip
     (files.partition_directory("views") / "leader-epoch-checkpoint").write_text("1\n0\n")
 
-    shown, told = run_on(files, "plan"), run_on(files, "plan", "--json")
+    shown, result = run_on(files, "plan"), run_on(files, "plan", "--json")
 
-    assert shown.exit_code == told.exit_code == 1
+    assert shown.exit_code == result.exit_code == 1
     assert "refused: clicks: topic clicks has cleanup.policy=compact" in shown.err
     assert "unreadable: views-0" in shown.err
-    assert [row["partition"] for row in told.rows] == ["orders-0"]
-    assert [finding["partition"] for finding in told.document["refused"]] == ["clicks"]
-    assert [finding["partition"] for finding in told.document["unreadable"]] == ["views-0"]
+    assert [row["partition"] for row in result.rows] == ["orders-0"]
+    assert [finding["partition"] for finding in result.document["refused"]] == ["clicks"]
+    assert [finding["partition"] for finding in result.document["unreadable"]] == ["views-0"]
 
 
 # -------------------------------------------------------------------------------------------------------------- copy

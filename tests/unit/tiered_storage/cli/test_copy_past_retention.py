@@ -62,10 +62,10 @@ def test_no_more_than_the_run_then_deletes(tmp_path: Path) -> None:
     limits = {"retention.bytes": SEGMENT_BYTES + BATCH_BYTES, "local.retention.bytes": BATCH_BYTES}
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": -1, **limits}})
 
-    told = past(files, "topics", "allow-deletion", "orders")
+    warning = past(files, "topics", "allow-deletion", "orders")
     trimmed = sum(row["segments"] for row in run_on(files, "retain", "--dry-run", "--json").rows)
     expired = sum(row["segments"] for row in run_on(files, "expire", "--dry-run", "--json").rows)
-    assert (told["local_segments"], told["remote_segments"]) == (trimmed, expired) == (3, 2)
+    assert (warning["local_segments"], warning["remote_segments"]) == (trimmed, expired) == (3, 2)
 
 
 def test_rights_are_reported_beside_it_and_nothing_is_said_where_nothing_is_past(tmp_path: Path) -> None:
@@ -108,5 +108,5 @@ def test_a_partition_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
     (files.partition_directory("orders", 1) / "leader-epoch-checkpoint").write_text("broken")
     files.clock.now += 2 * 86_400_000
 
-    told = run_on(files, "plan", "--json").document["past_retention"]
-    assert [one["never_copied_segments"] for one in told] == [2]
+    warnings = run_on(files, "plan", "--json").document["past_retention"]
+    assert [one["never_copied_segments"] for one in warnings] == [2]

@@ -20,7 +20,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
     return a_copied_remote_log(tmp_path, topics=topics, remote_log_deletion_grace_ms=GRACE)
 
 
-def test_expire_tells_what_waits_and_until_when(files: RemoteLogFiles) -> None:
+def test_expire_reports_what_waits_and_until_when(files: RemoteLogFiles) -> None:
     shown = run_on(files, "expire", "--dry-run")
     assert re.search(rf"first run of expire after {DATE} deletes the objects", shown.err)
     done = run_on(files, "expire")

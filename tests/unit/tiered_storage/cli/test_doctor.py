@@ -60,14 +60,14 @@ def test_settings_are_shown_with_where_they_come_from(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, lease_duration_ms=60_000)
     environ = {"TIERED_STORAGE_LOG_RETENTION_HOURS": "24", "PATH": ""}
 
-    told = examined(files, environ).ok("settings")
+    passed = examined(files, environ).ok("settings")
 
     config = files.root / "settings.yaml"
     line = config.read_text().splitlines().index("lease.duration.ms: 60000") + 1
-    assert f"read from {config} | " in told
-    assert f"lease.duration.ms is 60000 ({config}, line {line}) | " in told
-    assert "log.retention.ms is 86400000 (environment variable TIERED_STORAGE_LOG_RETENTION_HOURS) | " in told
-    assert "topics with initial properties: orders | " in told
+    assert f"read from {config} | " in passed
+    assert f"lease.duration.ms is 60000 ({config}, line {line}) | " in passed
+    assert "log.retention.ms is 86400000 (environment variable TIERED_STORAGE_LOG_RETENTION_HOURS) | " in passed
+    assert "topics with initial properties: orders | " in passed
 
 
 def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, sa
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
         (lambda keys: (keys / "third.key").chmod(0o644), "third.key"),
         (lambda keys: (keys / "key-ring.yaml").chmod(0o640), "key-ring.yaml"),
@@ -102,7 +102,7 @@ def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, sa
     ],
 )
 def test_a_key_ring_that_cannot_be_used_or_is_open_to_others_is_named(
-    tmp_path: Path, spoil: Callable[[Path], object], told: str
+    tmp_path: Path, spoil: Callable[[Path], object], expected: str
 ) -> None:
     files = a_copied_remote_log(
         tmp_path,
@@ -119,7 +119,7 @@ def test_a_key_ring_that_cannot_be_used_or_is_open_to_others_is_named(
     assert result.exit_code == 1
     wrong = [row for row in result.rows if row["verdict"] == "wrong"]
     assert {row["check"] for row in wrong} == {"encryption"}
-    assert any(told in row["message"] for row in wrong)
+    assert any(expected in row["message"] for row in wrong)
 
 
 def test_encryption_without_a_key_ring_is_named(tmp_path: Path) -> None:

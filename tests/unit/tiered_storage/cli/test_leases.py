@@ -52,10 +52,10 @@ def test_a_lease_until_the_end_of_all_time_is_an_error_like_another(files: Remot
     with closing(sqlite3.connect(files.root / "state" / "remote_log_metadata.db")) as database, database:
         database.execute("UPDATE leases SET expires_at = ?", (2**63 - 1,))
 
-    told = run_on(files, command, "--json")
+    result = run_on(files, command, "--json")
 
-    assert told.exit_code == 1
-    assert f"until {2**63 - 1} ms" in told.err + told.out
+    assert result.exit_code == 1
+    assert f"until {2**63 - 1} ms" in result.err + result.out
     assert run_on(files, "leases", "end", "orders", "0", "--yes").exit_code == 0
 
 

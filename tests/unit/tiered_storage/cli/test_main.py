@@ -136,7 +136,7 @@ def test_what_the_system_refuses_is_one_line_that_names_the_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         (
             OSError(errno.ENOSPC, "No space left on device"),
@@ -148,7 +148,7 @@ def test_what_the_system_refuses_is_one_line_that_names_the_file(tmp_path: Path)
     ],
 )
 def test_what_the_system_says_is_reported_with_both_names_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: str
 ) -> None:
     def fail(*_: object) -> None:
         raise error
@@ -158,7 +158,7 @@ def test_what_the_system_says_is_reported_with_both_names_or_none(
     result = run_on(a_remote_log(tmp_path), "metadata", "restore", tmp_path / "backup.db")
 
     assert (result.exit_code, result.out) == (1, "")
-    assert told in result.err
+    assert expected in result.err
     assert result.err.count("\n") == 1
 
 
@@ -176,10 +176,10 @@ def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [("log.dirz: /logs\n", "log.dirz"), ("log.dirs: [\n", "line"), (None, "No such file")],
 )
-def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str | None, told: str) -> None:
+def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str | None, expected: str) -> None:
     path = tmp_path / "settings.yaml"
     if content is not None:
         path.write_text(content)
@@ -188,7 +188,7 @@ def test_settings_that_cannot_be_used_are_an_error(tmp_path: Path, content: str 
 
     assert result.exit_code == 1
     assert str(path) in result.err
-    assert told in result.err
+    assert expected in result.err
 
 
 def test_a_regular_expression_that_is_invalid_is_an_error(tmp_path: Path) -> None:

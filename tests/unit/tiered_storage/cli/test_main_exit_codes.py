@@ -135,13 +135,13 @@ NOT_DONE: list[tuple[Prepared, tuple[object, ...], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("prepared", "command", "told"), NOT_DONE, ids=lambda each: getattr(each, "__name__", None))
+@pytest.mark.parametrize(("prepare", "command", "expected"), NOT_DONE, ids=lambda each: getattr(each, "__name__", None))
 def test_what_was_not_done_is_said_and_fails(
-    tmp_path: Path, prepared: Prepared, command: tuple[object, ...], told: str
+    tmp_path: Path, prepare: Prepared, command: tuple[object, ...], expected: str
 ) -> None:
-    result = run_on(prepared(tmp_path), *command)
+    result = run_on(prepare(tmp_path), *command)
 
-    assert (result.exit_code, told in result.err) == (1, True), result
+    assert (result.exit_code, expected in result.err) == (1, True), result
 
 
 @pytest.mark.parametrize("command", ["plan", "copy", "retain", "expire", "repair", "audit"])

@@ -44,16 +44,16 @@ def test_segments_are_shown_in_every_state(tmp_path: Path) -> None:
     with files.open() as remote_log:
         begin(remote_log)
 
-    told, shown = run_on(files, "segments", "--json"), run_on(files, "segments")
+    result, shown = run_on(files, "segments", "--json"), run_on(files, "segments")
 
-    assert told.exit_code == shown.exit_code == 0
-    assert [(row["start_offset"], row["end_offset"], row["state"]) for row in told.rows] == [
+    assert result.exit_code == shown.exit_code == 0
+    assert [(row["start_offset"], row["end_offset"], row["state"]) for row in result.rows] == [
         (0, 9, "COPY_SEGMENT_FINISHED"),
         (10, 19, "COPY_SEGMENT_FINISHED"),
         (20, 29, "COPY_SEGMENT_FINISHED"),
         (30, 39, "COPY_SEGMENT_STARTED"),
     ]
-    first = told.rows[0]
+    first = result.rows[0]
     assert (first["partition"], first["bytes"], first["max_timestamp"]) == ("orders-0", SEGMENT_BYTES, NOW + 9000)
     assert len(first["segment_id"]) == 22
     assert "2023-11-14 22:13:29 UTC" in shown.out
@@ -185,9 +185,9 @@ def test_a_long_read_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monk
 def test_offsets_are_shown_by_their_names_and_by_time(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
 
-    told = run_on(files, "offsets", "orders", 0, "--time", NOW + 16_001, "--time", NOW + 35_000, "--json")
+    result = run_on(files, "offsets", "orders", 0, "--time", NOW + 16_001, "--time", NOW + 35_000, "--json")
 
-    assert [(row["of"], row["offset"], row["timestamp"], row["leader_epoch"]) for row in told.rows] == [
+    assert [(row["of"], row["offset"], row["timestamp"], row["leader_epoch"]) for row in result.rows] == [
         ("earliest", 0, None, 0),
         ("latest", 35, None, 0),
         ("max-timestamp", 34, NOW + 34_000, 0),
@@ -250,7 +250,7 @@ def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         (("orders", 0, "--offset", 35), 0, ""),
         (("orders", 0, "--offset", 36), 1, "offset 36 is out of range; it has offsets 0 to 34"),
@@ -260,11 +260,13 @@ def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
         (("orders", 0, "--max-records", 0), 2, "max-records"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(tmp_path: Path, arguments: tuple[object, ...], code: int, told: str) -> None:
+def test_what_cannot_be_read_is_an_error(
+    tmp_path: Path, arguments: tuple[object, ...], code: int, expected: str
+) -> None:
     result = run_on(a_copied_remote_log(tmp_path), "read", *arguments)
 
     assert result.exit_code == code
-    assert told in result.err
+    assert expected in result.err
 
 
 def test_as_json_an_error_comes_after_the_records_that_could_be_read(tmp_path: Path) -> None:
@@ -287,11 +289,11 @@ def test_as_json_an_error_comes_after_the_records_that_could_be_read(tmp_path: P
 def test_an_audit_of_a_whole_remote_log_succeeds(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
 
-    shown, told = run_on(files, "audit", "--deep"), run_on(files, "audit", "--json")
+    shown, result = run_on(files, "audit", "--deep"), run_on(files, "audit", "--json")
 
-    assert shown.exit_code == told.exit_code == 0
+    assert shown.exit_code == result.exit_code == 0
     assert "3 segments, 9 objects, 2.8 kB: 0 anomalies" in shown.out
-    assert told.document == {"rows": [], "segments": 3, "objects": 9, "bytes": 3 * SEGMENT_BYTES, "notices": []}
+    assert result.document == {"rows": [], "segments": 3, "objects": 9, "bytes": 3 * SEGMENT_BYTES, "notices": []}
 
 
 def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
@@ -300,14 +302,14 @@ def test_an_audit_names_what_is_wrong_and_fails(tmp_path: Path) -> None:
     lost.unlink()
     (files.store / "holiday.jpg").write_bytes(b"")
 
-    shown, told = run_on(files, "audit"), run_on(files, "audit", "--json")
+    shown, result = run_on(files, "audit"), run_on(files, "audit", "--json")
 
-    assert shown.exit_code == told.exit_code == 1
+    assert shown.exit_code == result.exit_code == 1
     assert "3 segments, 9 objects, 2.8 kB: 1 anomalies" in shown.out
     assert lost.name in shown.out
-    [row] = told.rows
+    [row] = result.rows
     assert row["kind"] == "missing object"
-    assert "younger than" in told.document["notices"][0]
+    assert "younger than" in result.document["notices"][0]
     assert "note: 1 unreferenced objects are younger" in shown.err
     assert "note: 'tiered-storage repair --dry-run' shows " in shown.err
 

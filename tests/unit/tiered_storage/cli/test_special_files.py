@@ -1,4 +1,4 @@
-"""A FIFO, as any file that is none on a disk, in the place of one that a command reads: an error, never a wait."""
+"""A FIFO or device in place of a file that a command reads is an error, never a wait."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_index_that_is_one_is_reported_as_a_damaged_one_and_keeps_nobody_from
 def test_files_that_a_person_names_are_refused_by_name(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     fifo = make_fifo(tmp_path / "fifo")
-    told = f"{fifo}: cannot read the rights: it is no regular file"
+    message = f"{fifo}: cannot read the rights: it is no regular file"
     assert (
         f"{fifo}: cannot read the plan (it is no regular file)" in run_with(files, fifo, "retain", "--plan", fifo).err
     )
@@ -100,7 +100,7 @@ def test_files_that_a_person_names_are_refused_by_name(tmp_path: Path) -> None:
         assert ": it is no regular file" in run("plan", "--config", fifo).err
     files.properties["read.service.rights.file"] = str(fifo)
     doctor = run_with(files, fifo, "doctor", "--json")
-    assert (doctor.exit_code, told in doctor.out) == (1, True)
+    assert (doctor.exit_code, message in doctor.out) == (1, True)
 
 
 def test_a_lock_file_that_is_a_link_stops_a_trim_and_nothing_is_made_where_it_leads(tmp_path: Path) -> None:

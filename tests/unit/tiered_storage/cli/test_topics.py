@@ -139,7 +139,7 @@ def test_properties_are_set_and_taken_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("retention.ms", "name=value"),
         ("retension.ms=5", "retention.ms"),
@@ -151,14 +151,16 @@ def test_properties_are_set_and_taken_back(tmp_path: Path) -> None:
         ("remote.log.storage.enable=true", "'tiered-storage topics enable'"),
     ],
 )
-def test_properties_that_cannot_be_meant_are_refused_and_change_nothing(tmp_path: Path, given: str, told: str) -> None:
+def test_properties_that_cannot_be_meant_are_refused_and_change_nothing(
+    tmp_path: Path, given: str, expected: str
+) -> None:
     files = a_remote_log(tmp_path)
     before = row_of(topics(files, "list"))
 
     result = topics(files, "set", "orders", "retention.ms=6", given)
 
     assert result.exit_code == 1
-    assert told in result.err
+    assert expected in result.err
     assert row_of(topics(files, "list")) == before
 
 
@@ -248,9 +250,12 @@ def test_a_pattern_means_whole_names_and_shows_which_matched(tmp_path: Path) -> 
     assert enabled() == {"orders", "orders.eu", "orders-eu"}
     assert [row["topic"] for row in topics(files, "pause", r".*orders\.eu|reorders").rows] == ["orders.eu", "reorders"]
     assert [rights(topics(files, "allow-deletion", "orders[.]eu"))] == [(True, True)]
-    for named, told in (("xyz.*", "no topic in log.dirs or in the remote log matches"), ("(", "regular expression")):
+    for named, expected in (
+        ("xyz.*", "no topic in log.dirs or in the remote log matches"),
+        ("(", "regular expression"),
+    ):
         refused = topics(files, "enable", named)
-        assert (refused.exit_code, told in refused.err) == (1, True), refused
+        assert (refused.exit_code, expected in refused.err) == (1, True), refused
 
 
 def test_of_a_pattern_all_are_changed_but_those_that_are_refused(tmp_path: Path) -> None:

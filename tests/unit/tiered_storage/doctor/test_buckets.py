@@ -16,7 +16,7 @@ def messages(checks: list[Check], verdict: Verdict) -> str:
     return "\n".join(f"{check.message} {check.advice}" for check in checks if check.verdict is verdict)
 
 
-def test_who_signs_requests_is_told_where_aws_can_say_so(s3_endpoint: S3Endpoint) -> None:
+def test_the_aws_identity_is_reported_if_sts_answers(s3_endpoint: S3Endpoint) -> None:
     roles = {"writer": Role(s3_endpoint.access_key)}
     with running_account(s3_endpoint, Account(roles, admitted="writer")) as account:
         given = replace(options_for(account.s3), sts_endpoint=account.sts_url, roles=(role_arn("writer"),))

@@ -23,15 +23,15 @@ def test_a_directory_that_can_be_read_is_as_it_must_be(tmp_path: Path) -> None:
     found = examined(files)
 
     assert found.wrong() == []
-    [told] = found.ok("log.dirs")
-    assert str(files.log_directory) in told
-    assert "2 partitions of 2 topics" in told
+    [message] = found.ok("log.dirs")
+    assert str(files.log_directory) in message
+    assert "2 partitions of 2 topics" in message
 
 
 def test_no_directory_is_worth_a_note(tmp_path: Path) -> None:
-    [told] = examined(a_remote_log(tmp_path, log_dirs=[])).notes("log.dirs")
+    [message] = examined(a_remote_log(tmp_path, log_dirs=[])).notes("log.dirs")
 
-    assert "| set log.dirs" in told
+    assert "| set log.dirs" in message
 
 
 def test_what_is_no_log_directory_is_wrong_and_the_next_one_is_looked_at(tmp_path: Path) -> None:
@@ -50,19 +50,19 @@ def test_what_is_no_log_directory_is_wrong_and_the_next_one_is_looked_at(tmp_pat
 def test_a_directory_that_somebody_holds_is_wrong(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with DirectoryLock.acquire(files.log_directory):
-        [told] = examined(files).wrong()
+        [message] = examined(files).wrong()
 
-    assert str(files.log_directory) in told
-    assert "in use" in told
+    assert str(files.log_directory) in message
+    assert "in use" in message
 
 
 def test_a_directory_without_high_watermarks_is_wrong_until_its_end_is_said_to_be_stable(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     (files.log_directory / "replication-offset-checkpoint").unlink()
 
-    told, partition = examined(files).wrong()
-    assert "high watermarks" in told
-    assert "log.end.is.stable: true" in told.partition(" | ")[2]
+    message, partition = examined(files).wrong()
+    assert "high watermarks" in message
+    assert "log.end.is.stable: true" in message.partition(" | ")[2]
     assert "orders-0" in partition
 
     files.properties["log.end.is.stable"] = True
@@ -73,9 +73,9 @@ def test_a_checkpoint_that_is_broken_is_wrong(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     (files.log_directory / "log-start-offset-checkpoint").write_text("what is this\n")
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "log-start-offset-checkpoint: at byte 0" in told
+    assert "log-start-offset-checkpoint: at byte 0" in message
 
 
 def test_partitions_that_cannot_be_read_are_named_up_to_a_number(
@@ -99,10 +99,10 @@ def test_what_is_left_out_is_worth_a_note(tmp_path: Path) -> None:
     for number in range(7):
         (files.log_directory / f"lost+found{number}").mkdir()
 
-    [told] = examined(files).notes("log.dirs")
+    [message] = examined(files).notes("log.dirs")
 
-    assert "lost+found4 and 2 more: " in told
-    assert "topic-partition" in told
+    assert "lost+found4 and 2 more: " in message
+    assert "topic-partition" in message
 
 
 def test_one_partition_in_two_directories_is_wrong(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_one_partition_in_two_directories_is_wrong(tmp_path: Path) -> None:
     shutil.copytree(files.log_directory, tmp_path / "copy")
     files.properties["log.dirs"] = [str(files.log_directory), str(tmp_path / "copy")]
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert f"{files.partition_directory()} and {tmp_path / 'copy' / 'orders-0'} " in told
+    assert f"{files.partition_directory()} and {tmp_path / 'copy' / 'orders-0'} " in message
 
 
 def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_a_name_that_the_store_cannot_hold_is_wrong(tmp_path: Path) -> None:
     with LogDirectoryWriter.open(files.log_directory, LogConfig(), clock=lambda: 0) as writer:
         writer.create_log(long, 0, topic_id(long), LogConfig())
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert f"{long}-0 " in told
-    assert files.store.as_uri() in told
-    assert "S3" in told
+    assert f"{long}-0 " in message
+    assert files.store.as_uri() in message
+    assert "S3" in message
 
 
 def test_rights_that_are_missing_are_reported() -> None:
@@ -147,24 +147,24 @@ def test_rights_that_are_missing_are_reported() -> None:
 
         segment = files.local_segments()[1].log_path
         segment.chmod(0o000)
-        [told] = as_nobody(lambda: examined(config)).wrong("log.dirs")
-        assert str(segment.parent) in told
+        [message] = as_nobody(lambda: examined(config)).wrong("log.dirs")
+        assert str(segment.parent) in message
 
         files.log_directory.chmod(0o000)
-        [told] = as_nobody(lambda: examined(config)).wrong("log.dirs")
-        assert f"{files.log_directory}: user 65534 " in told
-        assert "read" in told
-        assert "right" in told.partition(" | ")[2]
+        [message] = as_nobody(lambda: examined(config)).wrong("log.dirs")
+        assert f"{files.log_directory}: user 65534 " in message
+        assert "read" in message
+        assert "right" in message.partition(" | ")[2]
 
 
 def test_a_directory_whose_broker_did_not_stop_in_order_is_worth_a_note(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     (files.log_directory / ".kafka_cleanshutdown").unlink()
 
-    [told] = examined(files).notes("log.dirs")
+    [message] = examined(files).notes("log.dirs")
 
-    assert str(files.log_directory) in told
-    assert ".kafka_cleanshutdown" in told
+    assert str(files.log_directory) in message
+    assert ".kafka_cleanshutdown" in message
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_place_of_ours_inside_a_log_directory_is_refused_and_named(
     expected = why.format(tmp_path / where, files.log_directory, files.log_directory / "exports")
     before = sorted(files.log_directory.rglob("*"))
 
-    assert any(expected in told for told in examined(files).wrong("log.dirs"))
+    assert any(expected in message for message in examined(files).wrong("log.dirs"))
     for command in ("plan", "copy", "retain", "audit", "topics enable orders"):
         ended = run_on(files, *command.split())
         assert ended.exit_code == 1

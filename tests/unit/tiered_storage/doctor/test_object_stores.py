@@ -87,7 +87,7 @@ def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "expected"),
     [
         ("create", "may not create it"),
         ("full", "no room"),
@@ -99,11 +99,11 @@ def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_store_does_not_do_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, expected: str
 ) -> None:
     [found] = wrong(probed(tmp_path, monkeypatch, fault))
 
-    assert told in found
+    assert expected in found
     assert fault == "keeps" or list(tmp_path.iterdir()) == []
 
 
@@ -147,25 +147,25 @@ def test_a_url_that_makes_no_store_is_wrong(tmp_path: Path) -> None:
 
 def test_a_class_of_ones_own_is_worth_a_note(tmp_path: Path) -> None:
     name = "crashes.storages.DyingStorage"
-    [told] = examined(a_remote_log(tmp_path, remote_log_storage_manager_class_name=name)).notes("store")
+    [message] = examined(a_remote_log(tmp_path, remote_log_storage_manager_class_name=name)).notes("store")
 
-    assert name in told
+    assert name in message
 
 
 def test_a_disk_that_fills_up_is_worth_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_stores, "free_bytes", lambda _: 100 << 20)
 
-    _, told = check_folder("store", tmp_path)
+    _, check = check_folder("store", tmp_path)
 
-    assert (told.verdict, told.message) == (Verdict.NOTE, f"{tmp_path}: 104,857,600 bytes are free")
+    assert (check.verdict, check.message) == (Verdict.NOTE, f"{tmp_path}: 104,857,600 bytes are free")
 
 
 def test_a_folder_below_a_file_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    told = next(iter(check_folder("state.directory", tmp_path / "file" / "state")))
+    check = next(iter(check_folder("state.directory", tmp_path / "file" / "state")))
 
-    assert (told.verdict, told.message) == (Verdict.WRONG, f"{tmp_path / 'file'} is no folder")
+    assert (check.verdict, check.message) == (Verdict.WRONG, f"{tmp_path / 'file'} is no folder")
 
 
 def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_store_out_of_reach_is_wrong(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_with_credentials_is_reported_without_them(tmp_path: Path) -> None:
-    told = examined(a_remote_log(tmp_path), {**JAVA_IS_ELSEWHERE, "AWS_ENDPOINT_URL": "https://key:hush@host"})
-    [wrong] = told.wrong("settings")
+    examination = examined(a_remote_log(tmp_path), {**JAVA_IS_ELSEWHERE, "AWS_ENDPOINT_URL": "https://key:hush@host"})
+    [wrong] = examination.wrong("settings")
     assert wrong.startswith("AWS_ENDPOINT_URL, or the endpoint of the Airflow connection: ")
     assert "hush" not in wrong

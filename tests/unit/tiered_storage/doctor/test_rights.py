@@ -51,11 +51,11 @@ def test_state_that_anybody_may_read_is_wrong_and_left_as_it_is(site: RemoteLogF
     (state / "remote_log_metadata.db").chmod(0o644)
     before = everything_in(site.root)
 
-    [told] = examined(site).wrong("rights")
+    [message] = examined(site).wrong("rights")
 
-    assert f"anybody on this machine may use {state} (drwxr-xr-x)" in told
-    assert f"{state / 'remote_log_metadata.db'} (-rw-r--r--)" in told
-    assert f"| chmod -R go= {state}" in told
+    assert f"anybody on this machine may use {state} (drwxr-xr-x)" in message
+    assert f"{state / 'remote_log_metadata.db'} (-rw-r--r--)" in message
+    assert f"| chmod -R go= {state}" in message
     assert (state.stat().st_mode & 0o777, everything_in(site.root)) == (0o755, before)
 
 
@@ -87,9 +87,9 @@ def test_metadata_that_this_user_may_not_write_are_wrong(site: RemoteLogFiles, c
     path = site.root / "state" / closed
     path.chmod(path.stat().st_mode & ~0o222)
 
-    [told] = examined_by_nobody(site).wrong("metadata")
+    [message] = examined_by_nobody(site).wrong("metadata")
 
-    assert f"user {NOBODY} may not write {path}" in told
+    assert f"user {NOBODY} may not write {path}" in message
 
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
@@ -99,11 +99,11 @@ def test_metadata_on_a_disk_that_is_mounted_read_only_are_wrong(site: RemoteLogF
     subprocess.run(["mount", "--bind", state, state], check=True)
     try:
         subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
-        [told] = examine(site).wrong("metadata")
+        [message] = examine(site).wrong("metadata")
     finally:
         subprocess.run(["umount", "--lazy", state], check=True)
 
-    assert "mounted read-only" in told
+    assert "mounted read-only" in message
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_metadata_on_a_disk_that_is_mounted_read_only_are_wrong(site: RemoteLogF
 def test_a_full_disk_is_wrong(site: RemoteLogFiles, tmp_path: Path, setting: str, name: str) -> None:
     with small_disk(tmp_path / "disk", 128 * MIB) as disk:
         site.properties[setting] = str(disk)
-        assert [told for told in examined(site).wrong(name) if "as good as full" in told] == []
+        assert [message for message in examined(site).wrong(name) if "as good as full" in message] == []
         fill(disk)
-        [told] = [told for told in examined(site).wrong(name) if "as good as full" in told]
+        [message] = [message for message in examined(site).wrong(name) if "as good as full" in message]
         make_room(disk)
 
-    assert f"the disk mounted at {disk} has 0 bytes free" in told
-    assert "tiered-storage retain and expire" in told
+    assert f"the disk mounted at {disk} has 0 bytes free" in message
+    assert "tiered-storage retain and expire" in message
 
 
 def test_a_log_directory_on_a_full_disk_is_wrong(site: RemoteLogFiles) -> None:
@@ -129,5 +129,5 @@ def test_a_log_directory_on_a_full_disk_is_wrong(site: RemoteLogFiles) -> None:
         subprocess.run(["cp", "-a", f"{kept}/.", str(logs)], check=True)
         assert examined(site).wrong("log.dirs") == []
         fill(logs)
-        [told] = examined(site).wrong("log.dirs")
-    assert f"the disk mounted at {logs} has 0 bytes free" in told
+        [message] = examined(site).wrong("log.dirs")
+    assert f"the disk mounted at {logs} has 0 bytes free" in message

@@ -7,8 +7,8 @@ from support.remote_logs import a_remote_log
 
 
 def test_without_a_file_of_rights_it_is_said_that_nobody_reads(tmp_path: Path) -> None:
-    [told] = examined(a_remote_log(tmp_path)).ok("read service")
-    assert "read.service.rights.file is not set" in told
+    [message] = examined(a_remote_log(tmp_path)).ok("read service")
+    assert "read.service.rights.file is not set" in message
 
 
 def test_rights_that_can_be_read_are_counted(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_rights_that_can_be_read_are_counted(tmp_path: Path) -> None:
 
 def test_a_broken_file_of_rights_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "rights.yaml").write_text("roles: {A: {reed: ['*']}}\n")
-    [told] = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml")).wrong("read service")
-    assert "rights.yaml, line 1: an entry of roles has an entry" in told
+    [message] = examined(a_remote_log(tmp_path, read_service_rights_file="rights.yaml")).wrong("read service")
+    assert "rights.yaml, line 1: an entry of roles has an entry" in message
 
 
 def test_a_file_of_rights_that_others_may_write_is_worth_a_note(tmp_path: Path) -> None:

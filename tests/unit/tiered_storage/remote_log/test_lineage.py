@@ -51,7 +51,7 @@ def test_two_lineages_tell_more_than_one(known: Epochs, observed: Epochs, expect
 
 
 @pytest.mark.parametrize(
-    ("known", "observed", "log_end", "told"),
+    ("known", "observed", "log_end", "expected"),
     [
         ((), ((0, 0),), 30, None),
         (((0, 0),), (), 30, None),
@@ -70,15 +70,15 @@ def test_two_lineages_tell_more_than_one(known: Epochs, observed: Epochs, expect
     ],
 )
 def test_a_log_that_a_later_leader_contradicts_is_an_older_one(
-    known: Epochs, observed: Epochs, log_end: int, told: tuple[int, int, int] | None
+    known: Epochs, observed: Epochs, log_end: int, expected: tuple[int, int, int] | None
 ) -> None:
     why = contradiction(entries(known), entries(observed), log_end)
 
-    if told is None:
+    if expected is None:
         assert why is None
         assert agreed_end(entries(known), entries(observed), log_end) == log_end
     else:
-        offset, theirs, own = told
+        offset, theirs, own = expected
         assert why is not None
         assert f"offset {offset} has epoch {theirs}, not {own}" in why
         assert agreed_end(entries(known), entries(observed), log_end) == offset
@@ -117,7 +117,7 @@ class Replica:
         while agreed < min(self.end, leader.end) and self.written_by[agreed] == leader.written_by[agreed]:
             agreed += 1
         if agreed < self.start or self.end < leader.start:
-            # It starts anew where the leader's log begins.
+            # It starts again where the leader's log begins.
             self.written_by, self.epochs, self.start = leader.written_by[: leader.start], [], leader.start
         else:
             del self.written_by[agreed:]
@@ -164,12 +164,12 @@ def test_whichever_of_two_replicas_is_looked_at_what_is_kept_is_true_of_the_lead
                     each.trim(data.draw(st.integers(0, each.end)))
                 case _:
                     seen = data.draw(st.sampled_from(replicas))
-                    told = contradiction(known, seen.epochs, seen.end)
+                    found = contradiction(known, seen.epochs, seen.end)
                     # Below where either of the two begins nobody can compare them.
                     begin = max([known[0].start_offset, *(entry.start_offset for entry in seen.epochs[:1])])
                     is_cut_off = seen.written_by[begin:] != leader.written_by[begin : seen.end]
-                    assert (told is not None) == (is_cut_off and bool(seen.epochs))
-                    if told is None:
+                    assert (found is not None) == (is_cut_off and bool(seen.epochs))
+                    if found is None:
                         known = merged(known, seen.epochs)
         reached = range(known[0].start_offset, leader.end)
         assert [writer(known, offset) for offset in reached] == [leader.written_by[offset] for offset in reached]

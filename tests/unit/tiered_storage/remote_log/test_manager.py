@@ -269,11 +269,11 @@ def test_a_partition_that_cannot_be_looked_at_is_reported_where_it_was_selected(
     files = a_remote_log(tmp_path, {("orders", number): 1 for number in range(2)})
     (files.partition_directory(number=1) / "partition.metadata").write_text("no metadata")
     with files.open() as remote_log:
-        for number, told in ((0, []), (1, ["orders-1"])):
+        for number, expected in ((0, []), (1, ["orders-1"])):
             chosen = Selection("orders", frozenset({number}))
-            assert [finding.partition for finding in remote_log.plan_copy(chosen).unreadable] == told
+            assert [finding.partition for finding in remote_log.plan_copy(chosen).unreadable] == expected
             _, unreadable = remote_log.deletions.plan_local_retention(chosen, NOW)
-            assert [finding.partition for finding in unreadable] == told
+            assert [finding.partition for finding in unreadable] == expected
 
 
 def test_leases_are_kept_while_somebody_else_works(tmp_path: Path) -> None:

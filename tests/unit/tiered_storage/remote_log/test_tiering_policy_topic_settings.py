@@ -108,9 +108,9 @@ def test_a_wrong_value_of_the_older_right_is_reported_under_its_name() -> None:
 def test_everything_that_is_wrong_with_a_topic_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as caught:
         TopicSettings.parse("orders", {"retention.mss": 5, "retention.bytes": 0, "remote.storage.enable": 7})
-    head, *told = str(caught.value).split("\n  ")
+    head, *problems = str(caught.value).split("\n  ")
     assert head.startswith("3 settings ")
-    enable, size, unknown = (each.removeprefix("topic orders: ") for each in told)
+    enable, size, unknown = (each.removeprefix("topic orders: ") for each in problems)
     assert enable.startswith("remote.storage.enable is 7; allowed: true or false")
     assert size.startswith("retention.bytes is 0: ")
     assert "; allowed: " in size

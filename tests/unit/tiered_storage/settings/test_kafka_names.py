@@ -70,11 +70,11 @@ def test_the_list_has_every_name_once() -> None:
 
 @pytest.mark.parametrize("kafka", HONOURED, ids=lambda each: each.name)
 def test_a_name_that_has_an_effect_is_documented_as_one_of_kafka_with_its_default(kafka: KafkaName) -> None:
-    told = (TopicSettings if kafka.scope == "topic" else Settings).declarations()[kafka.name]
+    declaration = (TopicSettings if kafka.scope == "topic" else Settings).declarations()[kafka.name]
 
-    assert told.source == Source.KAFKA
-    has_its_default = told.default in {kafka.default, f"log.{kafka.name}"}
-    assert has_its_default or f"Kafka's default: {kafka.default or 'none'}" in told.description
+    assert declaration.source == Source.KAFKA
+    has_its_default = declaration.default in {kafka.default, f"log.{kafka.name}"}
+    assert has_its_default or f"Kafka's default: {kafka.default or 'none'}" in declaration.description
 
 
 @pytest.mark.parametrize("kafka", UNUSED, ids=lambda each: each.name)

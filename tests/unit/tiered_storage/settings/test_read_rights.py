@@ -90,7 +90,7 @@ def test_a_file_that_allows_nothing_is_a_file(tmp_path: Path, text: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("role: {}", "line 1: the file has an entry"),
         ("roles:\n  A: {write: [a]}", "line 2: an entry of roles has an entry"),
@@ -109,10 +109,10 @@ def test_a_file_that_allows_nothing_is_a_file(tmp_path: Path, text: str) -> None
         ("#" * (MOST_BYTES + 1), "bytes of rights"),
     ],
 )
-def test_a_broken_file_is_refused_with_its_lines(tmp_path: Path, text: str, told: str) -> None:
+def test_a_broken_file_is_refused_with_its_lines(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         load(tmp_path, text)
-    assert told in str(raised.value)
+    assert expected in str(raised.value)
     assert "rights.yaml" in str(raised.value)
 
 

@@ -47,7 +47,7 @@ def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("log.dir: /a", "log.dir * log.dirs?"),
         ("log_dirs: /a", "log_dirs * log.dirs?"),
@@ -128,9 +128,9 @@ def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused_with_file_line_name_value_and_what_is_allowed(
-    refusal: Refusal, file: Path, text: str, told: str
+    refusal: Refusal, file: Path, text: str, expected: str
 ) -> None:
-    assert _reads_as(refusal(f"# a comment\n{text}"), f"{file}, line 2: {told}")
+    assert _reads_as(refusal(f"# a comment\n{text}"), f"{file}, line 2: {expected}")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_an_orphan_must_outlive_a_lease(refusal: Refusal, file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "expected"),
     [
         ("retentin.ms: 5", "topic orders: retentin.ms * retention.ms?"),
         ("log.retention.ms: 5", "topic orders: log.retention.ms * retention.ms?"),
@@ -218,12 +218,12 @@ def test_an_orphan_must_outlive_a_lease(refusal: Refusal, file: Path) -> None:
     ],
 )
 def test_a_wrong_property_of_a_topic_is_refused_likewise(
-    refusal: Refusal, file: Path, properties: str, told: str
+    refusal: Refusal, file: Path, properties: str, expected: str
 ) -> None:
     message = refusal(f"topics:\n  orders:\n    {properties}")
     place, _, problem = message.partition(": ")
     assert place in {f"{file}, line {line}" for line in (2, 3)}
-    assert _reads_as(problem, told)
+    assert _reads_as(problem, expected)
 
 
 def test_a_topic_at_odds_with_the_defaults_is_reported_by_its_own_line(refusal: Refusal, file: Path) -> None:
@@ -274,7 +274,7 @@ def test_everything_that_is_wrong_is_reported_at_once(refusal: Refusal, file: Pa
 
 
 @pytest.mark.parametrize(
-    ("variable", "told"),
+    ("variable", "expected"),
     [
         (
             "TIERED_STORAGE_LOG_DIR",
@@ -287,8 +287,8 @@ def test_everything_that_is_wrong_is_reported_at_once(refusal: Refusal, file: Pa
         ),
     ],
 )
-def test_an_unknown_variable_is_refused(refusal: Refusal, variable: str, told: str) -> None:
-    assert _reads_as(refusal("", {variable: "value"}), f"environment: {told}")
+def test_an_unknown_variable_is_refused(refusal: Refusal, variable: str, expected: str) -> None:
+    assert _reads_as(refusal("", {variable: "value"}), f"environment: {expected}")
 
 
 def test_other_peoples_variables_are_left_alone(file: Path) -> None:
@@ -297,7 +297,7 @@ def test_other_peoples_variables_are_left_alone(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [
         (True, "is True: *; allowed: a whole number of segments, 1 or more"),
         (1.5, "is 1.5; allowed: a whole number of segments, 1 or more"),
@@ -305,13 +305,13 @@ def test_other_peoples_variables_are_left_alone(file: Path) -> None:
         (2**63, "is 9223372036854775808; allowed: a whole number of segments, 1 or more"),
     ],
 )
-def test_a_wrong_parameter_of_a_run_is_refused(refusal: Refusal, value: object, told: str) -> None:
+def test_a_wrong_parameter_of_a_run_is_refused(refusal: Refusal, value: object, expected: str) -> None:
     message = refusal("", overrides={"copy.max.segments.per.run": value})
-    assert _reads_as(message, f"the run's parameters: copy.max.segments.per.run {told}")
+    assert _reads_as(message, f"the run's parameters: copy.max.segments.per.run {expected}")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("log.dirs: [a", ", line 1: this is not YAML: "),
         ("a: b\n\tc: d", ", line 2: this is not YAML: "),
@@ -326,9 +326,9 @@ def test_a_wrong_parameter_of_a_run_is_refused(refusal: Refusal, value: object, 
     ],
 )
 def test_a_file_that_is_no_settings_file_is_refused_with_the_line(
-    refusal: Refusal, file: Path, text: str, told: str
+    refusal: Refusal, file: Path, text: str, expected: str
 ) -> None:
-    assert refusal(text).startswith(f"{file}{told}")
+    assert refusal(text).startswith(f"{file}{expected}")
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

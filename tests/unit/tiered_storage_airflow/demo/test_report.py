@@ -52,7 +52,7 @@ def test_what_no_partition_shows_fails(harm: Callable[[PartitionRow], PartitionR
         ensure_all_was_shown([row, row])
 
 
-def test_a_row_tells_what_is_where_and_counts_what_is_in_the_store(tmp_path: Path) -> None:
+def test_a_row_has_the_tiers_of_a_topic_and_its_size_in_the_store(tmp_path: Path) -> None:
     site = TieredSite(tmp_path)
     site.write_logs({"orders-0": 3, "orders-1": 2})
     site.configure({"orders": TIERED}, log_end_is_stable=True)

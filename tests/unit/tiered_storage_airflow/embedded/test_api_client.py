@@ -88,7 +88,7 @@ def test_unpausing_touches_nothing_else() -> None:
 
 
 def test_waiting_reports_the_tasks_and_ends_with_the_run() -> None:
-    told: list[tuple[str, list[TaskInstance]]] = []
+    reported: list[tuple[str, list[TaskInstance]]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/taskInstances"):
@@ -96,10 +96,10 @@ def test_waiting_reports_the_tasks_and_ends_with_the_run() -> None:
         return httpx.Response(200, json=run_row("success"))
 
     with airflow(answer) as api:
-        finished = api.wait_for_run(RUN, 60, lambda run, tasks: told.append((run.state, tasks)))
+        finished = api.wait_for_run(RUN, 60, lambda run, tasks: reported.append((run.state, tasks)))
     assert finished.state == "success"
     assert finished.started == datetime(2026, 11, 21, 10, 0, 1, tzinfo=UTC)
-    assert [(state, [task.name for task in tasks]) for state, tasks in told] == [("success", ["plan"])]
+    assert [(state, [task.name for task in tasks]) for state, tasks in reported] == [("success", ["plan"])]
 
 
 def test_waiting_too_long_is_an_error_that_names_where_the_run_stands() -> None:

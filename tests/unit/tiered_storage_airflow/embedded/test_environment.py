@@ -1,4 +1,4 @@
-"""The environment of Airflow's processes: what goes over the user's own, and what stays of that."""
+"""The environment of Airflow's processes: which variables override the user's own, and which stay."""
 
 from __future__ import annotations
 

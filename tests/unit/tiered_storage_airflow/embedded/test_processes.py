@@ -143,7 +143,7 @@ import pathlib, signal, subprocess, sys
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 code = subprocess.Popen([sys.executable, "task.py"], process_group=0).wait()
-pathlib.Path("told").write_text(f"the task ended with {code}")
+pathlib.Path("outcome").write_text(f"the task ended with {code}")
 """
 TASK = """
 import pathlib, signal, sys, time
@@ -155,7 +155,7 @@ time.sleep(SECONDS)
 
 
 @pytest.mark.parametrize(
-    ("on_sigterm", "seconds", "grace", "told"),
+    ("on_sigterm", "seconds", "grace", "outcome"),
     [
         ("signal.SIG_IGN", 0.3, 10, "the task ended with 0"),
         ("lambda *_: sys.exit(7)", 60, 2, "the task ended with 7"),
@@ -164,13 +164,13 @@ time.sleep(SECONDS)
     ids=["it may end by itself", "it hears of the end", "it is killed when it goes on all the same"],
 )
 def test_a_task_ends_before_its_scheduler_which_can_still_report(
-    home: Path, on_sigterm: str, seconds: float, grace: float, told: str
+    home: Path, on_sigterm: str, seconds: float, grace: float, outcome: str
 ) -> None:
     (home / "scheduler.py").write_text(SCHEDULER)
     (home / "task.py").write_text(TASK.replace("ON_SIGTERM", on_sigterm).replace("SECONDS", str(seconds)))
     service = start_shell(home, f"exec {sys.executable} scheduler.py")
     stop(record(home, service), task_grace=grace)
-    assert (home / "told").read_text() == told
+    assert (home / "outcome").read_text() == outcome
     assert members([service], MARK) == []
 
 

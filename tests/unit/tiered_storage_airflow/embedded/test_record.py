@@ -66,17 +66,17 @@ def test_the_home_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_the_second_of_two_waits_for_the_first_and_says_so(tmp_path: Path) -> None:
-    told = threading.Event()
+    waiting = threading.Event()
     entered = threading.Event()
 
     def second() -> None:
-        with locked(tmp_path, lambda _: told.set()):
+        with locked(tmp_path, lambda _: waiting.set()):
             entered.set()
 
     with locked(tmp_path, pytest.fail):
         thread = threading.Thread(target=second, daemon=True)
         thread.start()
-        assert told.wait(10)
+        assert waiting.wait(10)
         assert not entered.is_set()
     assert entered.wait(10)
     thread.join(10)

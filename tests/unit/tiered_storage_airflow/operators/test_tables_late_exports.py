@@ -110,7 +110,7 @@ def two_late(site: TieredSite) -> tuple[Path, Path]:
 
 
 def records(folder: Path) -> int:
-    """How many records the manifest of an interval tells."""
+    """How many records the manifest of an interval has."""
     import pyarrow.parquet as pq
 
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
@@ -154,7 +154,7 @@ def test_backfills_export_their_own_intervals_only(site: TieredSite) -> None:
     assert records(first) == RECORDS + RECORDS
 
 
-def test_a_dry_run_tells_what_would_be_exported_again(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_reports_what_would_be_exported_again(site: TieredSite, capsys: pytest.CaptureFixture[str]) -> None:
     _, second = two_late(site)
     before = files_in(site.state / "exports")
     plan = PlanExportOperator(task_id="plan", topic="orders", late_intervals=1, max_disorder_minutes=0)
@@ -254,7 +254,7 @@ def test_a_run_tries_three_times_as_many_at_most(site: TieredSite, capsys: pytes
 def test_messages_on_the_own_interval_come_before_those_on_late_ones(
     site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the time is up, nothing can be told any more."""
+    """After the deadline nothing can be reported."""
 
     def takes_too_long(*_: object) -> None:
         raise AirflowTaskTimeout

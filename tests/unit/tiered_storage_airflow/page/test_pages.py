@@ -83,12 +83,12 @@ def test_pages_lead_down_to_a_segment_and_its_records(own_site: ReadServiceSite,
 
 def test_a_partition_shows_what_lies_where(look: Look) -> None:
     text = look(ORDERS).text
-    for told in (
+    for expected in (
         "remote only: offsets 0 to 19",
         "remote and local: offsets 20 to 29",
         "active segment: offsets 30 to 34",
     ):
-        assert told in text
+        assert expected in text
     assert "5 offsets" in text
     assert "2023-11-14 22:13:29 UTC" in text
     for name in ("Copies", "Deletions"):
@@ -97,8 +97,8 @@ def test_a_partition_shows_what_lies_where(look: Look) -> None:
 
 def test_by_time_every_place_is_shown_from_the_first_record_to_the_last(own_site: ReadServiceSite, look: Look) -> None:
     own_site.files.append(4)
-    told = re.findall(r"<title>([^:]*): ([0-9 :-]*) UTC to ([0-9 :-]*) UTC<", look(ORDERS).text)
-    assert [(kind, begin[-5:], end[-5:]) for kind, begin, end in told] == [
+    titles = re.findall(r"<title>([^:]*): ([0-9 :-]*) UTC to ([0-9 :-]*) UTC<", look(ORDERS).text)
+    assert [(kind, begin[-5:], end[-5:]) for kind, begin, end in titles] == [
         ("remote only", "13:20", "13:39"),
         ("remote and local", "13:39", "13:49"),
         ("local, not copied yet", "13:49", "14:10"),
@@ -254,15 +254,15 @@ def test_assets_are_our_own_and_load_nothing(look: Look) -> None:
 
 def test_figures_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -> None:
     look("/topics/orders")
-    told = own_site.get("/figures").text
-    assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in told
-    assert 'remote_log_requests_total{route="/topics/{topic}"' not in told
+    figures = own_site.get("/figures").text
+    assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in figures
+    assert 'remote_log_requests_total{route="/topics/{topic}"' not in figures
 
 
 STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#39;*&#39;]\n</pre>"
 
 
-def test_who_sees_no_topic_is_told_which_line_to_add(look: Look, own_site: ReadServiceSite) -> None:
+def test_a_user_without_topics_sees_which_line_to_add(look: Look, own_site: ReadServiceSite) -> None:
     page = look("/", "stranger").text
     assert "There is no topic that you may see." in page
     assert f"{own_site.rights} (read.service.rights.file)" in page

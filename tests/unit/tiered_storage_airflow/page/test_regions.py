@@ -34,26 +34,26 @@ def view(remote: list[tuple[int, int]], log: PartitionLog | None, log_start: int
     return PartitionView(ORDERS_0, log, Coverage(tuple(segment(*each) for each in remote)), log_start, ())
 
 
-def told(of: PartitionView) -> list[tuple[str, int, int]]:
+def spans(of: PartitionView) -> list[tuple[str, int, int]]:
     return [(region.place.value, region.start, region.end) for region in regions_of(of)]
 
 
 def test_both_tiers_overlap_and_neighbours_are_one_region() -> None:
-    found = told(view([(0, 9), (10, 19), (20, 29)], local([20, 30, 40], 45)))
+    found = spans(view([(0, 9), (10, 19), (20, 29)], local([20, 30, 40], 45)))
     assert found == [("remote", 0, 20), ("both", 20, 30), ("local", 30, 40), ("active", 40, 45)]
 
 
 def test_what_no_tier_has_is_missing() -> None:
-    assert told(view([(0, 9), (20, 29)], None)) == [("remote", 0, 10), ("missing", 10, 20), ("remote", 20, 30)]
-    assert told(view([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
+    assert spans(view([(0, 9), (20, 29)], None)) == [("remote", 0, 10), ("missing", 10, 20), ("remote", 20, 30)]
+    assert spans(view([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
 
 
 def test_what_lies_below_our_log_start_is_not_shown() -> None:
-    assert told(view([(0, 9), (10, 19)], None, log_start=5)) == [("remote", 5, 20)]
+    assert spans(view([(0, 9), (10, 19)], None, log_start=5)) == [("remote", 5, 20)]
 
 
 def test_nothing_has_no_regions() -> None:
-    assert told(view([], None)) == []
+    assert spans(view([], None)) == []
 
 
 @given(

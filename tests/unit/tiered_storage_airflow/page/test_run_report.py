@@ -31,12 +31,12 @@ def test_the_figures_of_every_task_are_shown(tmp_path: Path) -> None:
             remote_log.work.write_report(path, [summary], RunSummary)
         page = report_page("a_dag", "a run", remote_log.work, FOLDER, remote_log.work.names(FOLDER))
     found = [page.index(f"<th>{task}</th><td>7</td>") for task in ("plan", "finish", "export[0]", "export[1]")]
-    assert found == sorted(found)  # as they were told
+    assert found == sorted(found)  # in the order of the reports
     assert "Reported by export[1]" in page
 
 
 @pytest.mark.parametrize("written_at", [10**20, -(10**20), 10**400])
-def test_figures_told_at_no_time_are_shown(tmp_path: Path, written_at: int) -> None:
+def test_figures_without_a_time_are_shown(tmp_path: Path, written_at: int) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         summary = RunSummary("a_dag", "a run", "plan", written_at, {"bytes": 7})
         remote_log.work.write_report(f"{FOLDER}/plan/summary.json", [summary], RunSummary)
@@ -44,7 +44,7 @@ def test_figures_told_at_no_time_are_shown(tmp_path: Path, written_at: int) -> N
     assert "Reported by plan at " in page
 
 
-def test_a_run_that_has_told_nothing_yet_has_a_page_too(tmp_path: Path) -> None:
+def test_a_run_without_reports_has_a_page(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         remote_log.work.write_report(f"{FOLDER}/1/job.json", [], RunSummary)
         assert remote_log.work.names(FOLDER) == ["1/job.json"]

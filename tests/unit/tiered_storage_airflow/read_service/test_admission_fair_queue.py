@@ -135,28 +135,28 @@ def test_a_short_call_comes_first_and_holds_nobody_up_for_ever() -> None:
 def test_a_call_that_takes_long_is_no_short_one() -> None:
     async def ask() -> tuple[bool, bool]:
         short = ShortCalls(seconds=0.01)
-        told: list[bool] = []
+        calls: list[bool] = []
         with short.one():
             was = bool(short)
-            short.when_none(lambda: told.append(True))
+            short.when_none(lambda: calls.append(True))
             await asyncio.sleep(0.1)
-            return was, told == [True] and not short
+            return was, calls == [True] and not short
 
     assert run(ask()) == (True, True)
 
 
 def test_some_time_after_the_last_of_two_short_calls_it_is_reported() -> None:
     async def ask() -> list[int]:
-        short, told = ShortCalls(seconds_after=0.01), list[int]()
+        short, calls = ShortCalls(seconds_after=0.01), list[int]()
         with short.one():
             with short.one():
-                short.when_none(lambda: told.append(1))
+                short.when_none(lambda: calls.append(1))
             await asyncio.sleep(0.03)
-            assert short and not told
-        assert short and not told
+            assert short and not calls
+        assert short and not calls
         await asyncio.sleep(0.03)
         assert not short
-        return told
+        return calls
 
     assert run(ask()) == [1]
 

@@ -206,9 +206,9 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
             mock.patch.object(health, "SECONDS", 0.1),
         ):
             for _ in range(8):
-                told = own_site.get("/health", "stranger")
-                assert told.status_code == 503
-                assert [check["name"] for check in told.json()["checks"] if not check["ok"]] == ["store"]
+                answer = own_site.get("/health", "stranger")
+                assert answer.status_code == 503
+                assert [check["name"] for check in answer.json()["checks"] if not check["ok"]] == ["store"]
             assert own_site.get("/topics/orders/partitions/0").status_code == 200
     finally:
         released.set()

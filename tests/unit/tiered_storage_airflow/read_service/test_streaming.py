@@ -103,7 +103,7 @@ def test_a_client_that_stands_still_is_given_up(narrow_site: ReadServiceSite) ->
     assert figure(narrow_site, 'remote_log_given_up_total{why="client stalled"}') == 1
 
 
-def test_who_finds_no_place_is_told_to_come_again_and_metadata_need_none(narrow_site: ReadServiceSite) -> None:
+def test_without_a_free_place_records_are_retriable_and_metadata_are_served(narrow_site: ReadServiceSite) -> None:
     async def take() -> None:
         (await narrow_site.service.opened()).places.take()
 
@@ -269,7 +269,7 @@ def test_a_disk_that_hangs_in_the_midst_of_an_answer_breaks_it_off(own_site: Rea
 
 
 def test_a_request_that_is_cancelled_frees_its_place(own_site: ReadServiceSite) -> None:
-    """As the task group of a layer around does it, which cancels each wait anew."""
+    """Cancel as an outer task group does: each wait again."""
     import anyio
 
     client = Client(own_site, RECORDS, takes=9, leaves=False)

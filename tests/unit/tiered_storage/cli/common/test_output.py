@@ -27,7 +27,7 @@ def shown_table(capsys: pytest.CaptureFixture[str], columns: tuple[str, ...], *r
 def test_rows_are_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [("[red]a[/]", 1234567, None), (None, 5, None), (True, 0, None)]
 
-    assert shown_table(capsys, ("first column", "offset", "never told"), *rows) == [
+    assert shown_table(capsys, ("first column", "offset", "always empty"), *rows) == [
         " first column      offset",
         " ────────────────────────",
         " [red]a[/]      1,234,567",

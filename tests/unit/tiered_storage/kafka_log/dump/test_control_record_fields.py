@@ -83,7 +83,7 @@ def test_what_kraft_writes(kind: int, value: bytes, word: str, fields: dict[str,
         (77, b"later", "UNKNOWN"),
     ],
 )
-def test_what_cannot_be_told_is_shown_as_it_is(kind: int, value: bytes | None, word: str) -> None:
+def test_an_unknown_control_record_is_shown_raw(kind: int, value: bytes | None, word: str) -> None:
     record = control(kind, value)
     assert describe_control_record(record) == {"controlType": word, "key": record.key, "value": value}
 

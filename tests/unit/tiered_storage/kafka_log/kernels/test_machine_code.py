@@ -132,9 +132,9 @@ def test_code_of_another_user_is_neither_run_nor_replaced(
     assert [path.name for path in (tmp_path / "own").iterdir()] == [kept.name]
 
 
-@pytest.mark.parametrize(("script", "told"), [("echo no room >&2; exit 1", "no room"), (None, "No such file")])
+@pytest.mark.parametrize(("script", "reason"), [("echo no room >&2; exit 1", "no room"), (None, "No such file")])
 def test_what_keeps_the_compiler_from_working_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str
 ) -> None:
     monkeypatch.undo()
     python = tmp_path / "python"
@@ -143,7 +143,7 @@ def test_what_keeps_the_compiler_from_working_is_reported(
         python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
 
-    with pytest.raises(ConfigurationError, match=f"could not be compiled by .*{told}.*install the locked"):
+    with pytest.raises(ConfigurationError, match=f"could not be compiled by .*{reason}.*install the locked"):
         machine_code.compiled_code()
 
 

@@ -22,7 +22,7 @@ int16, int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bi
 
 @st.composite
 def headers(draw: st.DrawFn) -> bytes:
-    """The header of a batch and some bytes behind it, each field right most of the time."""
+    """The header of a batch and some bytes after it, each field right most of the time."""
     size = draw(st.integers(49, 60) | st.sampled_from([49, 48, 0, -1, INT32_MAX]))
     magic = draw(st.sampled_from([2] * 20 + [0, 1, 3]))
     delta = draw(st.integers(0, 5) | st.sampled_from([-1, INT32_MAX]))

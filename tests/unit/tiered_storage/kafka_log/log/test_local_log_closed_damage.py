@@ -49,9 +49,9 @@ def test_an_index_that_cannot_be_rebuilt_does_not_keep_a_log_closed(tmp_path: Pa
 
     for _ in range(2):
         with reopen(log) as reopened:
-            [told] = reopened.mended
-            assert told.path == lost
-            assert str(segment.log_path) in str(told)
+            [event] = reopened.mended
+            assert event.path == lost
+            assert str(segment.log_path) in str(event)
             assert reopened.log_end_offset == 11
             assert reopened.read(3, 1) == content[:SIZE]
             assert reopened.read(6, 1)
@@ -80,7 +80,7 @@ def test_producers_are_known_after_what_cannot_be_read(tmp_path: Path) -> None:
         known = [(entry.producer_id, entry.last_sequence) for entry in reopened.producers if entry.last_offset >= 0]
         assert known == [(2, 4), (22, 0)]
         assert (reopened.last_stable_offset, reopened.log_end_offset) == (0, 12)
-        assert [told.path for told in reopened.mended] == [log.segments[1].log_path]
+        assert [event.path for event in reopened.mended] == [log.segments[1].log_path]
         assert "is unknown" in str(reopened.mended[0])
         assert reopened.append_encoded_batch(data(0, 2, 5)) == 12
     assert log.segments[1].log_path.read_bytes() == content

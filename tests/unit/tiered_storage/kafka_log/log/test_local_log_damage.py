@@ -69,7 +69,7 @@ def unwritable(path: Path) -> None:
     [
         (0, "0\n2\n0 0\n9 99\n"),  # epochs past the end are dropped
         (1, "0\n1\n0 0\n"),  # the log start moves the first epoch up
-        (50, "0\n1\n0 0\n"),  # the log begins anew at its start
+        (50, "0\n1\n0 0\n"),  # the log restarts at its start offset
     ],
 )
 def test_a_log_that_fails_to_open_leaves_no_file_open(tmp_path: Path, start: int, checkpoint: str) -> None:
@@ -116,7 +116,7 @@ def damaged(content: bytes, draw: st.DataObject) -> bytes | None:
 
 
 MAY_STOP_A_LOG = ("leader-epoch-checkpoint", "partition.metadata")
-"""Beside `.log` files: what nothing else tells, so that it cannot be built anew where it is broken."""
+"""Files, besides `.log` files, that cannot be rebuilt if they are broken: nothing else has their content."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ def test_whatever_became_of_a_file_no_sound_record_is_lost(
             assert log.leader_epochs == sound_log.leader_epochs or name == "leader-epoch-checkpoint"
         if is_untouched and (not name.endswith(".txnindex") or int(name[:20]) in expected.verified):
             assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == sound_log.aborted
-        told = {event.path.name for event in log.mended}
+        mended = {event.path.name for event in log.mended}
         of_the_same_segment = {each for each in (*sound, name) if each[:20] == name[:20]}
-        assert told <= of_the_same_segment | {f"{base:020d}.log" for base in expected.removed}
+        assert mended <= of_the_same_segment | {f"{base:020d}.log" for base in expected.removed}
         assert (log.truncated_bytes > 0) == any(
             expected.segments.get(base) != files[f"{base:020d}.log"] for base in expected.verified
         )

@@ -83,7 +83,7 @@ class LogAgainstBatches(RuleBasedStateMachine):
         return found
 
     def cut(self, end: int, log_start: int) -> None:
-        """Keep the batches below `end`; a log that would end before it starts begins anew at its start."""
+        """Keep the batches below `end`; a log that would end before its start restarts there, empty."""
         self.batches = [batch for batch in self.batches if batch.last < end]
         if self.end < log_start:
             self.batches, self.start = [], log_start

@@ -222,8 +222,8 @@ def test_a_broken_segment_whose_age_nobody_can_tell_stops_only_what_goes_by_time
 
         assert [segment.base_offset for segment in log.delete_old_segments()] == [0]
         assert log.delete_old_segments() == ()
-        told = [event for event in log.mended if event.path == broken.log_path]
-        assert [event.fault.split(":")[0] for event in told] == [f"at byte {SIZE}"]
+        events = [event for event in log.mended if event.path == broken.log_path]
+        assert [event.fault.split(":")[0] for event in events] == [f"at byte {SIZE}"]
         log.delete_records(4)
         assert [segment.base_offset for segment in log.delete_old_segments()] == [2, 4, 6]
         assert bases(log) == [8]

@@ -259,7 +259,7 @@ def test_a_cut_log_knows_what_one_knows_that_was_never_longer(
     config = LogConfig(index_interval_bytes=draw.draw(st.sampled_from([0, 200, 4096]), label="interval"))
     root = tmp_path_factory.mktemp("logs")
     with patch.object(os, "fsync"), create(root / "cut", config=config) as log, create(root / "short") as short:
-        # A leader that was told of no high watermark takes all for replicated, and forgets what has ended.
+        # Without a high watermark, a leader takes all for replicated and forgets ended transactions.
         log.update_high_watermark(0)
         for i, (kind, producer, late) in enumerate(steps):
             append(log, kind, producer, NOW - 20 + late, i // 7)

@@ -1,4 +1,4 @@
-"""Indexes of closed segments that are missing, broken or wrong: found out, built anew, and told."""
+"""Missing, broken or wrong indexes of closed segments are detected, rebuilt and reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENTRY, TIME_ENTRY = struct.Struct(">ii"), struct.Struct(">qi")
 
 
 class Closed:
-    """A closed segment of `count` batches from offset 10 on, then the abort of a transaction; what was told of it."""
+    """A closed segment: `count` batches from offset 10 on and the abort of a transaction; its recovery events."""
 
     def __init__(self, directory: Path, count: int = 4) -> None:
         self.segment = LogSegment(10, directory)
@@ -28,8 +28,8 @@ class Closed:
         self.segment.log_path.write_bytes(b"".join(batches) + marker(10 + count, 1, ABORT, timestamp=TIME))
         rebuild_indexes(self.segment, index_interval_bytes=0).write_indexes(self.segment)
         self.before = self.contents()
-        self.told: list[RecoveryEvent] = []
-        self.indexes = SegmentIndexes(0, self.told.append)
+        self.events: list[RecoveryEvent] = []
+        self.indexes = SegmentIndexes(0, self.events.append)
 
     def contents(self) -> list[bytes]:
         return [path.read_bytes() for path in self.segment.index_paths]
@@ -56,7 +56,7 @@ def test_sound_indexes_are_read_and_nothing_is_reported(closed: Closed) -> None:
         assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
         assert len(closed.indexes.transaction_index(closed.segment).transactions) == 1
         closed.indexes.forget()
-    assert (closed.contents(), closed.told) == (closed.before, [])
+    assert (closed.contents(), closed.events) == (closed.before, [])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_offset_index_that_would_hide_records_is_rebuilt(closed: Closed, cont
 
     assert all(found <= right for found, right in zip(positions, POSITIONS, strict=True))
     assert positions[1:] == POSITIONS[1:]
-    assert [event.path for event in closed.told] == [path]
+    assert [event.path for event in closed.events] == [path]
     assert closed.contents() == closed.before
 
 
@@ -91,7 +91,7 @@ def test_an_offset_index_that_is_only_sparser_stays(closed: Closed) -> None:
     closed.segment.offset_index_path.write_bytes(sparser)
 
     assert closed.positions() == [0, 0, SIZE, SIZE]
-    assert (closed.told, closed.segment.offset_index_path.read_bytes()) == ([], sparser)
+    assert (closed.events, closed.segment.offset_index_path.read_bytes()) == ([], sparser)
 
 
 @pytest.mark.parametrize("content", [b"", bytes(80), ENTRY.pack(1, SIZE)])
@@ -104,8 +104,8 @@ def test_an_offset_index_that_ends_too_early_is_rebuilt(tmp_path: Path, content:
     assert closed.indexes.position(closed.segment, 12) == 2 * SIZE
     assert closed.indexes.position(closed.segment, 49) == 39 * SIZE
 
-    assert [event.path for event in closed.told] == [path]
-    assert "ends too early" in closed.told[0].fault
+    assert [event.path for event in closed.events] == [path]
+    assert "ends too early" in closed.events[0].fault
     assert closed.contents() == closed.before
 
 
@@ -114,21 +114,21 @@ def test_an_offset_index_of_another_interval_stays(tmp_path: Path, interval: int
     closed = Closed(tmp_path, count=40 if positions else 4)
     content = b"".join(ENTRY.pack(i, i * SIZE) for i in positions)
     closed.segment.offset_index_path.write_bytes(content)
-    told: list[RecoveryEvent] = []
+    events: list[RecoveryEvent] = []
 
-    SegmentIndexes(interval, told.append).position(closed.segment, 13)
+    SegmentIndexes(interval, events.append).position(closed.segment, 13)
 
-    assert (told, closed.segment.offset_index_path.read_bytes()) == ([], content)
+    assert (events, closed.segment.offset_index_path.read_bytes()) == ([], content)
 
 
 def test_one_large_batch_needs_no_entry(tmp_path: Path) -> None:
     segment = LogSegment(0, tmp_path)
     segment.log_path.write_bytes(data(0, count=200))
     segment.offset_index_path.touch()
-    told: list[RecoveryEvent] = []
+    events: list[RecoveryEvent] = []
 
-    assert SegmentIndexes(8, told.append).position(segment, 150) == 0
-    assert told == []
+    assert SegmentIndexes(8, events.append).position(segment, 150) == 0
+    assert events == []
 
 
 def test_an_index_that_ends_too_early_stays_where_the_log_is_broken(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_an_index_that_ends_too_early_stays_where_the_log_is_broken(tmp_path: Pa
     for _ in range(2):
         assert closed.indexes.position(closed.segment, 49) == SIZE
         assert closed.indexes.position(closed.segment, 10) == 0
-    assert (closed.told, closed.segment.offset_index_path.read_bytes()) == ([], early)
+    assert (closed.events, closed.segment.offset_index_path.read_bytes()) == ([], early)
 
 
 def test_up_to_where_a_log_is_broken_as_well_it_is_found(closed: Closed) -> None:
@@ -153,7 +153,7 @@ def test_up_to_where_a_log_is_broken_as_well_it_is_found(closed: Closed) -> None
         assert [closed.indexes.position(closed.segment, offset) for offset in range(10, 13)] == POSITIONS[:3]
         with pytest.raises(CorruptRecordError, match=f"at byte {3 * SIZE}: .*CRC"):
             closed.indexes.position(closed.segment, 13)
-    assert (closed.told, closed.segment.offset_index_path.exists()) == ([], False)
+    assert (closed.events, closed.segment.offset_index_path.exists()) == ([], False)
 
 
 def test_a_sound_index_leads_past_what_is_broken_in_the_log(closed: Closed) -> None:
@@ -164,7 +164,7 @@ def test_a_sound_index_leads_past_what_is_broken_in_the_log(closed: Closed) -> N
     assert [closed.indexes.position(closed.segment, offset) for offset in (10, 12, 13)] == [0, 2 * SIZE, 3 * SIZE]
     with pytest.raises(CorruptRecordError):
         closed.indexes.position(closed.segment, 11)
-    assert (closed.contents(), closed.told) == (closed.before, [])
+    assert (closed.contents(), closed.events) == (closed.before, [])
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_time_index_that_cannot_be_read_is_rebuilt(closed: Closed, content: by
     assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
     assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
 
-    assert [event.path for event in closed.told] == [path]
+    assert [event.path for event in closed.events] == [path]
     assert closed.contents() == closed.before
 
 
@@ -202,7 +202,7 @@ def test_a_time_index_whose_last_entry_is_of_no_batch_is_rebuilt(closed: Closed,
     closed.segment.time_index_path.write_bytes(TIME_ENTRY.pack(timestamp, offset))
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME + 2
-    assert [event.path for event in closed.told] == [closed.segment.time_index_path]
+    assert [event.path for event in closed.events] == [closed.segment.time_index_path]
     assert closed.contents() == closed.before
 
 
@@ -211,7 +211,7 @@ def test_a_time_index_is_held_against_the_batches_before_it_costs_records(closed
 
     assert closed.indexes.latest_timestamp(closed.segment) == TIME
     assert closed.indexes.confirmed_latest_timestamp(closed.segment) == TIME + 2
-    assert [event.path for event in closed.told] == [closed.segment.time_index_path]
+    assert [event.path for event in closed.events] == [closed.segment.time_index_path]
     assert closed.contents() == closed.before
 
     closed.indexes.forget()
@@ -224,10 +224,10 @@ def test_records_without_a_time_need_no_time_index(tmp_path: Path) -> None:
     segment = LogSegment(0, tmp_path)
     segment.log_path.write_bytes(data(0, timestamp=-1))
     segment.time_index_path.touch()
-    told: list[RecoveryEvent] = []
+    events: list[RecoveryEvent] = []
 
-    assert SegmentIndexes(0, told.append).latest_timestamp(segment) == -1
-    assert told == []
+    assert SegmentIndexes(0, events.append).latest_timestamp(segment) == -1
+    assert events == []
 
 
 def test_a_transaction_index_that_cannot_be_read_is_rebuilt(closed: Closed) -> None:
@@ -238,7 +238,7 @@ def test_a_transaction_index_that_cannot_be_read_is_rebuilt(closed: Closed) -> N
         [aborted] = closed.indexes.transaction_index(closed.segment).transactions
 
         assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (1, 10, 14)
-        assert closed.told.pop().path == path
+        assert closed.events.pop().path == path
         assert closed.contents() == closed.before
 
 
@@ -247,6 +247,6 @@ def test_a_mending_says_what_was_wrong_and_what_became_of_it(closed: Closed) -> 
     path.write_bytes(b"torn")
     closed.positions()
 
-    [event] = closed.told
+    [event] = closed.events
     assert str(event).startswith(f"{path}: 4 bytes ")
     assert "rebuilt" in str(event)

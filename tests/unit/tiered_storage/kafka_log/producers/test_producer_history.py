@@ -36,7 +36,7 @@ def test_at_offset_0_nothing_was_before(tmp_path: Path) -> None:
     assert known_at(log_from(tmp_path, 0), 0) == KnownProducers(0)
 
 
-def test_a_snapshot_tells_all(tmp_path: Path) -> None:
+def test_a_snapshot_has_all_producers(tmp_path: Path) -> None:
     directory = log_from(tmp_path, 0)
     for segment in list_segments(directory)[:3]:
         segment.log_path.unlink()

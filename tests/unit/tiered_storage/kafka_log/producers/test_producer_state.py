@@ -78,7 +78,7 @@ def test_a_transaction_is_unstable_until_its_marker_and_the_high_watermark() -> 
     assert state.first_unstable_offset is None
 
 
-def test_an_abort_tells_how_stable_the_log_is_behind_it() -> None:
+def test_an_abort_has_the_last_stable_offset_after_it() -> None:
     _, aborted = fed(
         [
             data(0, 1, 0, transactional=True),

@@ -61,7 +61,7 @@ def test_every_framing_of_a_codec_is_read(name: str) -> None:
 @pytest.mark.parametrize("codec", REAL_CODECS)
 def test_every_truncation_is_named_as_broken(codec: Compression) -> None:
     packed = compress(codec, b"some text, some text, some other text")
-    # xerial's header alone is whole, too, and fewer than four bytes behind it are no block's size
+    # xerial's header alone is whole, too, and fewer than four bytes after it are no block's size
     whole = {len(packed), *range(16, 20)} if codec is Compression.SNAPPY else {len(packed)}
 
     for end in set(range(len(packed))) - whole:

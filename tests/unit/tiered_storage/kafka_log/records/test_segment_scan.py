@@ -124,7 +124,7 @@ def test_windows_whose_batches_are_unlike_those_before_give_the_same_table(monke
 
 
 def test_batches_are_counted_where_they_are_few_or_like_none_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What windows cut is scanned between them, alone: a large batch there says little of the small ones behind it."""
+    """A batch cut by a window is scanned alone: its size does not predict the small ones after it."""
     kernels, counted = load_kernels(), []
 
     def count_batches(window: int, size: int) -> int:

@@ -79,24 +79,24 @@ def step(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata, state:
 def add_finished(remote_log: RemoteLogManager, like: RemoteLogSegmentMetadata, **changed: Any) -> None:
     """Add a finished segment to the metadata, with the objects of a copy of `like`."""
     lease = held_by(remote_log, "test")
-    anew = replace(
+    added = replace(
         like,
         segment_id=replace(like.segment_id, id=like.segment_id.id[::-1]),
         state=SegmentState.COPY_SEGMENT_STARTED,
         fencing_number=lease.fencing_number,
         **changed,
     )
-    remote_log.segments.add_remote_log_segment_metadata(replace(anew, custom_metadata=None), lease)
+    remote_log.segments.add_remote_log_segment_metadata(replace(added, custom_metadata=None), lease)
     assert isinstance(remote_log.storage, ObjectRemoteStorageManager)
     for name in remote_log.storage.expected_objects(like):
         path = Path(remote_log.settings.rsm_config_url.removeprefix("file://")) / name
         copied = path.with_name(
-            path.name.replace(like.segment_id.id, anew.segment_id.id).replace(
-                f"{like.start_offset:020}", f"{anew.start_offset:020}"
+            path.name.replace(like.segment_id.id, added.segment_id.id).replace(
+                f"{like.start_offset:020}", f"{added.start_offset:020}"
             )
         )
         shutil.copy(path, copied)
-    finishing = a_step(anew, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=like.custom_metadata)
+    finishing = a_step(added, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=like.custom_metadata)
     remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
     remote_log.leases.release(lease)
 
@@ -155,8 +155,8 @@ def test_metadata_that_do_not_tell_of_objects_hide_no_other_segment(files: Remot
     lost.unlink()
     with files.open() as remote_log:
         [task] = begin(remote_log).tasks
-        told = a_step(task.metadata, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"of another manager")
-        remote_log.segments.update_remote_log_segment_metadata(told, task.lease)
+        finishing = a_step(task.metadata, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"of another manager")
+        remote_log.segments.update_remote_log_segment_metadata(finishing, task.lease)
         report = remote_log.checks.audit()
 
     assert {anomaly.kind: anomaly.what for anomaly in report.anomalies} == {

@@ -147,7 +147,7 @@ def test_a_remote_log_index_of_another_segment_is_found(files: RemoteLogFiles) -
 
 
 @pytest.mark.parametrize(
-    ("figure", "value", "told"),
+    ("figure", "value", "expected"),
     [
         ("batch_count", 3, "3 batches"),
         ("record_count", 9, "9 records"),
@@ -155,14 +155,14 @@ def test_a_remote_log_index_of_another_segment_is_found(files: RemoteLogFiles) -
     ],
 )
 def test_a_manifest_whose_figures_are_not_those_of_the_log_is_found(
-    files: RemoteLogFiles, figure: str, value: int, told: str
+    files: RemoteLogFiles, figure: str, value: int, expected: str
 ) -> None:
     def change(contents: Contents) -> None:
         manifest = Manifest.parse(contents[IndexKind.MANIFEST], "manifest")
         changed: Any = {figure: value}
         contents[IndexKind.MANIFEST] = replace(manifest, **changed).to_bytes()
 
-    assert told in only(audited(files, rewrite(files, change)))
+    assert expected in only(audited(files, rewrite(files, change)))
 
 
 def test_metadata_with_another_largest_timestamp_are_found(files: RemoteLogFiles) -> None:

@@ -132,7 +132,7 @@ def test_what_was_deleted_meanwhile_is_no_anomaly(files: RemoteLogFiles) -> None
         assert by_workers(remote_log, delete_and_work).anomalies == ()
 
 
-def test_a_job_tells_its_workers_their_rate(files: RemoteLogFiles) -> None:
+def test_a_job_description_has_the_rate_of_its_workers(files: RemoteLogFiles) -> None:
     files.properties["audit.worker.bytes.per.second"] = 5 << 20
     with files.open() as remote_log:
         job = remote_log.checks.write_audit_job("runs/audit/1")

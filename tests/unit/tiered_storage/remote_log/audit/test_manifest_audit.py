@@ -1,4 +1,4 @@
-"""What the store keeps of a partition beside its segments is audited against the metadata, and written anew."""
+"""Partition manifests in the store are audited against the metadata, and written again."""
 
 from __future__ import annotations
 

@@ -390,9 +390,9 @@ def test_a_missing_or_false_index_is_reported_and_a_rebuilt_one_travels(
     outcome = run(task_for(segment), storage)
     copied = finished(outcome)
 
-    told = outcome.notices if damage == "missing" else outcome.damages
-    assert [str(path) in message for message in told] == [True], told
-    assert "rebuilt" in told[0]
+    messages = outcome.notices if damage == "missing" else outcome.damages
+    assert [str(path) in message for message in messages] == [True], messages
+    assert "rebuilt" in messages[0]
     assert (outcome.damages == ()) == (damage == "missing")
     assert storage.fetch_index(copied, IndexKind.OFFSET) == rebuilt(segment)[0]
     assert storage.fetch_index(copied, IndexKind.TIMESTAMP) == rebuilt(segment)[1]

@@ -144,7 +144,7 @@ def refused(outcome: CopyOutcome, storage: ObjectRemoteStorageManager) -> str:
 
 
 def forget_what_was_before(segment: LogSegment) -> None:
-    """Leave a log that begins with `segment`, and nothing that tells of producers before it."""
+    """Leave a log that begins with `segment`, and nothing that records producers before it."""
     for earlier in list_segments(segment.directory):
         if earlier < segment:
             earlier.log_path.unlink()
@@ -221,10 +221,10 @@ def test_an_index_that_is_not_true_is_reported_and_a_rebuilt_one_travels(
     outcome = copied(aborting, storage)
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == true
-    [told] = outcome.damages
-    assert str(path) in told
-    assert "rebuilt from the log" in told
-    assert f"delete {aborting.offset_index_path} while the broker is stopped" in told
+    [message] = outcome.damages
+    assert str(path) in message
+    assert "rebuilt from the log" in message
+    assert f"delete {aborting.offset_index_path} while the broker is stopped" in message
 
 
 @pytest.mark.parametrize(("difference", "travels"), [(-3, -3), (1, 0), (100, 0)])
@@ -234,8 +234,8 @@ def test_another_last_stable_offset_is_no_damage_and_the_lower_one_travels(
 ) -> None:
     path = aborting.transaction_index_path
     [true] = TransactionIndex.read(path, aborting.base_offset).transactions
-    told = replace(true, last_stable_offset=true.last_stable_offset + difference)
-    path.write_bytes(encode_aborted_transactions([told]))
+    false = replace(true, last_stable_offset=true.last_stable_offset + difference)
+    path.write_bytes(encode_aborted_transactions([false]))
     if before == "unknown":
         forget_what_was_before(aborting)
         travels = min(difference, true.last_offset + 1 - true.last_stable_offset)
@@ -293,8 +293,8 @@ def test_an_index_of_a_segment_without_aborts_is_false(directory: Path, storage:
     outcome = copied(first, storage)
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
-    [told] = outcome.damages
-    assert f"{first.transaction_index_path}: at byte 0: the file disagrees with its log" in told
+    [message] = outcome.damages
+    assert f"{first.transaction_index_path}: at byte 0: the file disagrees with its log" in message
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_a_gap_in_the_log_before_leaves_nothing_known(
 def test_an_index_that_nothing_contradicts_is_believed(
     aborting: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
-    """What it tells of offsets before the log begins here, nobody else knows."""
+    """Only the index has the aborts of offsets before the log's start."""
     true = aborting.transaction_index_path.read_bytes()
     forget_what_was_before(aborting)
 
@@ -355,8 +355,8 @@ def test_where_nothing_can_be_aborted_nothing_has_to_be_known(
     outcome = copied(segment, storage)
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
-    [told] = outcome.damages
-    assert str(segment.transaction_index_path) in told
+    [message] = outcome.damages
+    assert str(segment.transaction_index_path) in message
 
 
 @pytest.fixture
@@ -379,9 +379,9 @@ def test_the_abort_of_an_empty_transaction_needs_no_index(
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == b""
     assert outcome.damages == ()
-    [told] = outcome.notices
-    assert f"{fenced.transaction_index_path} is missing, though the segment has abort markers" in told
-    assert "records from offset 20 on" in told
+    [message] = outcome.notices
+    assert f"{fenced.transaction_index_path} is missing, though the segment has abort markers" in message
+    assert "records from offset 20 on" in message
 
 
 def test_where_the_store_has_records_before_it_may_not_be_empty(
@@ -400,7 +400,7 @@ def test_where_the_store_has_records_before_it_may_not_be_empty(
 @pytest.mark.parametrize(
     "damage", [missing, empty, nonsense, torn, one_more, false_at(9)], ids=lambda damage: damage.__name__
 )
-def test_where_the_store_has_nothing_before_the_log_tells_all(
+def test_the_log_suffices_if_the_store_has_nothing_before_it(
     tmp_path: Path, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
 ) -> None:
     """Of the transaction that began before, readers are given what is in this segment, and skip that."""
@@ -417,9 +417,9 @@ def test_where_the_store_has_nothing_before_the_log_tells_all(
 
     expected = encode_aborted_transactions([AbortedTransaction(7, 2, 3, 4)])
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == expected
-    [told] = outcome.damages
-    assert str(segment.transaction_index_path) in told
-    assert "rebuilt from the log" in told
+    [message] = outcome.damages
+    assert str(segment.transaction_index_path) in message
+    assert "rebuilt from the log" in message
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ def test_an_empty_index_says_that_nothing_was_aborted(
     assert outcome.damages == outcome.notices == ()
 
 
-def test_an_index_must_have_what_the_log_itself_tells(tmp_path: Path, storage: ObjectRemoteStorageManager) -> None:
+def test_an_index_must_have_the_aborts_of_the_log(tmp_path: Path, storage: ObjectRemoteStorageManager) -> None:
     with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID, CONFIG, base_offset=100) as log:
         log.append_as_follower(data(100, 8, 0, transactional=True) + marker(101, 8, ABORT))
         log.roll()
@@ -478,10 +478,10 @@ def test_a_snapshot_that_is_missing_or_broken_is_rebuilt(
         outcome = copied(segment, storage)
 
         assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == true
-        [told] = (*outcome.damages, *outcome.notices)
+        [message] = (*outcome.damages, *outcome.notices)
         assert (outcome.damages == ()) == (damage is missing)
-        assert str(path) in told
-        assert "rebuilt from the log" in told
+        assert str(path) in message
+        assert "rebuilt from the log" in message
         path.write_bytes(true)
 
 
@@ -496,15 +496,15 @@ def test_a_snapshot_with_other_open_transactions_is_false(
     outcome = copied(aborting, storage)
 
     assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == true
-    [told] = outcome.damages
-    assert f"{path}: at byte 0: the file disagrees with its log" in told
+    [message] = outcome.damages
+    assert f"{path}: at byte 0: the file disagrees with its log" in message
 
 
 @pytest.mark.parametrize("earlier", ["kept", "gone"])
 def test_a_false_snapshot_before_the_segment_is_found_out(
     aborting: LogSegment, storage: ObjectRemoteStorageManager, earlier: str
 ) -> None:
-    """It says that no transaction was open: the segments before tell better, or without them both files behind it."""
+    """It has no open transaction. Earlier segments show one, or else the transaction index and the next snapshot."""
     true = [aborting.transaction_index_path.read_bytes(), snapshot_behind(aborting).read_bytes()]
     if earlier == "gone":
         forget_what_was_before(aborting)
@@ -514,8 +514,8 @@ def test_a_false_snapshot_before_the_segment_is_found_out(
 
     found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
     assert found == true
-    [told] = outcome.damages
-    assert f"{snapshot_before(aborting)}: the snapshot disagrees with its log" in told
+    [message] = outcome.damages
+    assert f"{snapshot_before(aborting)}: the snapshot disagrees with its log" in message
 
 
 def test_a_snapshot_is_believed_against_the_index(aborting: LogSegment, storage: ObjectRemoteStorageManager) -> None:
@@ -529,8 +529,8 @@ def test_a_snapshot_is_believed_against_the_index(aborting: LogSegment, storage:
     outcome = copied(aborting, storage)
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == true
-    [told] = outcome.damages
-    assert str(aborting.transaction_index_path) in told
+    [message] = outcome.damages
+    assert str(aborting.transaction_index_path) in message
 
 
 def test_a_snapshot_that_has_forgotten_silent_producers_is_true(
@@ -557,9 +557,9 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
     outcome = copied(followed, storage)
 
     assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == b""
-    [told] = outcome.notices if damage is missing else outcome.damages
-    assert str(path) in told
-    assert "goes without a producer snapshot" in told
+    [message] = outcome.notices if damage is missing else outcome.damages
+    assert str(path) in message
+    assert "goes without a producer snapshot" in message
 
 
 @settings(max_examples=USUAL_EXAMPLES // 2, deadline=None)
@@ -591,7 +591,7 @@ def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written
 
 
 def open_in(snapshot: Path) -> dict[int, int]:
-    """The open transactions that a snapshot tells of."""
+    """The open transactions of a snapshot."""
     return KnownProducers(0, read_producer_snapshot(snapshot)).open_transactions
 
 
@@ -663,9 +663,9 @@ def test_an_abort_that_its_index_lacks_is_reported_where_it_may_matter(
 
     assert fetched(outcome, storage, IndexKind.TRANSACTION) == path.read_bytes()
     assert outcome.damages == ()
-    [told] = outcome.notices
-    assert mentions(told, path, "1 abort markers", "offset 3")
-    assert "began before offset 3" in told
+    [message] = outcome.notices
+    assert mentions(message, path, "1 abort markers", "offset 3")
+    assert "began before offset 3" in message
     assert copied(two_aborts, storage, readable_from=3).notices == ()
 
 

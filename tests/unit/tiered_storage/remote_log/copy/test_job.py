@@ -164,13 +164,13 @@ def test_a_copy_that_hangs_takes_one_place_and_holds_up_its_own_partition_only(
         tasks = [task(number, start, 1) for number in range(3) for start in (0, 10, 20)]
         job = CopyJob.write(remote_log.work, "runs/test/1", tasks, remote_log.settings)
         job.run_group(0, remote_log.storage, SIZES, remote_log.clock)
-        told = [_partition_and_start(one) for one in job.files.results(0, CopyOutcome)]
+        copied = [_partition_and_start(one) for one in job.files.results(0, CopyOutcome)]
 
-    # Of the one that hangs a second one is made, and never more: all behind it may be for nothing.
+    # Only one more segment follows a hanging one: all later copies may be for nothing.
     assert set(began[:2]) == {(0, 0), (0, 10)}
     assert (0, 20) in began[-2:]
-    assert [start for name, start in told if name == "orders-0"] == [0, 10, 20]
-    assert len(told) == 9
+    assert [start for name, start in copied if name == "orders-0"] == [0, 10, 20]
+    assert len(copied) == 9
 
 
 def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_path: Path) -> None:

@@ -503,7 +503,7 @@ def test_segments_of_an_older_record_format_are_named_and_what_follows_them_wait
         assert [finding.partition for finding in plan.unreadable] == ["orders-0"]
         assert ranges(segments_of(remote_log, partition_of("orders", 1))) == [(0, 9)]
 
-    # The broker was told to delete them.
+    # The broker deletes them on request.
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 20})
     with files.open() as remote_log:
         assert copy(remote_log).is_whole

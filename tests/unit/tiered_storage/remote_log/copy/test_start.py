@@ -356,7 +356,7 @@ def test_damage_beside_the_log_commits_but_makes_the_run_red(tmp_path: Path) -> 
     assert not report.is_whole
 
 
-def test_committing_twice_changes_nothing_and_tells_the_same(tmp_path: Path) -> None:
+def test_a_second_commit_changes_nothing_and_has_the_same_result(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 2, ("orders", 0): 3})
 
     with files.open() as remote_log:
@@ -680,14 +680,14 @@ def test_nothing_is_copied_of_a_partition_that_is_being_deleted(tmp_path: Path, 
                 deletion = RemotePartitionDeleteMetadata(ORDERS_0, step, files.clock.now)
                 remote_log.segments.put_remote_partition_delete_metadata(deletion, lease)
         remote_log.leases.release(lease)
-        told = f"its remote log is being deleted ({state.name}): nothing more of it is copied"
+        expected = f"its remote log is being deleted ({state.name}): nothing more of it is copied"
 
         plan = remote_log.plan_copy()
         assert plan.is_empty
-        assert [(each.partition, each.message) for each in plan.notices] == [("orders-0", told)]
+        assert [(each.partition, each.message) for each in plan.notices] == [("orders-0", expected)]
 
         begun = remote_log.begin_copy(before, "late")
-        assert (begun.tasks, [each.message for each in begun.left]) == ((), [told])
+        assert (begun.tasks, [each.message for each in begun.left]) == ((), [expected])
         held_by(remote_log, "anybody")
 
 

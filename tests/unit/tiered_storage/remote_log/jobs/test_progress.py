@@ -74,8 +74,8 @@ def test_progress_reads_as_a_line(progress: Progress, text: str) -> None:
     assert str(progress) == text
 
 
-def test_a_worker_tells_how_far_it_is_while_it_works_and_at_its_end(job: JobFolder) -> None:
-    def told() -> list[GroupProgress]:
+def test_a_worker_reports_progress_while_it_works_and_at_its_end(job: JobFolder) -> None:
+    def written() -> list[GroupProgress]:
         return job.work.read_if_there(job.path("progress", 2), GroupProgress)
 
     with ProgressLog(job, 2, seconds=0.005) as progress:
@@ -83,11 +83,11 @@ def test_a_worker_tells_how_far_it_is_while_it_works_and_at_its_end(job: JobFold
         progress.moved(30)
         progress.ended()
         deadline = time.monotonic() + 20
-        while told() != [GroupProgress(1, 100)] and time.monotonic() < deadline:
+        while written() != [GroupProgress(1, 100)] and time.monotonic() < deadline:
             time.sleep(0.005)
-        assert told() == [GroupProgress(1, 100)]
+        assert written() == [GroupProgress(1, 100)]
         progress.moved(1)
-    assert told() == [GroupProgress(1, 101, is_over=True)]
+    assert written() == [GroupProgress(1, 101, is_over=True)]
 
 
 def test_a_worker_that_breaks_down_is_not_over_and_a_work_area_that_is_away_harms_no_worker(
@@ -106,15 +106,15 @@ def test_a_worker_that_breaks_down_is_not_over_and_a_work_area_that_is_away_harm
         progress.moved(5)
 
 
-def test_a_copy_tells_every_byte_and_every_segment(remote_log: RemoteLogManager) -> None:
+def test_a_copy_reports_every_byte_and_every_segment(remote_log: RemoteLogManager) -> None:
     begun = begin(remote_log)
     copy = remote_log.write_copy_job("runs/test/1", begun)
     copy.run_group(0, remote_log.storage, SIZES, remote_log.clock)
 
     size = copy.size_of(begun.tasks)
     assert size == JobSize(1, 3, sum(task.metadata.size for task in begun.tasks))
-    told = copy.files.work.read(copy.files.path("progress", 0), GroupProgress)
-    assert told == [GroupProgress(size.pieces, size.bytes, is_over=True)]
+    progress = copy.files.work.read(copy.files.path("progress", 0), GroupProgress)
+    assert progress == [GroupProgress(size.pieces, size.bytes, is_over=True)]
 
 
 def test_the_watch_sums_all_groups_and_speaks_every_half_minute(job: JobFolder) -> None:

@@ -46,6 +46,6 @@ def test_no_secret_shows_in_arguments_or_in_the_repr(access: JobAccess) -> None:
         assert secret in access.environment[JOB_SECRETS]
 
 
-def test_a_driver_without_the_variable_is_told_how_to_submit(access: JobAccess) -> None:
+def test_a_driver_without_the_variable_gets_an_error_with_the_remedy(access: JobAccess) -> None:
     with pytest.raises(ConfigurationError, match=f"runs/test/1: {JOB_SECRETS} is not in .* deploy mode client"):
         JobAccess.parse(access.work_url, access.folder, access.store.to_text(), "")

@@ -124,7 +124,7 @@ def test_an_audit_does_not_pass_over_a_log_that_it_cannot_find(tmp_path: Path, e
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_where_no_topic_has_an_id_the_name_tells(tmp_path: Path, command: str) -> None:
+def test_without_topic_ids_the_name_identifies_a_topic(tmp_path: Path, command: str) -> None:
     files = a_remote_log(tmp_path, topics={"orders": TRIMMED})
     (files.partition_directory() / PARTITION_METADATA).unlink()
     assert run_on(files, "copy").exit_code == 0

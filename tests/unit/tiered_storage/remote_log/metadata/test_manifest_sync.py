@@ -56,7 +56,7 @@ def check(remote_log: RemoteLogManager) -> int:
     return len(listed_partition(ORDERS_0, remote_log.storage))
 
 
-def test_the_first_commit_tells_the_store_and_a_later_one_only_what_is_new(tmp_path: Path) -> None:
+def test_the_first_commit_writes_the_manifest_and_later_ones_only_changes(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         begun = begin(remote_log, max_segments=1)
@@ -83,7 +83,9 @@ def test_a_partition_without_any_segment_is_not_reported(tmp_path: Path) -> None
         assert document(remote_log) is None
 
 
-def test_while_the_store_cannot_be_told_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_committed_while_the_manifest_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2, ("clicks", 0): 1})
 
     def away(self: PartitionManifests, document: PartitionManifest) -> None:
@@ -148,9 +150,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> No
     monkeypatch.setattr(SqlLeases, "acquire", acquire)
 
 
-def test_a_trim_leaves_what_others_told_the_store_before_its_lease(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trim_keeps_manifest_changes_made_before_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 1}})
     lineage = (EpochEntry(0, 0), EpochEntry(2, 32))
     write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", lineage)
@@ -304,22 +304,22 @@ def test_a_lease_that_is_lost_before_anything_is_written_leaves_that_partition_a
         assert remote_log.commit_copy(carry_out(remote_log, begun)).is_whole
 
 
-@pytest.mark.parametrize("when", ["looked at", "told"])
+@pytest.mark.parametrize("when", ["read", "written"])
 def test_a_store_that_fails_for_one_partition_fails_that_one_and_for_all_the_run(
     two_due: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     away: list[TopicIdPartition] = [ORDERS_0]
-    looked_at, told = PartitionManifests.newest_number, PartitionManifests.write
+    read, written = PartitionManifests.newest_number, PartitionManifests.write
 
     def newest_number(self: PartitionManifests, partition: TopicIdPartition) -> int | None:
-        if when == "looked at" and partition in away:
+        if when == "read" and partition in away:
             raise RemoteStorageError("the store is away")
-        return looked_at(self, partition)
+        return read(self, partition)
 
     def write(self: PartitionManifests, changed: PartitionManifest) -> None:
-        if when == "told" and changed.topic_id_partition in away:
+        if when == "written" and changed.topic_id_partition in away:
             raise RemoteStorageError("the store is away")
-        told(self, changed)
+        written(self, changed)
 
     with two_due.open() as remote_log:
         monkeypatch.setattr(PartitionManifests, "newest_number", newest_number)

@@ -75,7 +75,7 @@ def test_doctor_looks_at_it_and_creates_nothing(tmp_path: Path) -> None:
     found = examined(files)
     assert "recipes.metadata.MemoryMetadata" in found.ok("metadata")[0]
     assert found.ok("pair") != []
-    assert any("options space, url" in told for told in found.ok("settings"))
+    assert any("options space, url" in message for message in found.ok("settings"))
 
 
 def test_only_sql_databases_are_written_as_a_whole(tmp_path: Path) -> None:

@@ -246,7 +246,7 @@ def test_below_our_log_start_no_segment_is_given(tmp_path: Path) -> None:
 def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["log.dirs"] = []
-    told: list[BaseException] = []
+    errors: list[BaseException] = []
     with files.open() as remote_log:
         staged = StagedStorage(remote_log.storage)
         inner = RemoteLogReader(replace(remote_log, storage=staged))
@@ -257,7 +257,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
             try:
                 list(reader.records(ORDERS_0, 0))
             except ConfigurationError as error:
-                told.append(error)
+                errors.append(error)
 
         waiting = threading.Thread(target=read, daemon=True)
         waiting.start()
@@ -266,7 +266,7 @@ def test_a_read_gets_an_error_while_another_thread_closes_the_reader(tmp_path: P
         reader.close()
         waiting.join(10)
         staged.go_on()
-        assert "closed" in str(told[0])
+        assert "closed" in str(errors[0])
         with pytest.raises(ConfigurationError, match="closed"):
             reader.view(ORDERS_0)
 

@@ -331,9 +331,11 @@ def test_a_damaged_copy_that_a_repair_ended_does_not_come_back(files: RemoteLogF
     lose_metadata(files)
     report = rebuilt(files)
 
-    [told] = report.unreadable
-    assert f"segment {damaged.segment_id.id}, offsets 10 to 19, is one of several copies, and damaged" in told.message
-    assert "marked for deletion" in told.message
+    [finding] = report.unreadable
+    assert (
+        f"segment {damaged.segment_id.id}, offsets 10 to 19, is one of several copies, and damaged" in finding.message
+    )
+    assert "marked for deletion" in finding.message
     assert report.segments == 4
     with files.open() as remote_log:
         states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
@@ -349,7 +351,7 @@ def test_where_no_copy_is_whole_none_is_given_up(files: RemoteLogFiles) -> None:
     lose_metadata(files)
     report = rebuilt(files)
 
-    assert ["it stays: " in told.message for told in report.unreadable] == [True, True]
+    assert ["it stays: " in finding.message for finding in report.unreadable] == [True, True]
     assert report.segments == 5
 
 
@@ -388,10 +390,10 @@ def test_a_broken_document_loses_no_segment_and_it_is_said_what_is_lost(files: R
     lose_metadata(files)
     report = rebuilt(files)
 
-    [told] = report.unreadable
-    assert (told.partition, "its document is corrupt" in told.message) == ("orders-0", True)
-    assert ("the one before it, of lease 6, is used instead" in told.message) is earlier
-    assert ("our log start, the lineage" in told.message) is not earlier
+    [finding] = report.unreadable
+    assert (finding.partition, "its document is corrupt" in finding.message) == ("orders-0", True)
+    assert ("the one before it, of lease 6, is used instead" in finding.message) is earlier
+    assert ("our log start, the lineage" in finding.message) is not earlier
     with files.open() as remote_log:
         assert remote_log.segments.log_start_offset(ORDERS_0) == (10 if earlier else None)
         assert (
@@ -410,8 +412,8 @@ def test_a_document_that_is_gone_is_reported(files: RemoteLogFiles) -> None:
     report = rebuilt(files)
 
     assert report.unreadable == ()
-    [told] = report.notices
-    assert (told.partition, told.message.partition(":")[0]) == ("orders-0", "the store has no document of it")
+    [finding] = report.notices
+    assert (finding.partition, finding.message.partition(":")[0]) == ("orders-0", "the store has no document of it")
 
 
 def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ DISABLED = {**ENABLED, "remote.storage.enable": False}
 DELETED_ON_DISABLE = {**DISABLED, "remote.log.delete.on.disable": True}
 
 
-def make_anew(files: RemoteLogFiles) -> RebuildReport:
-    """Lose the metadata, and make them anew from the store."""
+def lose_and_rebuild(files: RemoteLogFiles) -> RebuildReport:
+    """Lose the metadata and rebuild them from the store."""
     for path in files.root.glob("state/remote_log_metadata.db*"):
         path.unlink()
     settings = files.settings()
@@ -96,7 +96,7 @@ def test_all_that_was_marked_as_a_topic_was_disabled_stays_marked(tmp_path: Path
         assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
 
     for _ in range(2):
-        report = make_anew(files)
+        report = lose_and_rebuild(files)
         assert (report.segments, report.marked, report.unreadable) == (0, 3, ())
         with files.open() as remote_log:
             assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
@@ -118,7 +118,7 @@ def test_what_was_copied_since_is_alive_beside_what_was_marked(tmp_path: Path) -
         assert len(copy(remote_log).committed) == 3
     assert stored_marks(files) == tuple(sorted(before))
 
-    assert (make_anew(files).segments, make_anew(files).marked) == (3, 3)
+    assert (lose_and_rebuild(files).segments, lose_and_rebuild(files).marked) == (3, 3)
     with files.open() as remote_log:
         marked = [one.segment_id.id for one in segments_of(remote_log) if one.state.name == DELETING]
         assert sorted(marked) == sorted(before)
@@ -135,7 +135,7 @@ def test_what_lies_below_our_log_start_is_marked_without_being_named(tmp_path: P
         assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
     assert stored_marks(files) == ()
 
-    assert make_anew(files).marked == 3
+    assert lose_and_rebuild(files).marked == 3
     with files.open() as remote_log:
         assert states_of(remote_log) == [(start, DELETING) for start in (0, 10, 20)]
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == 30
@@ -151,7 +151,7 @@ def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:
         [going] = [one for one in segments_of(remote_log) if one.state.name == DELETING]
     assert stored_marks(files) == (going.segment_id.id,)
 
-    make_anew(files)
+    lose_and_rebuild(files)
     with files.open() as remote_log:
         marked = [one.segment_id for one in segments_of(remote_log) if one.state.name == DELETING]
         assert marked == [going.segment_id]
@@ -168,7 +168,7 @@ def test_what_was_being_deleted_is_no_copy_that_waits_to_be_finished(tmp_path: P
     shutil.rmtree(files.partition_directory())
 
     for _ in range(2):
-        report = make_anew(files)
+        report = lose_and_rebuild(files)
         assert (report.segments, report.marked, report.unfinished) == (0, 3, 0)
     files.clock.now = 2_000_000_000_000
     with files.open() as remote_log:
@@ -210,7 +210,7 @@ def test_a_mark_that_the_metadata_never_got_holds_until_the_next_commit(tmp_path
         decide(remote_log, enabled=True)
         assert len(copy(remote_log).committed) == 1
     assert stored_marks(files) == ()
-    assert make_anew(files).segments == 4
+    assert lose_and_rebuild(files).segments == 4
 
 
 def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_by_a_repair(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_mark_that_the_metadata_never_got_is_found_by_an_audit_and_taken_back_
         assert (report.documents, report.failures) == ((ORDERS_0,), ())
         assert remote_log.checks.audit().anomalies == ()
 
-    assert (make_anew(files).segments, stored_marks(files)) == (3, ())
+    assert (lose_and_rebuild(files).segments, stored_marks(files)) == (3, ())
     with files.open() as remote_log:
         assert offsets_read(remote_log, 0) == list(range(30))
 
@@ -300,7 +300,7 @@ def test_a_topic_that_was_only_marked_is_marked_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DISABLED})
     with files.open() as remote_log:
         delete_topic(remote_log)
-    make_anew(files)
+    lose_and_rebuild(files)
 
     with files.open() as remote_log:
         assert delete_state(remote_log) is PartitionDeleteState.MARKED
@@ -317,7 +317,7 @@ def test_what_a_deletion_of_a_topic_could_not_remove_is_not_alive_again(
         with monkeypatch.context() as patched:
             patched.setattr(ObjectRemoteStorageManager, "delete_segments", fails_for(10))
             assert len(remote_log.deletions.delete_marked("expire").deleted) == 2
-    make_anew(files)
+    lose_and_rebuild(files)
 
     with files.open() as remote_log:
         assert delete_state(remote_log) is PartitionDeleteState.STARTED
@@ -333,7 +333,7 @@ def test_a_topic_that_is_gone_stays_deleted_whatever_shows_up_of_it(tmp_path: Pa
         assert len(remote_log.deletions.delete_marked("expire").deleted) == 3
         assert delete_state(remote_log) is PartitionDeleteState.FINISHED
         assert remote_log.checks.audit().anomalies == ()
-    assert make_anew(files).partitions == 0
+    assert lose_and_rebuild(files).partitions == 0
     with files.open() as remote_log:
         assert delete_state(remote_log) is PartitionDeleteState.FINISHED
         assert remote_log.checks.audit().anomalies == ()
@@ -342,7 +342,7 @@ def test_a_topic_that_is_gone_stays_deleted_whatever_shows_up_of_it(tmp_path: Pa
     for path, content in kept.items():
         path.write_bytes(content)
     next(path for path in kept if path.suffix == ".commit").unlink()
-    report = make_anew(files)
+    report = lose_and_rebuild(files)
     assert (report.partitions, report.segments, report.marked, report.unfinished) == (1, 0, 2, 1)
     with files.open() as remote_log:
         assert delete_state(remote_log) is PartitionDeleteState.STARTED
@@ -368,7 +368,7 @@ def test_what_was_copied_last_does_not_hide_what_was_not_copied_yet(tmp_path: Pa
     for path in files.objects():
         if path.name.startswith(f"{0:020}-"):
             path.unlink()
-    make_anew(files)
+    lose_and_rebuild(files)
 
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log)) == [(10, 19), (20, 29)]
@@ -381,7 +381,7 @@ def test_what_was_copied_last_does_not_hide_what_was_not_copied_yet(tmp_path: Pa
 def test_a_log_start_that_the_broker_moved_hides_nothing_of_what_is_remote(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     without_documents(files)
-    make_anew(files)
+    lose_and_rebuild(files)
     files.append(2)
     (files.log_directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 15\n")
     local_starts_at(files, 10)
@@ -401,7 +401,7 @@ def test_a_whole_copy_below_all_others_that_is_not_known_does_not_end_its_life(t
     path.unlink() if lost == "marker" else path.write_bytes(content[:-1] + b"!")
     without_documents(files)
     local_starts_at(files, 10)
-    report = make_anew(files)
+    report = lose_and_rebuild(files)
     assert (report.unfinished, len(report.unreadable)) == ((1, 0) if lost == "marker" else (0, 1))
 
     files.append(2)
@@ -411,12 +411,14 @@ def test_a_whole_copy_below_all_others_that_is_not_known_does_not_end_its_life(t
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
         remote_log.deletions.delete_marked("expire")
         # A whole copy that cannot be read is there: nobody is to give its offsets up.
-        told = "gap" if lost == "marker" else "metadata older than the store"
-        assert [str(one.kind) for one in remote_log.checks.audit().anomalies if one.offsets in {(0, 9), None}] == [told]
+        expected = "gap" if lost == "marker" else "metadata older than the store"
+        assert [str(one.kind) for one in remote_log.checks.audit().anomalies if one.offsets in {(0, 9), None}] == [
+            expected
+        ]
     assert len([one for one in files.objects() if one.name.startswith(f"{0:020}-")]) == (2 if lost == "marker" else 3)
 
     path.write_bytes(content)
-    make_anew(files)
+    lose_and_rebuild(files)
     with files.open() as remote_log:
         assert ranges(segments_of(remote_log))[0] == (0, 9)
         assert offsets_read(remote_log, 0) == list(range(45))
@@ -437,7 +439,7 @@ def test_a_deletion_that_dies_anywhere_leaves_nothing_that_comes_back(
         with dies_at(step, after_it=after_it):
             remote_log.deletions.delete_marked("expire")
         before = {one.segment_id for one in segments_of(remote_log) if one.state.name == FINISHED}
-    make_anew(files)
+    lose_and_rebuild(files)
     with files.open() as remote_log:
         alive = {one.segment_id for one in segments_of(remote_log) if one.state.name == FINISHED}
         assert alive <= before

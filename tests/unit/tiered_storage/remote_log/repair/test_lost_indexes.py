@@ -158,8 +158,8 @@ def test_what_the_log_says_comes_again(files: RemoteLogFiles, suffix: str, damag
         assert (report.rebuilt, report.retired, report.failures, report.notices) == ((lost,), report.retired, (), ())
         assert [each.segment_id for each in report.retired] == [lost.segment_id]
         assert remote_log.checks.audit(deep=True).anomalies == ()
-        [anew] = (each for each in finished(segments_of(remote_log)) if each.start_offset == lost.start_offset)
-        made = bundle(remote_log, anew)
+        [replacement] = (each for each in finished(segments_of(remote_log)) if each.start_offset == lost.start_offset)
+        made = bundle(remote_log, replacement)
         assert {kind: made[kind] for kind in made.keys() - OF_THE_OBJECT} == {
             kind: sent[kind] for kind in sent.keys() - OF_THE_OBJECT
         }
@@ -200,10 +200,10 @@ def test_where_nobody_knows_what_is_aborted_nothing_is_invented(files: RemoteLog
         report = repaired(remote_log)
 
         assert report.rebuilt == report.retired == ()
-        [told] = report.failures
-        assert f"{lost.segment_id.id} stays as it is" in told.message
-        assert "transactions are aborted in it" in told.message
-        assert "restore its .indexes" in told.message
+        [failure] = report.failures
+        assert f"{lost.segment_id.id} stays as it is" in failure.message
+        assert "transactions are aborted in it" in failure.message
+        assert "restore its .indexes" in failure.message
         assert finished(segments_of(remote_log)) == before
 
 
@@ -222,9 +222,9 @@ def test_what_begins_the_readable_log_needs_nothing_from_before_and_its_snapshot
 
         assert report.rebuilt == (lost,)
         assert any("no producer snapshot" in notice.message for notice in report.notices)
-        [anew] = (each for each in finished(segments_of(remote_log)) if each.start_offset == lost.start_offset)
+        [replacement] = (each for each in finished(segments_of(remote_log)) if each.start_offset == lost.start_offset)
         with pytest.raises(RemoteObjectNotFoundError, match="PRODUCER_SNAPSHOT"):
-            remote_log.storage.fetch_index(anew, IndexKind.PRODUCER_SNAPSHOT)
+            remote_log.storage.fetch_index(replacement, IndexKind.PRODUCER_SNAPSHOT)
         assert offsets(remote_log) == before
 
 

@@ -223,9 +223,9 @@ def test_while_deletions_are_stopped_damaged_segments_are_copied_again_and_none_
         report = repaired(remote_log)
 
         assert (ranges(report.copied), report.retired, report.notices) == ([(10, 19)], (), ())
-        [told] = report.failures
-        assert told.message.startswith(f"{damaged.segment_id.id} stays as it is: somebody stopped all deletions")
-        assert "looks wrong" in told.message
+        [failure] = report.failures
+        assert failure.message.startswith(f"{damaged.segment_id.id} stays as it is: somebody stopped all deletions")
+        assert "looks wrong" in failure.message
         states = {segment.segment_id: segment.state for segment in segments_of(remote_log)}
         assert states[damaged.segment_id] is SegmentState.COPY_SEGMENT_FINISHED
 
@@ -246,9 +246,9 @@ def test_no_more_segments_end_than_the_document_of_a_partition_names(
 
         [ended] = report.retired
         [left] = {*damaged} - {ended.segment_id.id}
-        [told] = report.failures
-        assert told.message.startswith(f"{left} stays as it is: ")
-        assert "marked" in told.message
+        [failure] = report.failures
+        assert failure.message.startswith(f"{left} stays as it is: ")
+        assert "marked" in failure.message
 
 
 def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing(

@@ -99,8 +99,8 @@ def test_they_are_finished_and_the_former_objects_are_deleted(
             assert remote_log.deletions.delete_marked("expire").failures == ()
         files.clock.now += LATER
         with files.open() as remote_log:
-            told = [each.message for each in remote_log.deletions.delete_marked("expire").failures]
-        assert ["'tiered-storage repair' commits it" in message for message in told] == [True] * 3
+            messages = [each.message for each in remote_log.deletions.delete_marked("expire").failures]
+        assert ["'tiered-storage repair' commits it" in message for message in messages] == [True] * 3
     with files.open() as remote_log:
         before = {segment.segment_id for segment in segments_of(remote_log)}
         assert ranges(planned(remote_log).unfinished) == [(0, 9), (10, 19), (20, 29)]
@@ -209,11 +209,11 @@ def test_a_copy_of_which_only_the_marker_is_whole_waits_for_a_backup(files: Remo
         remote_log.deletions.delete_marked("expire")
     files.clock.now += LATER
     with files.open() as remote_log:
-        [told, *_] = remote_log.deletions.delete_marked("expire").failures
-    assert mentions(told.message, "commit marker", "offsets 0 to 9")
+        [failure, *_] = remote_log.deletions.delete_marked("expire").failures
+    assert mentions(failure.message, "commit marker", "offsets 0 to 9")
     assert (
         f"restore what is missing or corrupt of {data.relative_to(files.store).with_suffix('')}.* from a backup"
-        in told.message
+        in failure.message
     )
 
 

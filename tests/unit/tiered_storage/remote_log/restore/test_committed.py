@@ -117,7 +117,7 @@ def test_what_is_committed_is_given_whichever_segments_tell_of_it(
 
 
 def test_nothing_is_given_from_a_transaction_on_that_nothing_decides(tmp_path: Path) -> None:
-    """Its end is not copied yet: what comes behind it is not given either, so that a later run can go on there."""
+    """Its end is not copied yet. Later records are held back too, so that a later run continues there."""
     files = a_remote_log(tmp_path, {("orders", 0): 0}, log_end_is_stable=True)
     with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
         producers = Producers(writer.log("orders", 0))
@@ -198,7 +198,7 @@ def test_without_a_snapshot_the_batches_tell_what_is_open(
         assert committed(remote_log) == [0, 1, 2, 3, 4, *([7] if is_copied else [])]
         plan = remote_log.restores.plan(RestoreRequest("orders", to_offset=6))
         assert [each.end_offset for each in plan.segments()] == ([5, 6] if is_copied else [5])
-        told = [each.message for each in plan.notices]
-        assert [text.startswith("the transaction from offset 5 on has no end") for text in told] == (
+        messages = [each.message for each in plan.notices]
+        assert [text.startswith("the transaction from offset 5 on has no end") for text in messages] == (
             [] if is_copied else [True]
         )

@@ -173,7 +173,7 @@ def test_a_partition_that_is_being_deleted_is_refused(files: RemoteLogFiles) -> 
 
 def test_of_several_incarnations_one_has_to_be_named(files: RemoteLogFiles) -> None:
     first = topic_id("orders")
-    other = topic_id("another life of orders")
+    other = topic_id("orders created again")
     path = files.log_directory / "orders-0" / "partition.metadata"
     path.write_text(path.read_text().replace(first, other))
     with unsynced(), files.open() as remote_log:

@@ -261,10 +261,10 @@ def test_a_right_that_was_taken_away_of_one_topic_of_a_group_keeps_its_segments(
 
         report = remote_log.deletions.delete_marked("delete")
         assert starts_by_partition(report) == [("clicks-0", 0)]
-        [told] = report.failures
-        assert (told.partition, report.left) == ("orders-0", ())
-        assert "1 segments of it are marked" in told.message
-        assert "topics allow-deletion orders" in told.message
+        [failure] = report.failures
+        assert (failure.partition, report.left) == ("orders-0", ())
+        assert "1 segments of it are marked" in failure.message
+        assert "topics allow-deletion orders" in failure.message
         assert states_of(remote_log) == [(0, DELETING)]
 
 

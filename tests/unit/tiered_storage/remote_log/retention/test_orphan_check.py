@@ -214,7 +214,7 @@ def test_a_segment_that_lost_its_marker_stays_when_the_metadata_are_rebuilt(tmp_
 
 
 def only_data_left(files: RemoteLogFiles, lost: Path, *, broken: bool = False) -> Path:
-    """Take marker and indexes of the segment `lost` away, or break them, and make the metadata anew; return `lost`."""
+    """Remove marker and indexes of the segment `lost`, or break them; rebuild the metadata; return `lost`."""
     lost.with_suffix(".commit").unlink()
     if broken:
         lost.with_suffix(".indexes").write_bytes(b"broken")
@@ -250,9 +250,9 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_r
     assert "restore what is missing or corrupt of " in failure.message
     assert f"{data.stem}.* from a backup" in failure.message
     for options in (("--dry-run",), ()):
-        told = run_on(files, "repair", "--json", *options)
-        assert told.exit_code == 1
-        [named] = [each["message"] for each in told.document["troubles"] if data.stem in each["message"]]
+        result = run_on(files, "repair", "--json", *options)
+        assert result.exit_code == 1
+        [named] = [each["message"] for each in result.document["troubles"] if data.stem in each["message"]]
         assert "nothing else holds offsets 10 to " in named
     assert expire_twice(files).deleted == ()
     assert data.read_bytes() == content

@@ -110,10 +110,10 @@ def test_of_the_same_partition_in_two_directories_neither_is_believed(tmp_path: 
 
     first, sound, second = source.partitions()
 
-    for told in (first, second):
-        assert isinstance(told, UnreadablePartition)
-        assert told.partition == "orders-0"
-        assert why in told.reason
+    for unreadable in (first, second):
+        assert isinstance(unreadable, UnreadablePartition)
+        assert unreadable.partition == "orders-0"
+        assert why in unreadable.reason
     assert isinstance(sound, PartitionLog)
     with pytest.raises(InvalidLogDirectoryError, match="are the same partition"):
         source.partition(ORDERS_0)

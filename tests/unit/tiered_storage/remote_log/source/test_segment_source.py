@@ -54,7 +54,7 @@ def test_the_active_segment_is_not_closed() -> None:
     assert log.epochs_of(10, 15) == (EpochEntry(0, 10), EpochEntry(3, 15))
 
 
-def test_an_unreadable_partition_tells_its_topic() -> None:
+def test_an_unreadable_partition_has_its_topic() -> None:
     assert UnreadablePartition("web-clicks-12", "broken").topic == "web-clicks"
     assert UnreadablePartition("web-clicks-12", "broken").number == 12
     assert UnreadablePartition("web-clicks", "broken").number is None

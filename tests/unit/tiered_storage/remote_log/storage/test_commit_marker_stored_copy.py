@@ -35,8 +35,8 @@ def test_it_is_known_as_the_finished_copy_that_it_would_be(files: RemoteLogFiles
         files.objects(".commit")[1].unlink()
     copy, finished = found(files)
     assert copy is not None
-    told = replace(copy.finished, event_timestamp=0, fencing_number=0)
-    assert told == replace(finished, event_timestamp=0, fencing_number=0)
+    stored = replace(copy.finished, event_timestamp=0, fencing_number=0)
+    assert stored == replace(finished, event_timestamp=0, fencing_number=0)
     assert {kind.name for kind in copy.contents} >= {"OFFSET", "TIMESTAMP", "LEADER_EPOCH", "MANIFEST"}
 
 

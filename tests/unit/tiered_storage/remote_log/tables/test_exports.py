@@ -444,7 +444,7 @@ def test_an_attempt_that_is_taken_over_at_any_step_changes_nothing_any_more(
     assert all(found == results[0] for found in results)
 
 
-def test_files_of_a_late_attempt_are_never_told_to_be_whole(
+def test_files_of_a_late_attempt_are_never_reported_complete(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attempt that was taken over stood between its check and its change, and goes on while another commits."""

@@ -155,14 +155,14 @@ def test_a_broken_batch_in_front_of_a_gap_that_was_there(files: RemoteLogFiles) 
     assert offsets(files) == [*range(5, 10), *range(20, 30)]
 
 
-def test_of_a_manifest_that_tells_no_gaps_there_were_none(files: RemoteLogFiles) -> None:
+def test_a_manifest_without_gaps_means_that_there_were_none(files: RemoteLogFiles) -> None:
     lose(files, 10)
     export(files, allow_gaps=True)
     manifest = folder(files) / "_manifest.json"
-    told = manifest.read_text()
-    begin = told.index(' "missing": [')
-    end = told.index("]", begin)
-    manifest.write_text(told[:begin] + ' "missing": [' + told[end:])
+    text = manifest.read_text()
+    begin = text.index(' "missing": [')
+    end = text.index("]", begin)
+    manifest.write_text(text[:begin] + ' "missing": [' + text[end:])
     copy_more(files, 10)
     assert_refused(files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\)", allow_gaps=True)
 
@@ -184,7 +184,7 @@ def test_letters_that_cannot_be_read_are_reported(files: RemoteLogFiles) -> None
 
 
 def test_a_lost_end_is_not_hidden_by_what_was_repaired(files: RemoteLogFiles) -> None:
-    """No gap tells of it: the remote log ends earlier than it did."""
+    """No gap shows it: the remote log ends earlier than it did."""
     sound = shutil.copytree(files.store, files.root / "sound")
     rot(files, 5, 10, 15)
     assert export(files).rows == 10
@@ -195,7 +195,7 @@ def test_a_lost_end_is_not_hidden_by_what_was_repaired(files: RemoteLogFiles) ->
 
 
 def test_a_transaction_whose_end_was_lost_is_not_hidden_by_what_came(tmp_path: Path) -> None:
-    """Its records are still there; whether they were committed stood behind them, in a segment of the marker alone."""
+    """Its records are still there, but the later segment with only its commit marker is lost."""
     times = [10_000, 11_000]
     files, _ = a_copied_topic(
         tmp_path, [Sent(times, producer=1), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000]), ROLL, Sent([50_000])]

@@ -245,11 +245,11 @@ def test_a_manifest_that_does_not_tell_the_partitions_is_due_once(files: RemoteL
     interval = Interval(NOW + 28_100, NOW + 28_900)
     export(files, interval)
     manifest = table(files) / interval.folder / "_manifest.json"
-    told = manifest.read_text()
-    manifest.write_text(told[: told.index(',\n "partitions"')] + "\n}")
+    text = manifest.read_text()
+    manifest.write_text(text[: text.index(',\n "partitions"')] + "\n}")
     assert due(files) == [interval]
     export(files, interval)
-    assert manifest.read_text() == told
+    assert manifest.read_text() == text
     assert late(files) == LateIntervals()
 
 

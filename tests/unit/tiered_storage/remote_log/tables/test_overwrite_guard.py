@@ -52,7 +52,7 @@ def test_fewer_rows_are_refused_whatever_else_is_asked_for(
 
 
 def test_aborted_records_may_be_left_out_on_request() -> None:
-    """No manifest tells how many records were aborted."""
+    """No manifest has the number of aborted records."""
     check_rows(manifest(10), manifest(8, committed_only=True))
     with pytest.raises(ConfigurationError, match="8 now"):
         check_rows(manifest(10, committed_only=True), manifest(8, committed_only=True))

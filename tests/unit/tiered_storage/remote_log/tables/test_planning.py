@@ -151,32 +151,32 @@ def test_gaps_are_reported(remote_log: RemoteLogManager) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "first", "end", "told"),
+    ("lost", "first", "end", "has_gap"),
     [
         (1, 10_000, 20_000, True),  # the very segment
         (1, 12_000, 15_000, True),
         (1, 20_000, 25_000, True),  # between one that is too old and one that is wanted
         (1, 0, 5_000, True),  # between one that is wanted and one that is too late
         (1, 31_000, 40_000, False),  # between two that are too old
-        (0, 0, 5_000, True),  # what was before the first one: our log start tells of it
+        (0, 0, 5_000, True),  # before the first one: our log start shows the gap
         (0, 22_000, 25_000, False),
         (1, -20_000, -10_000, False),  # between two that are too late
     ],
 )
 def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
-    remote_log: RemoteLogManager, lost: int, first: int, end: int, *, told: bool
+    remote_log: RemoteLogManager, lost: int, first: int, end: int, *, has_gap: bool
 ) -> None:
     segment = segments_of(remote_log)[lost]
     going = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
     remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
     rows = RowFilter(NOW + first, NOW + end, disorder_ms=0)
     planned = plan(remote_log, TableQuery("orders", partitions=frozenset({0}), rows=rows))
-    expected = ((10 * lost, 10 * lost + 9),) if told else ()
+    expected = ((10 * lost, 10 * lost + 9),) if has_gap else ()
     assert planned.partitions[0].gaps == expected
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "has_gap"),
     [
         (TableQuery("orders", end_offset=6, rows=RowFilter(committed_only=True)), True),
         (TableQuery("orders", rows=RowFilter(NOW, NOW + 10, committed_only=True, disorder_ms=0)), True),
@@ -185,7 +185,7 @@ def test_a_gap_counts_unless_all_around_it_is_too_old_or_too_late(
     ],
 )
 def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
-    tmp_path: Path, query: TableQuery, *, told: bool
+    tmp_path: Path, query: TableQuery, *, has_gap: bool
 ) -> None:
     """Offset 5 is of a transaction; whether it was committed stood at offset 7, which is lost."""
     steps: list[Step] = [Sent([0], producer=1), ROLL, Sent([50_000]), ROLL, Ended(1, COMMIT), ROLL, Sent([50_000])]
@@ -194,7 +194,7 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
         [lost] = [each for each in segments_of(remote_log) if each.start_offset == 7]
         going = a_step(lost, SegmentState.DELETE_SEGMENT_STARTED)
         remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
-        assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if told else ())
+        assert plan(remote_log, query).partitions[0].gaps == (((7, 7),) if has_gap else ())
 
 
 def reached(files: RemoteLogFiles, rows: RowFilter | None = None) -> int:
@@ -220,7 +220,7 @@ def test_a_record_of_a_clock_that_is_ahead_ends_no_interval(files: RemoteLogFile
 
 
 def test_where_nothing_has_an_end_no_manifest_is_read_for_it(files: RemoteLogFiles) -> None:
-    """Nobody asks then; what is told is too little and never too much."""
+    """Nothing needs the end then; it may be too low, never too high."""
     files.append(2)
     files.clock = ManualClock(NOW + 32_500)
     with unsynced(), files.open() as remote_log:
@@ -237,9 +237,9 @@ YEARS_MS = 3_000 * DAY_MS
     ("segments", "expected"),
     [
         ([[1_000, YEARS_MS]], 1_000),
-        ([[1_000, YEARS_MS], [DAY_MS]], DAY_MS),  # the next one tells by itself
+        ([[1_000, YEARS_MS], [DAY_MS]], DAY_MS),  # the next one shows it
         ([[DAY_MS], [1_000, YEARS_MS]], DAY_MS),  # a begin that is earlier takes nothing back
-        ([[2_000], [YEARS_MS]], 2_000),  # nothing of it tells
+        ([[2_000], [YEARS_MS]], 2_000),  # nothing shows it
         ([[2_000], [3_000, YEARS_MS], [YEARS_MS]], 3_000),
         ([[2_000], [3_000, YEARS_MS], *[[YEARS_MS]] * 3], 3_000),
         ([[2_000], [3_000, YEARS_MS], *[[YEARS_MS]] * 4], 2_000),  # more manifests than are asked
@@ -264,7 +264,7 @@ def test_how_far_it_reaches_where_a_clock_is_ahead(tmp_path: Path, segments: lis
 
 
 @pytest.mark.parametrize("error", [RemoteObjectNotFoundError("lost"), RemoteObjectCorruptError("broken")], ids=str)
-def test_a_segment_without_its_manifest_tells_nothing(
+def test_a_segment_without_its_manifest_has_no_known_times(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     files.append(2)

@@ -45,7 +45,7 @@ PEOPLE: Mapping[str, Callable[[], dict[str, str]]] = {
     "expired": lambda: login("reader", seconds=-60),
     "of another kind": lambda: {"Authorization": "Basic cmVhZGVyOng="},
 }
-"""The headers of those who ask, made anew each time: tokens end."""
+"""The headers of each caller, made for each request because tokens expire."""
 NOT_LOGGED_IN = frozenset({"nobody", "garbled", "expired", "of another kind"})
 MAY_SEE = {"reader": {"orders"}, "watcher": {"orders"}, "stranger": set(), "anybody": {"orders", "payments"}}
 

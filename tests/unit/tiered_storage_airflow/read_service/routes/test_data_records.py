@@ -52,13 +52,23 @@ def test_leader_epochs_are_compared_as_a_broker_does(own_site: ReadServiceSite) 
 
     own_site.changed(led_again)
     assert ask(current_leader_epoch=3, last_fetched_epoch=0) == (200, {})
-    status, told = ask(current_leader_epoch=0)
-    assert (status, told["title"], told["leader_epoch"], told["retriable"]) == (409, "FencedLeaderEpoch", 3, False)
-    status, told = ask(current_leader_epoch=4)
-    assert (status, told["title"], told["leader_epoch"], told["retriable"]) == (503, "UnknownLeaderEpoch", 3, True)
-    status, told = ask(last_fetched_epoch=2)
-    assert (status, told["title"]) == (409, "DivergingEpoch")
-    assert (told["diverging_epoch"], told["end_offset"], told["leader_epoch"]) == (0, 35, 3)
+    status, problem = ask(current_leader_epoch=0)
+    assert (status, problem["title"], problem["leader_epoch"], problem["retriable"]) == (
+        409,
+        "FencedLeaderEpoch",
+        3,
+        False,
+    )
+    status, problem = ask(current_leader_epoch=4)
+    assert (status, problem["title"], problem["leader_epoch"], problem["retriable"]) == (
+        503,
+        "UnknownLeaderEpoch",
+        3,
+        True,
+    )
+    status, problem = ask(last_fetched_epoch=2)
+    assert (status, problem["title"]) == (409, "DivergingEpoch")
+    assert (problem["diverging_epoch"], problem["end_offset"], problem["leader_epoch"]) == (0, 35, 3)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +88,7 @@ def test_epochs_that_cannot_be_meant_are_refused(site: ReadServiceSite, asked: s
 
 
 @pytest.mark.parametrize(("offset", "count"), [(0, 3), (7, 5), (28, 4), (33, 2), (34, 1)])
-def test_they_begin_with_the_offset_and_stop_where_they_are_told_to(
-    site: ReadServiceSite, offset: int, count: int
-) -> None:
+def test_records_begin_at_the_offset_and_stop_at_the_limits(site: ReadServiceSite, offset: int, count: int) -> None:
     found = lines(site.get(RECORDS, params={"offset": offset, "max_records": count}))
     assert [each["offset"] for each in found] == list(range(offset, offset + count))
 
@@ -90,9 +98,9 @@ def test_at_the_end_there_is_nothing_and_after_it_is_out_of_range(site: ReadServ
     answer = site.get(RECORDS, params={"offset": 36})
     assert answer.status_code == 416
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert (told["title"], told["log_start_offset"], told["log_end_offset"]) == ("OffsetOutOfRange", 0, 35)
-    assert told["retriable"] is False
+    problem = answer.json()
+    assert (problem["title"], problem["log_start_offset"], problem["log_end_offset"]) == ("OffsetOutOfRange", 0, 35)
+    assert problem["retriable"] is False
 
 
 def test_records_are_given_as_an_arrow_stream(site: ReadServiceSite) -> None:
@@ -189,7 +197,7 @@ def test_about_so_many_bytes_are_whole_batches(site: ReadServiceSite, form: str)
     assert found == list(range(15))
 
 
-def test_who_finds_no_room_for_a_large_batch_is_told_to_come_again(
+def test_a_large_batch_without_room_is_a_retriable_error(
     own_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tiered_storage_airflow.read_service import admission, record_forms
@@ -282,9 +290,9 @@ def test_a_corrupt_chunk_is_an_error_of_its_own_and_no_end(own_site: ReadService
     flip_bit(own_site.files.objects(".log")[0], 150)
     answer = own_site.get(RECORDS, params={"format": form, "offset": 0})
     assert answer.status_code == 502
-    told = answer.json()
-    assert told["title"] == "RemoteObjectCorrupt"
-    assert "at byte 0" in told["detail"]
+    problem = answer.json()
+    assert problem["title"] == "RemoteObjectCorrupt"
+    assert "at byte 0" in problem["detail"]
     assert "Traceback" not in answer.text
 
 
@@ -294,7 +302,7 @@ def test_a_corrupt_index_is_an_error_that_names_it(own_site: ReadServiceSite) ->
     answer = own_site.get(RECORDS, params={"offset": 0, "max_records": 1})
     assert answer.status_code == 502
     assert bundle.name in answer.json()["detail"]
-    # What lies behind it can still be read.
+    # Later offsets can still be read.
     assert [each["offset"] for each in lines(own_site.get(RECORDS, params={"offset": 10, "max_records": 1}))] == [10]
 
 

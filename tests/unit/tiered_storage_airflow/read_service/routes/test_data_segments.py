@@ -67,7 +67,7 @@ def test_several_ranges_and_what_is_none_give_the_whole(
 
 
 @pytest.mark.parametrize("header", ["bytes=999999999-", "bytes=999999999-9999999999", "bytes=-0"])
-def test_a_range_after_the_end_is_told_the_size(site: ReadServiceSite, path: str, whole: bytes, header: str) -> None:
+def test_a_range_after_the_end_gets_the_size(site: ReadServiceSite, path: str, whole: bytes, header: str) -> None:
     answer = site.get(path, headers={"Range": header})
     assert answer.status_code == 416
     assert answer.headers["content-range"] == f"bytes */{len(whole)}"

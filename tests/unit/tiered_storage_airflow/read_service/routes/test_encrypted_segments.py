@@ -123,11 +123,11 @@ def test_a_lost_key_is_a_502_that_names_segment_and_key_and_stops_no_other_topic
     for path in (RECORDS.format("orders"), DATA.format(segment.id)):
         answer = without_key.get(path)
         assert (answer.status_code, answer.headers.get("retry-after")) == (502, None)
-        told = answer.json()
-        assert (told["title"], told["retriable"]) == ("EncryptionKey", False)
-        assert str(segment) in told["detail"]
-        assert "has no key first: put it back" in told["detail"]
-    # Whoever may not read the topic is not told of its segments and keys.
+        problem = answer.json()
+        assert (problem["title"], problem["retriable"]) == ("EncryptionKey", False)
+        assert str(segment) in problem["detail"]
+        assert "has no key first: put it back" in problem["detail"]
+    # Errors name no segment and no key to people without the right to read the topic.
     assert "first" not in without_key.get(DATA.format(segment.id), name="watcher").text
 
     plain = without_key.get(RECORDS.format("payments"), role="OP")

@@ -18,7 +18,7 @@ def of(site: ReadServiceSite, path: str, **params: Any) -> Any:
     return answer.json()
 
 
-def test_a_partition_tells_its_offsets_and_what_is_where(site: ReadServiceSite) -> None:
+def test_a_partition_has_its_offsets_and_tiers(site: ReadServiceSite) -> None:
     found = of(site, ORDERS)
     offsets = ("log_start_offset", "earliest_local_offset", "latest_tiered_offset", "log_end_offset")
     assert [found[name] for name in offsets] == [0, 20, 29, 35]

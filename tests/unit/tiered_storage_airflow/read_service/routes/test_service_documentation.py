@@ -1,4 +1,4 @@
-"""docs/read-service.md tells of what there is."""
+"""docs/read-service.md lists what exists."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_the_table_of_routes_has_every_route(site: ReadServiceSite) -> None:
 
 def test_the_table_of_statuses_has_every_status() -> None:
     [table] = re.findall(r"^\| Status .*?\n\n", TEXT, re.MULTILINE | re.DOTALL)
-    told = re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE)
-    assert {int(status) for row in told for status in row.split(",")} == {*map(int, PROBLEMS), 416}
+    rows = re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE)
+    assert {int(status) for row in rows for status in row.split(",")} == {*map(int, PROBLEMS), 416}
 
 
 def test_the_example_of_rights_gives_them(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Aborts of transactions that began in segments that are gone: whatever is built anew, their entries stay."""
+"""Entries of aborts stay through every rebuild if their transactions began in segments that are gone."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def aborting(root: Path, *, closed: bool) -> LogSegment:
 
 @pytest.mark.parametrize("recovery_point", [None, 0])
 @pytest.mark.parametrize("closed", [False, True])
-def test_opening_a_log_keeps_what_only_its_index_tells(
+def test_opening_a_log_keeps_aborts_that_only_its_index_has(
     tmp_path: Path, closed: bool, recovery_point: int | None
 ) -> None:
     segment = aborting(tmp_path, closed=closed)

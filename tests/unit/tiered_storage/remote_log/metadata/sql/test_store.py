@@ -53,7 +53,7 @@ def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("", "write sqlite:///"),
         ("/var/lib/metadata.sqlite", "write sqlite:///"),
@@ -64,8 +64,8 @@ def test_a_file_name_with_signs_that_mean_something_in_a_uri_is_just_a_name(tmp_
         ("mysql://root:secret@host/metadata", r"mysql://root:\*\*\*@host/metadata: metadata are kept in SQLite"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(url: str, told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told) as refused:
+def test_a_url_that_cannot_be_meant_is_refused(url: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=expected) as refused:
         open_metadata_store(url, ManualClock())
 
     assert "secret" not in str(refused.value)

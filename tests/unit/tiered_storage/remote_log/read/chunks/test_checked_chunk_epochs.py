@@ -96,13 +96,13 @@ def test_a_wrong_epoch_in_a_header_is_not_served(
     with files.open() as remote_log, pytest.raises(RemoteObjectCorruptError) as error:
         read(remote_log)
 
-    for told in (
+    for part in (
         "orders-0: ",
         stored.name,
         f"at byte {BATCH_BYTES}: ",
         f"the batch at offset 15 is of leader epoch {epoch}",
     ):
-        assert told in str(error.value)
+        assert part in str(error.value)
     assert re.search(r"the segment's there is 0\b", str(error.value))
 
 

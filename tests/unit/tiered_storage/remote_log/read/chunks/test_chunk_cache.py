@@ -74,13 +74,13 @@ def test_what_has_no_room_in_memory_comes_back_from_the_disk(pool: ReaderPool) -
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len, disk)
     get(cache, "a", b"a" * 60)
     get(cache, "b", b"b" * 60)
-    pool.submit(lambda: None).result(10)  # what is evicted is written behind the answer
-    assert get(cache, "a", b"fetched anew") == b"a" * 60
+    pool.submit(lambda: None).result(10)  # the evicted chunk is written after the answer
+    assert get(cache, "a", b"fetched again") == b"a" * 60
     cache.close()
     assert (cache.held_bytes, disk.kept) == (0, {})
 
 
-def test_an_error_is_told_to_all_who_wait_and_kept_for_nobody(pool: ReaderPool) -> None:
+def test_an_error_reaches_all_who_wait_and_is_not_cached(pool: ReaderPool) -> None:
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len)
 
     def fail() -> bytes:
@@ -117,5 +117,5 @@ def test_who_leaves_takes_back_only_what_nobody_else_wants_and_nobody_began() ->
     go_on.set()
     assert wanted_by_two[1].future.result(10) == b"two"
     assert cache.known("running") == b"running"
-    assert get(cache, "one", b"asked anew") == b"asked anew"
+    assert get(cache, "one", b"asked again") == b"asked again"
     pool.close()

@@ -157,7 +157,7 @@ def test_a_time_that_no_calendar_has_is_reported_all_the_same(moment: int) -> No
     assert as_date(moment) == f"{moment} ms"
 
 
-def test_a_plan_leaves_out_what_an_audit_holds_against_and_tells_it(tmp_path: Path) -> None:
+def test_a_plan_leaves_out_what_an_audit_forbids_and_reports_it(tmp_path: Path) -> None:
     topics = {"orders": {**ENABLED, "retention.bytes": 1, "local.retention.bytes": 0}}
     with a_copied_remote_log(tmp_path, topics=topics).open() as remote_log:
         assert len(remote_log.deletions.plan_local_retention(EVERYTHING, NOW)[0]) == 1

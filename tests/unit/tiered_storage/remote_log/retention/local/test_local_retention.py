@@ -555,7 +555,7 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
     for segment in segments_of(remote_log):
         deleting = a_step(segment, SegmentState.DELETE_SEGMENT_STARTED)
         remote_log.segments.update_remote_log_segment_metadata(deleting, lease)
-        anew = replace(
+        added = replace(
             segment,
             segment_id=replace(segment.segment_id, id=segment.segment_id.id[::-1]),
             state=SegmentState.COPY_SEGMENT_STARTED,
@@ -563,18 +563,18 @@ def _without_timestamps(remote_log: RemoteLogManager) -> None:
             custom_metadata=None,
             fencing_number=lease.fencing_number,
         )
-        remote_log.segments.add_remote_log_segment_metadata(anew, lease)
-        finishing = a_step(anew, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
+        remote_log.segments.add_remote_log_segment_metadata(added, lease)
+        finishing = a_step(added, SegmentState.COPY_SEGMENT_FINISHED, custom_metadata=b"where it is")
         remote_log.segments.update_remote_log_segment_metadata(finishing, lease)
 
 
-# ------------------------------------------------------------------------------------------- another life of a topic
+# --------------------------------------------------------------------------------------------- a topic created again
 
 
 @pytest.mark.parametrize("verifies", [True, False])
 def test_a_segment_that_is_not_what_was_copied_stays_with_all_of_its_partition(tmp_path: Path, verifies: bool) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(BATCH_BYTES), remote_log_verify_before_trim=verifies)
-    # As after a topic of the same id was created anew: the same offsets and sizes, other records.
+    # As if a topic of the same id was created again: the same offsets and sizes, other records.
     path = files.local_segments()[1].log_path
     copied, second = batches_in(path)
     others = encode_batch([replace(each, value=(each.value or b"").swapcase()) for each in records(15, 20)])
@@ -619,18 +619,18 @@ def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tm
 
 
 def test_without_a_topic_id_what_is_held_by_segments_with_other_boundaries_stays(tmp_path: Path) -> None:
-    """The topic was created anew: of the old one's first segment a part seems to hold what the new one has."""
+    """The topic was created again: a part of the old one's first segment seems to hold the new one's."""
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         log = local_log(remote_log)
         first, second, *others = log.segments
         cut = replace(first, end_offset=4), replace(second, base_offset=5), *others
-        anew = replace(log, segments=cut, leader_epochs=(EpochEntry(0, 0), EpochEntry(1, 5)))
+        recreated = replace(log, segments=cut, leader_epochs=(EpochEntry(0, 0), EpochEntry(1, 5)))
         settings = TopicSettings.parse("orders", {"local.retention.bytes": 1}).over(
             TopicSettings.parse("defaults", {}), "orders"
         )
-        known = plan_local_retention(anew, remote_log.segments, settings, NOW)
-        derived = plan_local_retention(replace(anew, topic_id_is_derived=True), remote_log.segments, settings, NOW)
+        known = plan_local_retention(recreated, remote_log.segments, settings, NOW)
+        derived = plan_local_retention(replace(recreated, topic_id_is_derived=True), remote_log.segments, settings, NOW)
 
     assert bases(known) == [0]
     assert bases(derived) == []
@@ -717,9 +717,7 @@ def test_a_long_copy_that_holds_the_lease_does_not_hold_up_the_trim(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("verifies", "starts"), [(True, [0, 10, 20, 30]), (False, [30])])
-def test_every_remote_byte_is_read_back_before_a_trim_unless_told_otherwise(
-    tmp_path: Path, verifies: bool, starts: list[int]
-) -> None:
+def test_by_default_a_trim_reads_every_remote_byte_back(tmp_path: Path, verifies: bool, starts: list[int]) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0), remote_log_verify_before_trim=verifies)
     flip_bit(files.objects(".log")[1], 100)
 

@@ -235,7 +235,7 @@ def test_only_temporary_files_of_the_same_object_are_discarded(directory: LocalD
     }  # fmt: skip
 
 
-def test_of_two_that_create_the_one_whose_file_was_discarded_meanwhile_is_told_that_it_is_there(
+def test_a_create_whose_temporary_file_was_discarded_finds_the_other_one(
     directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = os.link

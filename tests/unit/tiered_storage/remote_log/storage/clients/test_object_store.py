@@ -300,7 +300,7 @@ def test_every_upload_carries_a_sha256(server: ScriptedServer) -> None:
     assert all("x-amz-checksum-sha256" in {name.lower() for name in headers} for headers in sent)
 
 
-def test_a_machine_without_credentials_is_told_so(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_credentials_gets_an_error(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     server.answer = lambda _method, _path: 404

@@ -87,14 +87,14 @@ def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
     manifest = replace(
         MANIFEST, encoding=Encoding(True, encryption=True), chunks=(EncodedChunk(600, 99, 7), EncodedChunk(400, 50, 8))
     )
-    told = json.loads(manifest.to_bytes())
-    assert (told["format_version"], told["codec"]) == (2, "zstd+aes-256-gcm")
-    assert told["chunks"] == [[600, 99, 7], [400, 50, 8]]
+    document = json.loads(manifest.to_bytes())
+    assert (document["format_version"], document["codec"]) == (2, "zstd+aes-256-gcm")
+    assert document["chunks"] == [[600, 99, 7], [400, 50, 8]]
     assert manifest.stored_size == 149
     assert Manifest.parse(manifest.to_bytes(), "manifest") == manifest
     for wrong in (None, [], [[600, 99, 7]], [[1000, 99]], [[1000, 99, -1]], [[1000, 99, True]], [3]):
         with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
-            Manifest.parse(json.dumps({**told, "chunks": wrong}).encode(), "manifest")
+            Manifest.parse(json.dumps({**document, "chunks": wrong}).encode(), "manifest")
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
 )
 def test_a_chunk_of_an_impossible_size_is_corrupt(chunk: list[int]) -> None:
     """A reader would ask the store for so much at once."""
-    told = json.loads(replace(MANIFEST, encoding=Encoding(True), chunks=(EncodedChunk(1000, 99, 7),)).to_bytes())
-    raw = json.dumps({**told, "size": chunk[0] + 1000, "chunks": [chunk, [1000, 99, 0]]}).encode()
+    document = json.loads(replace(MANIFEST, encoding=Encoding(True), chunks=(EncodedChunk(1000, 99, 7),)).to_bytes())
+    raw = json.dumps({**document, "size": chunk[0] + 1000, "chunks": [chunk, [1000, 99, 0]]}).encode()
     with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
         Manifest.parse(raw, "manifest")
 

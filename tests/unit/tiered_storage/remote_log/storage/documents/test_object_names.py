@@ -43,7 +43,7 @@ def test_names_begin_with_the_partition_and_the_base_offset() -> None:
 
 @settings(deadline=None)
 @given(SEGMENT_IDS, st.integers(0, 2**63 - 1), st.sampled_from(ObjectKind), st.booleans())
-def test_a_name_tells_what_it_was_made_of(
+def test_a_name_is_parsed_into_its_parts(
     segment_id: RemoteLogSegmentId, base_offset: int, kind: ObjectKind, temporary: bool
 ) -> None:
     names = segment_object_names(segment_id, base_offset)
@@ -61,7 +61,7 @@ def test_a_name_tells_what_it_was_made_of(
 
 @settings(deadline=None)
 @given(SEGMENT_IDS, st.integers(0, HIGHEST_NUMBER), st.booleans())
-def test_the_name_of_a_partitions_document_tells_what_it_was_made_of(
+def test_the_name_of_a_partition_manifest_is_parsed_into_its_parts(
     segment_id: RemoteLogSegmentId, number: int, temporary: bool
 ) -> None:
     key = segment_id.topic_id_partition

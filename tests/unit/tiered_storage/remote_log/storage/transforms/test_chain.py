@@ -44,8 +44,8 @@ def codec(encoding: Encoding, size: int, segment_id: RemoteLogSegmentId = SEGMEN
 def encoded(
     content: bytes, encoding: Encoding, ends: Sequence[int] | None = None, window: int = 3 * MIB
 ) -> tuple[bytes, ChunkTable]:
-    told = None if ends is None else (lambda: ends)
-    chunks = EncodedChunks("an object", codec(encoding, len(content)), reused_chunks(content, window), told)
+    known_ends = None if ends is None else (lambda: ends)
+    chunks = EncodedChunks("an object", codec(encoding, len(content)), reused_chunks(content, window), known_ends)
     stored = b"".join(bytes(piece) for piece in chunks)
     assert (chunks.size, chunks.crc32c) == (len(content), crc32c(content))
     return stored, chunks.table
@@ -169,18 +169,20 @@ def test_a_truncated_tag_is_refused() -> None:
         codec(encoding, 12).decode(stored[:-1], next(table.within(0, 12)), "an object")
     head = FrameHead.parse(stored, "x", 0)
     payload = stored[HEAD_BYTES:-1]
-    told = replace(head, payload_length=len(payload), payload_crc32c=crc32c(payload))
+    changed = replace(head, payload_length=len(payload), payload_crc32c=crc32c(payload))
     with pytest.raises(RemoteObjectCorruptError, match="does not decrypt"):
-        codec(encoding, 12).decode(told.to_bytes() + payload, next(ChunkTable.of([told.chunk]).within(0, 12)), "x")
+        codec(encoding, 12).decode(
+            changed.to_bytes() + payload, next(ChunkTable.of([changed.chunk]).within(0, 12)), "x"
+        )
 
 
 def test_zstd_that_holds_more_than_it_says_is_refused() -> None:
     by = codec(Encoding(True), 10)
     head, payload = codec(Encoding(True), 3 * MIB).encode(text(3 * MIB), 0, 0)
     assert head.flags == COMPRESSED
-    told = replace(head, length=10)
+    changed = replace(head, length=10)
     with pytest.raises(RemoteObjectCorruptError, match="zstd"):
-        by.decode(told.to_bytes() + payload, next(ChunkTable.of([told.chunk]).within(0, 10)), "an object")
+        by.decode(changed.to_bytes() + payload, next(ChunkTable.of([changed.chunk]).within(0, 10)), "an object")
 
 
 def test_a_head_of_a_later_release_is_reported() -> None:

@@ -1,4 +1,4 @@
-"""A key ring wraps data keys and unwraps them, tells what is wrong with it, and shows no key."""
+"""A key ring wraps and unwraps data keys, reports its own faults, and shows no key."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_any_bytes_are_no_wrapped_key(tmp_path: Path, wrapped: bytes, algorithm:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("content", "why"),
     [
         ("", "keys:"),
         ("keys: [first]", "keys:"),
@@ -92,9 +92,9 @@ def test_any_bytes_are_no_wrapped_key(tmp_path: Path, wrapped: bytes, algorithm:
         ("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n", "keys:|YAML"),
     ],
 )
-def test_a_ring_that_cannot_be_used_is_a_problem_only_of_who_needs_it(tmp_path: Path, told: str, why: str) -> None:
+def test_a_ring_that_cannot_be_used_is_a_problem_only_of_who_needs_it(tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "ring.yaml"
-    path.write_text(told)
+    path.write_text(content)
     ring = KeyRing.load(path, "first")
     with pytest.raises(EncryptionKeyError, match=why) as raised:
         ring.wrap(DATA_KEY, SEGMENT)
@@ -141,10 +141,10 @@ def test_a_ring_travels_as_text_with_its_problems(tmp_path: Path) -> None:
     ring = key_ring(tmp_path, "first")
     (tmp_path / "second.pem").unlink()
     wrapped = ring.wrap(DATA_KEY, SEGMENT)
-    told = KeyRing.load(tmp_path / "key-ring.yaml", "first").to_text()
+    text = KeyRing.load(tmp_path / "key-ring.yaml", "first").to_text()
     for name in ("first.pem", "third.key", "key-ring.yaml"):
         (tmp_path / name).unlink()
-    there = KeyRing.parse(told)
+    there = KeyRing.parse(text)
     assert there.active == "first"
     assert there.unwrap(wrapped, SEGMENT) == DATA_KEY
     with pytest.raises(EncryptionKeyError, match=r"second\.pem"):

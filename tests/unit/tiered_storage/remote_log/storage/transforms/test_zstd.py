@@ -41,11 +41,11 @@ def test_what_gets_no_smaller_is_not_compressed() -> None:
     assert decompress(compressed, len(PLAIN), "x") == PLAIN
 
 
-def a_frame(size: int, *, tells_size: bool = True) -> bytes:
-    return zstandard.ZstdCompressor(write_content_size=tells_size).compress(bytes(size))
+def a_frame(size: int, *, has_size: bool = True) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=has_size).compress(bytes(size))
 
 
-def _telling(size: int) -> bytes:
+def _with_size(size: int) -> bytes:
     """A frame of 1 GiB whose head has another size: 4 bytes of it, after magic, descriptor and window."""
     frame = bytearray(a_frame(1 << 30))
     assert zstandard.frame_content_size(bytes(frame)) == 1 << 30
@@ -60,12 +60,12 @@ def _telling(size: int) -> bytes:
     "bomb",
     [
         a_frame(1 << 30),
-        a_frame(1 << 30, tells_size=False),
-        _telling(1000),
+        a_frame(1 << 30, has_size=False),
+        _with_size(1000),
         a_frame(1000)[:4] + b"\xe0" + (1 << 62).to_bytes(8, "little") + a_frame(1000)[6:],
         a_frame(0) + a_frame(1 << 20),
     ],
-    ids=["more than is told", "of no size", "of another size", "of a huge size", "after an empty frame"],
+    ids=["larger than expected", "of no size", "of another size", "of a huge size", "after an empty frame"],
 )
 def test_a_bomb_is_refused_within_bounds_of_memory(bomb: bytes) -> None:
     tracemalloc.start()

@@ -51,7 +51,7 @@ def filled(store: SqlMetadataStore, path: Path) -> Path:
 
 
 def revisions_and_one(directory: Path, more: str = "") -> Path:
-    """Copy the revisions and put another behind them."""
+    """Copy the revisions and append another."""
     copied = directory / "migrations"
     shutil.copytree(REVISIONS, copied)
     (copied / "versions" / "next.py").write_text(NEXT_REVISION.format(head=SCHEMA_VERSION, more=more))
@@ -159,7 +159,7 @@ def test_without_the_copy_nothing_is_migrated(filled: Path, tmp_path: Path) -> N
         bring_up_to_date(database)
 
 
-def test_a_process_that_is_older_than_the_store_is_told_to_be_upgraded(
+def test_a_process_older_than_the_schema_gets_an_error_to_upgrade(
     filled: Path, store: SqlMetadataStore, tmp_path: Path
 ) -> None:
     revisions = revisions_and_one(tmp_path, more='op.rename_table("leases", "holders")')

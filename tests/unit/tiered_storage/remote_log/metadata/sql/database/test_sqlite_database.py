@@ -1,4 +1,4 @@
-"""What is wrong with a SQLite file is told, and the file is left as it is."""
+"""Faults of a SQLite file are reported, and the file is not changed."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def locked(filled: Path) -> Iterator[Path]:
     other.close()
 
 
-def test_a_locked_store_is_told_to_those_who_write_and_read_by_the_others(locked: Path, clock: ManualClock) -> None:
+def test_a_locked_database_fails_writers_and_not_readers(locked: Path, clock: ManualClock) -> None:
     with open_metadata_store(sqlite_url(locked.parent), clock, busy_timeout_ms=20) as store:
         assert len(list(store.segments.list_remote_log_segments(ORDERS_0))) == 400
         with pytest.raises(MetadataUnavailableError, match=f"{locked}: database is locked: .* 20 ms") as refused:
@@ -253,21 +253,21 @@ def test_a_store_that_may_not_be_written_is_reported(directory_mode: int, file_m
         (directory / "metadata.sqlite").chmod(file_mode)
         directory.chmod(directory_mode)
 
-        told = as_nobody(lambda: read_all(directory / "metadata.sqlite"))
+        outcome = as_nobody(lambda: read_all(directory / "metadata.sqlite"))
 
-    assert str(told).startswith(("RemoteMetadataError", "MetadataUnavailableError"))
-    assert f"{directory / 'metadata.sqlite'}: " in str(told)
-    assert "write" in str(told)
+    assert str(outcome).startswith(("RemoteMetadataError", "MetadataUnavailableError"))
+    assert f"{directory / 'metadata.sqlite'}: " in str(outcome)
+    assert "write" in str(outcome)
 
 
 def test_a_store_that_cannot_be_made_where_it_should_be_is_reported(clock: ManualClock) -> None:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
 
-        told = as_nobody(lambda: read_all(Path(name, "metadata.sqlite")))
+        outcome = as_nobody(lambda: read_all(Path(name, "metadata.sqlite")))
 
-    assert str(told).startswith("ConfigurationError")
-    assert "Permission denied" in str(told)
+    assert str(outcome).startswith("ConfigurationError")
+    assert "Permission denied" in str(outcome)
 
 
 def test_a_commit_waits_for_the_disk(filled: Path) -> None:
