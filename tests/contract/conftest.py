@@ -1,4 +1,4 @@
-"""Every store that the contract suites run against: directories, S3 and Azure over HTTP, HDFS, one of one's own."""
+"""Every store that the contract suites run against: directories, S3 and Azure over HTTP, HDFS, a store of your own."""
 
 from __future__ import annotations
 

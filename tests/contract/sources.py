@@ -1,4 +1,4 @@
-"""Local logs for the contract of SegmentSource: the same log behind every kind of source."""
+"""Local logs for the contract of SegmentSource: the same log in every kind of source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SourceUnderTest:
 
 
 def log_directory_under_test(root: Path) -> SourceUnderTest:
-    """Write the log into a directory that stands alone."""
+    """Write the log into a log directory without a broker."""
     logs = root / "logs"
     with unsynced(), LogDirectoryWriter.create(logs, CLUSTER_ID, clock=lambda: NOW) as writer:
         log = writer.create_log(ORDERS_0.topic, ORDERS_0.partition, topic_id(ORDERS_0.topic), _CONFIG)

@@ -1,4 +1,4 @@
-"""What RemoteStorageManager promises of encoded segments, held against every kind of store."""
+"""The contract of RemoteStorageManager for encoded segments, checked with every kind of store."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def overwrite(client: ObjectClient, name: str, content: bytes) -> None:
 
 @each_encoding
 @pytest.mark.parametrize("size", [0, 1000, 9 * MIB + 17])
-def test_an_encoded_segment_comes_back(storage: ObjectRemoteStorageManager, encoding: Encoding, size: int) -> None:
+def test_an_encoded_segment_is_fetched_whole(
+    storage: ObjectRemoteStorageManager, encoding: Encoding, size: int
+) -> None:
     content = half_random(size)
     metadata = copy(storage, content, encoding)
     pieces = list(storage.fetch_log_segment(metadata))
@@ -90,7 +92,7 @@ def test_an_encoded_segment_comes_back(storage: ObjectRemoteStorageManager, enco
 
 
 @each_encoding
-def test_ranges_are_those_of_the_log(storage: ObjectRemoteStorageManager, encoding: Encoding) -> None:
+def test_ranges_are_in_bytes_of_the_log(storage: ObjectRemoteStorageManager, encoding: Encoding) -> None:
     content = half_random(3 * MIB)
     metadata = copy(storage, content, encoding)
     for start, end in [(0, 0), (MIB - 1, MIB), (5, 2 * MIB + 7), (3 * MIB - 1, 3 * MIB - 1), (1, 3 * MIB - 1)]:
@@ -117,7 +119,7 @@ def test_an_encrypted_segment_shows_neither_records_nor_indexes(
     }
 
 
-def test_without_custom_metadata_it_is_found_too(storage: ObjectRemoteStorageManager) -> None:
+def test_an_encoded_segment_is_found_without_custom_metadata(storage: ObjectRemoteStorageManager) -> None:
     content = half_random(2 * MIB)
     metadata = replace(copy(storage, content), custom_metadata=None)
     assert b"".join(storage.fetch_log_segment(metadata)) == content
@@ -140,10 +142,10 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager, clie
 
 @each_encoding
 @pytest.mark.parametrize("share", [0, 0.5, 1], ids=["before its data", "amid its data", "before its indexes"])
-def test_of_two_attempts_at_once_one_is_whole_and_the_other_harms_nothing(
+def test_of_two_concurrent_attempts_one_is_complete_and_the_other_does_no_harm(
     storage: ObjectRemoteStorageManager, client: ObjectClient, encoding: Encoding, share: float
 ) -> None:
-    """A worker that was given up goes on writing under the id of the one in its place, each with its own data key."""
+    """A worker that was given up still writes under the id of its successor, each with its own data key."""
     content = half_random(9 * MIB)
     metadata = segment_metadata(len(content))
     finished: list[bytes] = []
@@ -170,7 +172,7 @@ def test_of_two_attempts_at_once_one_is_whole_and_the_other_harms_nothing(
 
 
 @pytest.mark.parametrize("left", [["key"], ["key", "log"], ["key", "log", "indexes"]], ids="+".join)
-def test_what_another_attempt_wrote_under_its_data_key_is_never_overwritten(
+def test_data_of_another_attempt_is_never_overwritten(
     storage: ObjectRemoteStorageManager, client: ObjectClient, left: list[str]
 ) -> None:
     content = half_random(MIB)
@@ -194,12 +196,12 @@ def test_a_source_that_fails_midway_leaves_no_data(storage: ObjectRemoteStorageM
     with pytest.raises(CorruptRecordError) as raised:
         storage.copy_log_segment_data(segment_metadata(30 * MIB), data)
     assert raised.value is failure
-    # The key stays: it keeps other attempts from this segment's names.
+    # The key stays, so that no other attempt uses this segment's names.
     assert [found.name.rpartition(".")[2] for found in storage.list_objects()] == ["key"]
     assert store.unfinished() == []
 
 
-def test_verification_misses_the_key(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
+def test_verification_reports_a_missing_key(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
     metadata = copy(storage, half_random(MIB))
     delete_object(client, names(metadata).key)
 
@@ -207,7 +209,7 @@ def test_verification_misses_the_key(storage: ObjectRemoteStorageManager, client
         storage.verify(metadata)
 
 
-def test_a_deletion_takes_the_key_too(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
+def test_a_deletion_also_deletes_the_key(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
     for metadata in (copy(storage, b"1"), replace(copy(storage, b"2"), custom_metadata=None)):
         storage.delete_log_segment_data(metadata)
         storage.delete_log_segment_data(metadata)
@@ -271,7 +273,7 @@ def test_a_rotation_changes_only_the_key(client: ObjectClient, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lost", ["log", "indexes", "key", "commit"])
-def test_a_lost_object_is_named(storage: ObjectRemoteStorageManager, client: ObjectClient, lost: str) -> None:
+def test_an_error_names_a_lost_object(storage: ObjectRemoteStorageManager, client: ObjectClient, lost: str) -> None:
     metadata = copy(storage, half_random(MIB))
     again = opened(client, storage._encoded._keys)
     client.delete_many([f"{names(metadata).stem}.{lost}"])
@@ -279,7 +281,7 @@ def test_a_lost_object_is_named(storage: ObjectRemoteStorageManager, client: Obj
         again.verify(metadata)
 
 
-def test_a_damaged_key_is_damage(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
+def test_a_damaged_key_is_reported_as_corrupt(storage: ObjectRemoteStorageManager, client: ObjectClient) -> None:
     metadata = copy(storage, half_random(MIB))
     name = names(metadata).key
     raw = read(client, name)
@@ -338,7 +340,7 @@ def test_other_bytes_are_never_returned(
 def test_a_chunk_swapped_with_anothers_is_refused_even_with_its_checksums(
     storage: ObjectRemoteStorageManager, client: ObjectClient
 ) -> None:
-    """Whoever can write to the store can make every checksum right, and still not exchange what was encrypted."""
+    """A writer of the store can make every checksum right, but cannot exchange encrypted chunks."""
     metadata = copy(storage, segment_bytes(MIB), ENCRYPTED)
     another = copy(storage, segment_bytes(MIB, 1), ENCRYPTED)
     stolen = read(client, names(another).data)
@@ -351,7 +353,7 @@ def test_a_chunk_swapped_with_anothers_is_refused_even_with_its_checksums(
 
 
 @each_encoding
-def test_the_bytes_are_found_when_the_bundle_is_lost(
+def test_the_data_is_readable_without_the_bundle(
     storage: ObjectRemoteStorageManager, client: ObjectClient, encoding: Encoding
 ) -> None:
     content = half_random(3 * MIB)
@@ -366,7 +368,7 @@ def test_the_bytes_are_found_when_the_bundle_is_lost(
     assert again.read_damaged(bare, 10, MIB + 5) == content[10 : MIB + 15]
 
 
-def test_of_a_damaged_segment_the_other_chunks_are_read(
+def test_the_sound_chunks_of_a_damaged_segment_are_readable(
     storage: ObjectRemoteStorageManager, client: ObjectClient
 ) -> None:
     content = segment_bytes(3 * MIB)

@@ -1,4 +1,4 @@
-"""What every Leases keeps to."""
+"""The contract of Leases."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def leases(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
         yield store.leases
 
 
-def test_a_free_lease_is_given(leases: Leases, clock: ManualClock) -> None:
+def test_a_free_lease_is_granted(leases: Leases, clock: ManualClock) -> None:
     assert leases.acquire(ORDERS_0, "run-1", 60_000) == Lease(ORDERS_0, "run-1", 1, clock.now + 60_000)
 
 
-def test_a_held_lease_is_refused_naming_the_holder_and_until_when(leases: Leases, clock: ManualClock) -> None:
+def test_a_refusal_names_the_holder_and_the_end_of_its_lease(leases: Leases, clock: ManualClock) -> None:
     clock.now = 1_700_000_000_000
     leases.acquire(ORDERS_0, "run-1", 60_000)
 
@@ -51,7 +51,7 @@ def test_the_number_of_the_newest_lease_is_known_whether_it_is_held_or_not(lease
     assert leases.fencing_number(ORDERS_1) == 0
 
 
-def test_partitions_are_held_apart(leases: Leases) -> None:
+def test_leases_of_partitions_are_independent(leases: Leases) -> None:
     leases.acquire(ORDERS_0, "run-1", 60_000)
     recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
 
@@ -70,7 +70,7 @@ def test_a_lease_is_held_up_to_its_last_millisecond(leases: Leases, clock: Manua
     assert leases.acquire(ORDERS_0, "run-2", 60_000).fencing_number == 2
 
 
-def test_the_same_owner_takes_over_from_its_dead_try(leases: Leases) -> None:
+def test_an_owner_takes_over_from_its_own_dead_attempt(leases: Leases) -> None:
     dead = leases.acquire(ORDERS_0, "run-1", 60_000)
     retry = leases.acquire(ORDERS_0, "run-1", 60_000)
 
@@ -102,7 +102,7 @@ def test_a_refused_acquisition_leaves_the_holder_alone(leases: Leases) -> None:
     leases.check(held)
 
 
-def test_a_heartbeat_prolongs(leases: Leases, clock: ManualClock) -> None:
+def test_a_heartbeat_prolongs_a_lease(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now += 50_000
 
@@ -138,8 +138,8 @@ def test_a_heartbeat_of_a_lease_that_was_taken_over_is_refused(leases: Leases, c
     leases.check(holder)
 
 
-def test_who_has_the_same_number_as_another_owner_is_no_holder(leases: Leases) -> None:
-    """Metadata from a backup gave the number once more, while the first one to have it was still at work."""
+def test_another_owner_with_the_same_fencing_number_is_not_the_holder(leases: Leases) -> None:
+    """Restored metadata granted a number again while its first holder was still at work."""
     holder = leases.acquire(ORDERS_0, "run-2", 60_000)
     zombie = replace(holder, owner="run-1")
 
@@ -156,7 +156,7 @@ def test_who_has_the_same_number_as_another_owner_is_no_holder(leases: Leases) -
         leases.acquire(ORDERS_0, "run-3", 60_000)
 
 
-def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: Leases) -> None:
+def test_a_late_heartbeat_does_not_revive_a_released_lease(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)
 
@@ -166,7 +166,7 @@ def test_a_late_heartbeat_does_not_take_back_what_was_given_back(leases: Leases)
     leases.acquire(ORDERS_0, "run-2", 60_000)
 
 
-def test_giving_back_what_was_taken_over_does_nothing(leases: Leases, clock: ManualClock) -> None:
+def test_releasing_a_lease_that_was_taken_over_does_nothing(leases: Leases, clock: ManualClock) -> None:
     lost = leases.acquire(ORDERS_0, "run-1", 60_000)
     clock.now = lost.expires_at
     holder = leases.acquire(ORDERS_0, "run-2", 60_000)
@@ -178,7 +178,7 @@ def test_giving_back_what_was_taken_over_does_nothing(leases: Leases, clock: Man
         leases.acquire(ORDERS_0, "run-3", 60_000)
 
 
-def test_giving_back_twice_does_nothing(leases: Leases) -> None:
+def test_releasing_twice_does_nothing(leases: Leases) -> None:
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
     leases.release(held)
     leases.release(held)
@@ -186,7 +186,7 @@ def test_giving_back_twice_does_nothing(leases: Leases) -> None:
     leases.check(held)
 
 
-def test_a_lease_that_was_never_given_is_none(leases: Leases) -> None:
+def test_an_invented_lease_is_refused(leases: Leases) -> None:
     invented = Lease(ORDERS_0, "run-1", 5, 0)
 
     with pytest.raises(LeaseLostError, match="never granted"):
@@ -199,7 +199,7 @@ def test_a_lease_that_was_never_given_is_none(leases: Leases) -> None:
 
 
 @pytest.mark.parametrize("duration_ms", [0, -1])
-def test_a_lease_of_no_time_cannot_be_meant(leases: Leases, duration_ms: int) -> None:
+def test_a_lease_must_last_at_least_a_millisecond(leases: Leases, duration_ms: int) -> None:
     with pytest.raises(ConfigurationError, match=f"lease of {duration_ms} ms"):
         leases.acquire(ORDERS_0, "run-1", duration_ms)
     held = leases.acquire(ORDERS_0, "run-1", 60_000)
@@ -207,7 +207,7 @@ def test_a_lease_of_no_time_cannot_be_meant(leases: Leases, duration_ms: int) ->
         leases.heartbeat(held, duration_ms)
 
 
-def test_of_many_leases_those_that_others_hold_are_reported(leases: Leases) -> None:
+def test_acquiring_many_reports_the_leases_that_others_hold(leases: Leases) -> None:
     leases.acquire(ORDERS_1, "run-1", 60_000)
 
     taken = leases.acquire_many([ORDERS_0, ORDERS_1, ORDERS_0], "run-2", 60_000)
@@ -220,7 +220,7 @@ def test_of_many_leases_those_that_others_hold_are_reported(leases: Leases) -> N
     leases.check(taken.granted[0])
 
 
-def test_of_many_heartbeats_those_that_are_lost_are_reported(leases: Leases, clock: ManualClock) -> None:
+def test_many_heartbeats_report_the_lost_leases(leases: Leases, clock: ManualClock) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     leases.acquire(ORDERS_1, "run-1", 60_000)
     clock.now += 30_000
@@ -232,7 +232,7 @@ def test_of_many_heartbeats_those_that_are_lost_are_reported(leases: Leases, clo
     assert isinstance(beaten.refused[0].reason, LeaseLostError)
 
 
-def test_many_leases_are_given_back_but_those_taken_over(leases: Leases) -> None:
+def test_releasing_many_leaves_those_taken_over(leases: Leases) -> None:
     held = leases.acquire_many([ORDERS_0, ORDERS_1], "run-1", 60_000).granted
     newer = leases.acquire(ORDERS_1, "run-1", 60_000)
 
@@ -244,13 +244,13 @@ def test_many_leases_are_given_back_but_those_taken_over(leases: Leases) -> None
     leases.check(newer)
 
 
-def test_no_leases_at_all_are_no_error(leases: Leases) -> None:
+def test_calls_without_leases_do_nothing(leases: Leases) -> None:
     assert leases.acquire_many([], "run-1", 60_000).granted == ()
     assert leases.heartbeat_many([], 60_000).refused == ()
     leases.release_many([])
 
 
-def test_who_holds_what_is_known_longest_first(leases: Leases, clock: ManualClock) -> None:
+def test_held_leases_are_listed_longest_first(leases: Leases, clock: ManualClock) -> None:
     assert list(leases.held()) == []
     short = leases.acquire(ORDERS_0, "run-1", 60_000)
     long = leases.acquire(ORDERS_1, "run-2", 1 << 40)
@@ -261,7 +261,7 @@ def test_who_holds_what_is_known_longest_first(leases: Leases, clock: ManualCloc
     assert list(leases.held()) == []
 
 
-def test_a_lease_that_a_person_ends_is_free_and_its_holder_fenced(leases: Leases) -> None:
+def test_ending_a_lease_frees_it_and_fences_its_holder(leases: Leases) -> None:
     ahead = leases.acquire(ORDERS_0, "run-1", 1 << 40)
 
     assert leases.end(ORDERS_0, "a person") == ahead
@@ -274,7 +274,7 @@ def test_a_lease_that_a_person_ends_is_free_and_its_holder_fenced(leases: Leases
     assert leases.acquire(ORDERS_0, "run-2", 60_000).fencing_number == 3
 
 
-def test_there_is_nothing_to_end_where_nobody_holds_it(leases: Leases) -> None:
+def test_a_free_lease_cannot_be_ended(leases: Leases) -> None:
     assert leases.end(ORDERS_0, "a person") is None
     leases.release(leases.acquire(ORDERS_0, "run-1", 60_000))
     assert leases.end(ORDERS_0, "a person") is None

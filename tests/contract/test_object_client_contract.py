@@ -1,4 +1,4 @@
-"""What ObjectClient promises, held against every kind of store."""
+"""The contract of ObjectClient, checked with every kind of store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(client: ObjectClient, name: str, content: bytes, chunk_size: int = MIB) 
 
 @pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 16 * MIB])
 @pytest.mark.parametrize("chunk_size", [MIB, 3 * MIB + 1])
-def test_what_was_put_comes_back_with_its_facts(client: ObjectClient, size: int, chunk_size: int) -> None:
+def test_a_put_object_is_read_back_with_its_facts(client: ObjectClient, size: int, chunk_size: int) -> None:
     content = segment_bytes(size)
     written = client.put(NAME, size, reused_chunks(content, chunk_size))
     assert (written.size, written.crc32c) == (size, crc32c(content))
@@ -35,7 +35,7 @@ def test_what_was_put_comes_back_with_its_facts(client: ObjectClient, size: int,
 
 
 @pytest.mark.parametrize("size", [0, 5, 9 * MIB])
-def test_an_object_may_be_smaller_than_announced_where_the_caller_says_so(client: ObjectClient, size: int) -> None:
+def test_at_most_allows_a_smaller_object_than_announced(client: ObjectClient, size: int) -> None:
     content = segment_bytes(size)
     announced = size + 12 * MIB
     written = client.put(NAME, announced, reused_chunks(content, MIB), at_most=True)
@@ -54,7 +54,7 @@ def test_an_object_is_replaced_whole(client: ObjectClient) -> None:
     assert client.get_range(NAME, 0, client.size(NAME)) == b"second"
 
 
-def test_an_object_is_moved_over_another_one(client: ObjectClient) -> None:
+def test_a_move_overwrites_its_target(client: ObjectClient) -> None:
     put(client, "new/first", b"first")
     client.move("new/first", NAME)
     put(client, "new/second", b"second")
@@ -76,7 +76,7 @@ def test_a_range_past_the_end_is_corrupt(client: ObjectClient) -> None:
             client.get_range(NAME, start, length)
 
 
-def test_what_is_not_there_is_not_found(client: ObjectClient) -> None:
+def test_a_missing_object_is_not_found(client: ObjectClient) -> None:
     with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
         client.get_range("no/such", 0, 10)
     with pytest.raises(RemoteObjectNotFoundError, match="no/such"):
@@ -87,7 +87,7 @@ def test_what_is_not_there_is_not_found(client: ObjectClient) -> None:
     assert list(client.list("no")) == []
 
 
-def test_many_objects_go_at_once_and_those_that_are_not_there_are_as_good_as_gone(client: ObjectClient) -> None:
+def test_many_objects_are_deleted_at_once_and_missing_ones_are_no_error(client: ObjectClient) -> None:
     names = [f"{folder}/{number:03}" for folder in ("some", "other/folder") for number in range(20)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda name: put(client, name, b"x"), [*names, "some/staying"]))
@@ -98,7 +98,7 @@ def test_many_objects_go_at_once_and_those_that_are_not_there_are_as_good_as_gon
     assert client.delete_many([]) == {}
 
 
-def test_many_objects_do_not_begin_to_go_where_a_name_leads_elsewhere(client: ObjectClient) -> None:
+def test_an_invalid_name_stops_a_deletion_before_it_begins(client: ObjectClient) -> None:
     put(client, NAME, b"x")
     with pytest.raises(ConfigurationError, match="no name for an object"):
         client.delete_many([NAME, "../x"])
@@ -111,7 +111,7 @@ def test_only_the_first_creation_writes(client: ObjectClient) -> None:
     assert client.get_range("identity.json", 0, 5) == b"first"
 
 
-def test_of_many_creations_at_once_one_writes(client: ObjectClient) -> None:
+def test_only_one_of_many_concurrent_creations_writes(client: ObjectClient) -> None:
     with ThreadPoolExecutor(8) as threads:
         won = list(threads.map(lambda i: client.create("identity.json", b"%d" % i), range(8)))
     assert sum(won) == 1
@@ -136,7 +136,7 @@ def test_a_listing_has_the_time_of_each_write(client: ObjectClient) -> None:
 @pytest.mark.parametrize(
     "name", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "a/", "./a", "a/.", "a\0b", "a\nb", "a\\..\\b", "x" * 1025]
 )
-def test_names_that_lead_elsewhere_are_refused(client: ObjectClient, name: str) -> None:
+def test_names_outside_the_store_are_refused(client: ObjectClient, name: str) -> None:
     with pytest.raises(ConfigurationError, match="no name for an object"):
         put(client, name, b"x")
     with pytest.raises(ConfigurationError, match="no name for an object"):

@@ -1,4 +1,4 @@
-"""What every RemoteLogMetadataManager keeps of a partition beside its segments: log start, lineage, deletion."""
+"""The contract of RemoteLogMetadataManager for the state of a partition: log start, lineage, deletion."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ CHANGES: dict[str, Change] = {
 every_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 
 
-def test_nothing_is_kept_of_a_partition_at_first(store: MetadataStore) -> None:
+def test_a_new_partition_has_no_state(store: MetadataStore) -> None:
     assert store.segments.partition_state(ORDERS_0) == UNKNOWN
     assert store.segments.partition_states() == {}
 
 
-def test_everything_that_is_kept_comes_back(store: MetadataStore, lease: Lease) -> None:
+def test_all_state_of_a_partition_is_read_back(store: MetadataStore, lease: Lease) -> None:
     for change in CHANGES.values():
         change(store.segments, lease)
 
@@ -90,7 +90,7 @@ def test_everything_that_is_kept_comes_back(store: MetadataStore, lease: Lease) 
 
 
 @every_change
-def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: MetadataStore, change: Change) -> None:
+def test_each_part_of_the_state_is_independent_and_of_one_partition(store: MetadataStore, change: Change) -> None:
     recreated = replace(ORDERS_0, topic_id="topic-id-of-orders-created-again")
     change(store.segments, store.leases.acquire(recreated, "run-1", 60_000))
 
@@ -100,7 +100,7 @@ def test_each_is_kept_without_the_others_and_by_its_partition_alone(store: Metad
     assert store.segments.partition_state(ORDERS_0) == UNKNOWN
 
 
-def test_partitions_with_segments_alone_are_among_all_states(store: MetadataStore, lease: Lease) -> None:
+def test_partitions_with_segments_only_are_among_all_states(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease), lease, DELETED)
     other = store.leases.acquire(CLICKS_0, "run-1", 60_000)
     store.segments.put_lineage(CLICKS_0, LINEAGE, other)
@@ -123,7 +123,7 @@ def test_a_lease_that_was_taken_over_changes_nothing(store: MetadataStore, lease
 
 
 @every_change
-def test_a_lease_that_was_never_given_changes_nothing(store: MetadataStore, change: Change) -> None:
+def test_an_invented_lease_changes_nothing(store: MetadataStore, change: Change) -> None:
     with pytest.raises(LeaseLostError, match="never granted"):
         change(store.segments, Lease(ORDERS_0, "run-1", 5, 0))
 
@@ -146,18 +146,18 @@ def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Le
     ("reported", "kept"),
     [
         ((), LINEAGE),
-        # A broker that was trimmed has forgotten where epoch 4 began, and the ones before it.
+        # A trimmed broker has forgotten the start of epoch 4, and the earlier epochs.
         ((EpochEntry(4, 2**40 + 7), EpochEntry(5, 2**41)), (*LINEAGE, EpochEntry(5, 2**41))),
-        # The log of leader 4 was given up: where it parted from this one nobody knows.
+        # The log of leader 4 was given up: nobody knows where it forked from this one.
         ((EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41)), (EpochEntry(3, 2**40 + 7), EpochEntry(5, 2**41))),
-        # A later leader cut what those before it had written.
+        # A later leader truncated the log of earlier ones.
         ((EpochEntry(9, 1),), (LINEAGE[0], EpochEntry(9, 1))),
         ((EpochEntry(9, 0),), (EpochEntry(9, 0),)),
         # An older replica never heard of epochs 3 and 4.
         ((EpochEntry(0, 0), EpochEntry(1, 7)), LINEAGE),
     ],
 )
-def test_a_lineage_is_kept_with_what_was_known_of_it(
+def test_a_new_lineage_is_merged_with_the_known_one(
     store: MetadataStore, lease: Lease, reported: tuple[EpochEntry, ...], kept: tuple[EpochEntry, ...]
 ) -> None:
     for lineage in (LINEAGE, reported):
@@ -175,7 +175,7 @@ def test_lineages_of_one_partition_are_kept_in_order(store: MetadataStore, lease
 
 
 @pytest.mark.parametrize("second", [EpochEntry(2, 20), EpochEntry(1, 20), EpochEntry(3, 9)])
-def test_epochs_that_are_no_lineage_are_refused(store: MetadataStore, lease: Lease, second: EpochEntry) -> None:
+def test_invalid_lineages_are_refused(store: MetadataStore, lease: Lease, second: EpochEntry) -> None:
     store.segments.put_lineage(ORDERS_0, LINEAGE, lease)
 
     with pytest.raises(ConfigurationError, match=r"orders-0: .*rising lineage"):
@@ -221,7 +221,7 @@ def test_many_lineages_are_kept_and_refusals_reported(store: MetadataStore, leas
     assert store.segments.put_lineages([]) == []
 
 
-def test_one_that_is_no_lineage_stops_the_whole_call_before_it_writes(store: MetadataStore, lease: Lease) -> None:
+def test_an_invalid_lineage_stops_the_whole_call_before_it_writes(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(ConfigurationError, match="rising lineage"):
         store.segments.put_lineages([(ORDERS_0, LINEAGE, lease), (ORDERS_0, (LINEAGE[1], LINEAGE[0]), lease)])
 
@@ -257,7 +257,7 @@ def test_ids_are_known_in_every_state_and_by_their_partition(store: MetadataStor
     assert store.segments.known_segment_ids(ORDERS_0, []) == frozenset()
 
 
-def test_more_ids_than_one_statement_takes_are_asked_for(store: MetadataStore, lease: Lease) -> None:
+def test_more_ids_than_fit_in_one_statement_are_looked_up(store: MetadataStore, lease: Lease) -> None:
     segments = [a_segment(lease, start, start) for start in range(1_500)]
     store.segments.add_remote_log_segments([(segment, lease) for segment in segments])
     ids = {segment.segment_id.id for segment in segments}
@@ -265,7 +265,7 @@ def test_more_ids_than_one_statement_takes_are_asked_for(store: MetadataStore, l
     assert store.segments.known_segment_ids(ORDERS_0, ids | {f"other-{number}" for number in range(1_500)}) == ids
 
 
-def test_what_one_opening_wrote_another_sees(
+def test_one_connection_sees_what_another_wrote(
     store: MetadataStore, lease: Lease, opener: MetadataStoreOpener, tmp_path: Path
 ) -> None:
     with opener(tmp_path, ManualClock()) as other:
@@ -274,7 +274,7 @@ def test_what_one_opening_wrote_another_sees(
         assert other.segments.partition_state(ORDERS_0).lineage == LINEAGE
 
 
-def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: MetadataStore, lease: Lease) -> None:
+def test_a_negative_log_start_is_refused_before_anything_is_written(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     with pytest.raises(ConfigurationError, match="cannot begin at offset -5"):
         store.segments.advance_log_start_offsets([(ORDERS_0, 7, lease), (ORDERS_1, -5, other)])
@@ -282,7 +282,7 @@ def test_a_log_start_below_nothing_is_refused_before_anything_is_written(store: 
 
 
 @pytest.mark.parametrize("state", PartitionDeleteState)
-def test_a_partition_that_goes_as_a_whole_takes_no_more_segments(
+def test_a_partition_that_is_being_deleted_takes_no_more_segments(
     store: MetadataStore, lease: Lease, state: PartitionDeleteState
 ) -> None:
     known = a_segment(lease)

@@ -1,4 +1,4 @@
-"""What every RemoteLogMetadataManager keeps to."""
+"""The contract of RemoteLogMetadataManager for segments."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_finished_copy_is_found_at_each_of_its_offsets_and_no_other(store: Met
     assert found == {offset: finished if 10 <= offset <= 19 else None for offset in range(8, 22)}
 
 
-def test_everything_that_is_recorded_of_a_segment_comes_back(store: MetadataStore, lease: Lease) -> None:
+def test_all_fields_of_a_segment_are_read_back(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(
         lease,
         2**40,
@@ -107,9 +107,7 @@ def test_everything_that_is_recorded_of_a_segment_comes_back(store: MetadataStor
     assert listed.topic_id_partition.topic == "orders"
 
 
-def test_the_topic_name_that_was_written_comes_back_whatever_name_is_asked_with(
-    store: MetadataStore, lease: Lease
-) -> None:
+def test_the_stored_topic_name_is_returned_whatever_name_the_query_has(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease), lease, FINISHED)
 
     found = store.segments.remote_log_segment_metadata(replace(ORDERS_0, topic="another name"), 0)
@@ -118,7 +116,7 @@ def test_the_topic_name_that_was_written_comes_back_whatever_name_is_asked_with(
     assert found.topic_id_partition.topic == "orders"
 
 
-def test_adding_the_very_same_again_does_nothing(store: MetadataStore, lease: Lease) -> None:
+def test_adding_the_same_segment_again_does_nothing(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(segment, lease)
 
@@ -138,20 +136,20 @@ def test_a_known_id_with_other_content_is_refused(store: MetadataStore, lease: L
 
 
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_a_segment_begins_in_no_other_state(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
+def test_a_segment_can_only_begin_as_started(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     with pytest.raises(InvalidTransitionError, match=f"not as {state.name}"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, state=state), lease)
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == []
 
 
-def test_a_segment_under_another_number_than_its_lease_is_refused(store: MetadataStore, lease: Lease) -> None:
+def test_a_segment_with_another_fencing_number_than_its_lease_is_refused(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(ConfigurationError, match="fencing number"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, fencing_number=99), lease)
 
 
 @pytest.mark.parametrize(("start", "end"), [(10, 9), (-1, 5)])
-def test_offsets_that_no_segment_can_have_are_refused(store: MetadataStore, lease: Lease, start: int, end: int) -> None:
+def test_impossible_offsets_are_refused(store: MetadataStore, lease: Lease, start: int, end: int) -> None:
     with pytest.raises(ConfigurationError, match=f"offsets {start} to {end}"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, start, end), lease)
 
@@ -163,7 +161,7 @@ def test_an_unknown_segment_cannot_be_updated(store: MetadataStore, lease: Lease
 
 @pytest.mark.parametrize("target", SegmentState)
 @pytest.mark.parametrize("state", SegmentState)
-def test_a_segment_goes_only_where_the_life_cycle_leads(
+def test_a_segment_changes_state_only_along_its_life_cycle(
     store: MetadataStore, lease: Lease, state: SegmentState, target: SegmentState
 ) -> None:
     before = add_and_bring_to(store, a_segment(lease), lease, state)
@@ -271,14 +269,14 @@ def test_a_copy_that_cut_nothing_is_deleted_within_its_bounds(store: MetadataSto
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == [marked]
 
 
-def test_what_is_being_deleted_is_no_longer_read(store: MetadataStore, lease: Lease) -> None:
+def test_a_segment_that_is_being_deleted_is_no_longer_read(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease), lease, DELETING)
 
     assert store.segments.remote_log_segment_metadata(ORDERS_0, 5) is None
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 0) is None
 
 
-def test_what_was_deleted_is_not_listed_and_never_comes_back(store: MetadataStore, lease: Lease) -> None:
+def test_a_deleted_segment_is_not_listed_and_cannot_be_added_again(store: MetadataStore, lease: Lease) -> None:
     segment = a_segment(lease)
     add_and_bring_to(store, segment, lease, DELETED)
 
@@ -293,9 +291,7 @@ def test_what_was_deleted_is_not_listed_and_never_comes_back(store: MetadataStor
     assert store.segments.list_partitions() == [ORDERS_0]
 
 
-def test_of_several_copies_of_an_offset_the_one_that_finished_first_is_found(
-    store: MetadataStore, lease: Lease
-) -> None:
+def test_the_copy_that_finished_first_is_found(store: MetadataStore, lease: Lease) -> None:
     early, late = a_segment(lease, 0, 9), a_segment(lease, 0, 19)
     for segment in (early, late):
         store.segments.add_remote_log_segment_metadata(segment, lease)
@@ -348,7 +344,7 @@ def test_an_epoch_that_began_before_the_segment_counts_from_its_start(store: Met
     assert store.segments.highest_offset_for_epoch(ORDERS_0, 4) == 109
 
 
-def test_a_copy_along_another_lineage_is_passed_over(store: MetadataStore, lease: Lease) -> None:
+def test_a_copy_of_another_lineage_is_skipped(store: MetadataStore, lease: Lease) -> None:
     add_and_bring_to(store, a_segment(lease, 0, 9, epochs=((1, 0),)), lease, FINISHED)
     of_epoch_2 = add_and_bring_to(store, a_segment(lease, 0, 9, epochs=((2, 0),)), lease, FINISHED)
 
@@ -405,7 +401,7 @@ def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: Metadat
     assert store.segments.count_remote_log_segments(ORDERS_1) == {}
 
 
-def test_a_listing_can_keep_to_a_leader_epoch(store: MetadataStore, lease: Lease) -> None:
+def test_a_listing_can_be_of_one_leader_epoch(store: MetadataStore, lease: Lease) -> None:
     for start, epochs in ((0, ((1, 0),)), (10, ((1, 10), (4, 15))), (20, ((4, 20),))):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, start, start + 9, epochs=epochs), lease)
 
@@ -417,10 +413,8 @@ def test_a_listing_can_keep_to_a_leader_epoch(store: MetadataStore, lease: Lease
     assert listed == {1: [0, 10], 2: [], 4: [10, 20]}
 
 
-def test_a_long_listing_misses_nothing_while_its_reader_changes_what_it_reads(
-    store: MetadataStore, lease: Lease
-) -> None:
-    # Many with one start offset: they straddle the places where a listing stops to take breath.
+def test_a_long_listing_is_complete_while_its_reader_changes_segments(store: MetadataStore, lease: Lease) -> None:
+    # Many segments share a start offset, also across the pages of a listing.
     begun = [a_segment(lease, start - start % 400, 9_999) for start in range(2_500)]
     store.segments.add_remote_log_segments([(segment, lease) for segment in begun])
 
@@ -436,7 +430,7 @@ def test_a_long_listing_misses_nothing_while_its_reader_changes_what_it_reads(
     assert [segment.start_offset for segment in seen] == sorted(segment.start_offset for segment in begun)
 
 
-def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(store: MetadataStore, lease: Lease) -> None:
+def test_an_unfinished_listing_does_not_block_writers(store: MetadataStore, lease: Lease) -> None:
     store.segments.add_remote_log_segment_metadata(a_segment(lease, 0, 9), lease)
     listing = store.segments.list_remote_log_segments(ORDERS_0)
     next(listing)
@@ -492,9 +486,7 @@ def test_our_log_start_only_moves_up(store: MetadataStore, lease: Lease) -> None
     assert store.segments.log_start_offset(ORDERS_1) is None
 
 
-def test_a_lease_that_was_taken_over_changes_nothing_any_more(
-    store: MetadataStore, lease: Lease, clock: ManualClock
-) -> None:
+def test_a_lease_that_was_taken_over_changes_nothing(store: MetadataStore, lease: Lease, clock: ManualClock) -> None:
     started = a_segment(lease)
     store.segments.add_remote_log_segment_metadata(started, lease)
     clock.now = lease.expires_at
@@ -522,9 +514,7 @@ def test_an_expired_lease_that_nobody_took_still_commits(
     assert store.segments.update_remote_log_segment_metadata(a_step(started, FINISHED), lease).state is FINISHED
 
 
-def test_a_lease_that_was_given_back_still_repeats_its_steps_until_another_is_taken(
-    store: MetadataStore, lease: Lease
-) -> None:
+def test_a_released_lease_can_repeat_its_steps_until_the_next_lease(store: MetadataStore, lease: Lease) -> None:
     finished = add_and_bring_to(store, a_segment(lease), lease, FINISHED)
     store.leases.release(lease)
 
@@ -554,7 +544,7 @@ def test_a_finished_copy_is_seen_as_finished_by_later_holders(store: MetadataSto
     assert store.segments.update_remote_log_segment_metadata(a_step(finished, FINISHED), newer) == finished
 
 
-def test_a_lease_that_was_never_given_changes_nothing(store: MetadataStore, lease: Lease) -> None:
+def test_an_invented_lease_changes_nothing(store: MetadataStore, lease: Lease) -> None:
     invented = replace(lease, fencing_number=lease.fencing_number + 1)
     nowhere = Lease(ORDERS_1, "run-1", 1, lease.expires_at)
 
@@ -576,7 +566,7 @@ def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Le
         store.segments.advance_log_start_offset(ORDERS_0, 1, other)
 
 
-def test_of_many_additions_the_refused_leave_the_others_as_they_are(store: MetadataStore, lease: Lease) -> None:
+def test_refused_additions_do_not_affect_the_others(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     store.leases.acquire(ORDERS_1, "run-1", 60_000)
     first, last = a_segment(lease, 0, 9), a_segment(lease, 10, 19)
@@ -596,7 +586,7 @@ def test_of_many_additions_the_refused_leave_the_others_as_they_are(store: Metad
     assert list(store.segments.list_remote_log_segments(ORDERS_1)) == []
 
 
-def test_of_many_steps_the_refused_leave_the_others_as_they_are(store: MetadataStore, lease: Lease) -> None:
+def test_refused_steps_do_not_affect_the_others(store: MetadataStore, lease: Lease) -> None:
     lost = store.leases.acquire(ORDERS_1, "run-1", 60_000)
     begun = [a_segment(lease, 0, 9), a_segment(lease, 10, 19), a_segment(lost, 0, 9)]
     store.segments.add_remote_log_segments([(begun[0], lease), (begun[1], lease), (begun[2], lost)])
@@ -631,21 +621,19 @@ def test_many_copies_of_an_offset_that_finish_at_once_finish_in_their_order(stor
     assert found.segment_id == begun[2].segment_id
 
 
-def test_an_argument_that_cannot_be_meant_stops_the_whole_call_before_it_writes(
-    store: MetadataStore, lease: Lease
-) -> None:
+def test_an_invalid_argument_stops_the_whole_call_before_it_writes(store: MetadataStore, lease: Lease) -> None:
     with pytest.raises(ConfigurationError):
         store.segments.add_remote_log_segments([(a_segment(lease), lease), (a_segment(lease, fencing_number=9), lease)])
 
     assert list(store.segments.list_remote_log_segments(ORDERS_0)) == []
 
 
-def test_nothing_to_do_is_done(store: MetadataStore) -> None:
+def test_empty_calls_do_nothing(store: MetadataStore) -> None:
     assert store.segments.add_remote_log_segments([]) == []
     assert store.segments.update_remote_log_segments([]) == []
 
 
-def test_more_segments_than_one_transaction_takes_are_all_written(store: MetadataStore) -> None:
+def test_more_segments_than_fit_in_one_transaction_are_all_written(store: MetadataStore) -> None:
     partitions = [replace(ORDERS_0, partition=number) for number in range(1_100)]
     granted = store.leases.acquire_many(partitions, "run-1", 60_000).granted
     begun = [(a_segment(lease, start, start + 9), lease) for lease in granted for start in (0, 10)]
@@ -660,7 +648,7 @@ def test_more_segments_than_one_transaction_takes_are_all_written(store: Metadat
     assert store.segments.list_partitions() == partitions
 
 
-def test_what_one_opening_wrote_another_sees_at_once(
+def test_one_connection_sees_at_once_what_another_wrote(
     store: MetadataStore, opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock, lease: Lease
 ) -> None:
     with opener(tmp_path, clock) as other:
@@ -685,7 +673,7 @@ def finished_once(store: MetadataStore, lease: Lease, start: int, state: Segment
     return segment
 
 
-def test_a_deletion_is_taken_back_as_one_change(store: MetadataStore, lease: Lease, clock: ManualClock) -> None:
+def test_an_undelete_is_one_change(store: MetadataStore, lease: Lease, clock: ManualClock) -> None:
     marked = finished_once(store, lease, 0, DELETING)
     kept = finished_once(store, lease, 10, FINISHED)
     store.segments.advance_log_start_offset(ORDERS_0, 0, lease)
@@ -703,7 +691,7 @@ def test_a_deletion_is_taken_back_as_one_change(store: MetadataStore, lease: Lea
 
 
 @pytest.mark.parametrize("state", [STARTED, FINISHED, DELETED])
-def test_only_what_is_marked_is_undeleted(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
+def test_only_marked_segments_are_undeleted(store: MetadataStore, lease: Lease, state: SegmentState) -> None:
     other = finished_once(store, lease, 0, state)
     marked = finished_once(store, lease, 10, DELETING)
     store.segments.advance_log_start_offset(ORDERS_0, 20, lease, 1_000)
@@ -748,7 +736,7 @@ def test_an_undelete_is_of_one_partition(store: MetadataStore, lease: Lease) -> 
             store.segments.undelete(partition, [marked.segment_id], 0, 2_000, lease)
 
 
-def test_a_deletion_that_is_over_is_not_taken_back(store: MetadataStore, lease: Lease) -> None:
+def test_a_finished_deletion_is_not_undone(store: MetadataStore, lease: Lease) -> None:
     for step in PartitionDeleteState:
         store.segments.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(ORDERS_0, step, 1), lease)
 
@@ -769,7 +757,7 @@ def test_log_starts_that_a_deletion_moved_are_kept(store: MetadataStore, lease: 
     assert [state.log_start_before(moment) for moment in (0, 1_000, 1_001, 2_000, 2_001)] == [5, 5, 10, 10, 30]
 
 
-def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: MetadataStore, lease: Lease) -> None:
+def test_the_number_of_earlier_log_starts_is_limited(store: MetadataStore, lease: Lease) -> None:
     for offset in range(1, MAX_EARLIER_LOG_STARTS + 10):
         store.segments.advance_log_start_offset(ORDERS_0, offset, lease, offset)
 
@@ -781,7 +769,7 @@ def test_no_more_earlier_log_starts_are_kept_than_are_of_use(store: MetadataStor
 # ----------------------------------------------------------------------------------------------------- deleted segments
 
 
-def test_deleted_segments_are_listed_by_the_offsets_that_they_had(store: MetadataStore, lease: Lease) -> None:
+def test_deleted_segments_are_listed_by_their_offsets(store: MetadataStore, lease: Lease) -> None:
     spans = [(0, 9), (10, 19), (10, 29), (20, 29), (30, 39), (35, 36)]
     deleted = [add_and_bring_to(store, a_segment(lease, *span), lease, DELETED) for span in reversed(spans)]
     for state in (FINISHED, DELETING):

@@ -1,4 +1,4 @@
-"""What RemoteStorageManager promises, held against every implementation."""
+"""The contract of RemoteStorageManager, checked with every implementation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_copied_segment_is_fetched_whole(storage: ObjectRemoteStorageManager) 
     assert b"".join(storage.fetch_log_segment(metadata)) == content
 
 
-def test_a_large_segment_travels_in_parts_and_comes_back(storage: ObjectRemoteStorageManager) -> None:
+def test_a_large_segment_is_sent_in_parts_and_fetched_whole(storage: ObjectRemoteStorageManager) -> None:
     content = segment_bytes(20 * MIB + 1)
     metadata = copy(storage, content)
     pieces = list(storage.fetch_log_segment(metadata))
@@ -94,7 +94,7 @@ def test_both_ends_of_a_range_are_inclusive(storage: ObjectRemoteStorageManager,
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (5, 4), (0, 1000), (1000, None), (1000, 1000), (0, -1)])
-def test_a_range_that_is_not_in_the_segment_is_refused(
+def test_a_range_outside_the_segment_is_refused(
     storage: ObjectRemoteStorageManager, start: int, end: int | None
 ) -> None:
     metadata = copy(storage, segment_bytes(1000))
@@ -102,7 +102,7 @@ def test_a_range_that_is_not_in_the_segment_is_refused(
         storage.fetch_log_segment(metadata, start, end)
 
 
-def test_each_index_comes_back_as_it_was_given(storage: ObjectRemoteStorageManager) -> None:
+def test_each_index_is_fetched_as_it_was_sent(storage: ObjectRemoteStorageManager) -> None:
     metadata = copy(storage, segment_bytes(1000))
     assert {kind: storage.fetch_index(metadata, kind) for kind in INDEXES} == INDEXES
 
@@ -138,7 +138,7 @@ def test_a_segment_that_was_never_copied_is_not_found(storage: ObjectRemoteStora
         storage.fetch_index(missing, IndexKind.OFFSET)
 
 
-def test_deleting_twice_is_as_good_as_once(storage: ObjectRemoteStorageManager) -> None:
+def test_deleting_twice_is_no_error(storage: ObjectRemoteStorageManager) -> None:
     kept, gone = copy(storage, segment_bytes(1000)), copy(storage, segment_bytes(1000))
     storage.delete_log_segment_data(gone)
     storage.delete_log_segment_data(gone)
@@ -148,7 +148,7 @@ def test_deleting_twice_is_as_good_as_once(storage: ObjectRemoteStorageManager) 
     assert left == {kept.segment_id}
 
 
-def test_deleting_what_never_was_succeeds(storage: ObjectRemoteStorageManager) -> None:
+def test_deleting_an_unknown_segment_is_no_error(storage: ObjectRemoteStorageManager) -> None:
     storage.delete_log_segment_data(segment_metadata(1000))
 
 
@@ -160,7 +160,7 @@ def test_a_half_written_segment_is_deleted(storage: ObjectRemoteStorageManager, 
     assert list(storage.list_objects()) == []
 
 
-def test_a_segment_with_bounds_only_is_deleted_wherever_in_them_it_begins(storage: ObjectRemoteStorageManager) -> None:
+def test_a_segment_known_by_bounds_is_deleted_whatever_offset_it_begins_at(storage: ObjectRemoteStorageManager) -> None:
     kept, begun = copy(storage, segment_bytes(1000), 4200), copy(storage, segment_bytes(1000), 5000)
     known = replace(begun, start_offset=4100, size=UNKNOWN_SIZE, custom_metadata=None)
     storage.delete_log_segment_data(known)
@@ -180,7 +180,7 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager) -> N
 def test_another_copy_under_the_same_id_is_refused_and_changes_nothing(
     storage: ObjectRemoteStorageManager, client: ObjectClient
 ) -> None:
-    """A worker that was given up, and comes back when its segment was finished by the one in its place."""
+    """A worker that was given up writes again after its successor finished the segment."""
     content = segment_bytes(9 * MIB)
     metadata = copy(storage, content)
     before = {found.name: read(client, found.name) for found in client.list()}
@@ -229,7 +229,7 @@ def test_a_source_with_more_or_fewer_bytes_than_announced_is_refused(
     assert store.unfinished() == []
 
 
-def test_indexes_that_fail_leave_nothing_that_counts_as_whole(storage: ObjectRemoteStorageManager) -> None:
+def test_failed_indexes_leave_no_complete_segment(storage: ObjectRemoteStorageManager) -> None:
     def broken_indexes() -> dict[IndexKind, bytes]:
         raise CorruptRecordError("00000000000000004200.log", 0, "truncated")
 
@@ -242,7 +242,7 @@ def test_indexes_that_fail_leave_nothing_that_counts_as_whole(storage: ObjectRem
 
 
 @pytest.mark.parametrize("position", [0, 4 * MIB, 9 * MIB - 1])
-def test_a_changed_byte_of_the_data_is_found(
+def test_a_changed_byte_of_the_data_is_detected(
     storage: ObjectRemoteStorageManager, client: ObjectClient, position: int
 ) -> None:
     content = segment_bytes(9 * MIB)
@@ -261,7 +261,7 @@ def test_a_changed_byte_of_the_data_is_found(
 
 
 @pytest.mark.parametrize("lost", [1, 5 * MIB, 9 * MIB])
-def test_data_that_was_cut_off_is_found(storage: ObjectRemoteStorageManager, client: ObjectClient, lost: int) -> None:
+def test_truncated_data_is_detected(storage: ObjectRemoteStorageManager, client: ObjectClient, lost: int) -> None:
     content = segment_bytes(9 * MIB)
     metadata = copy(storage, content)
     name = segment_object_names(metadata.segment_id, metadata.start_offset).data
@@ -275,7 +275,7 @@ def test_data_that_was_cut_off_is_found(storage: ObjectRemoteStorageManager, cli
 
 
 @pytest.mark.parametrize("part", ["head", "small section", "large section", "end"])
-def test_a_broken_bundle_is_found(storage: ObjectRemoteStorageManager, client: ObjectClient, part: str) -> None:
+def test_a_broken_bundle_is_detected(storage: ObjectRemoteStorageManager, client: ObjectClient, part: str) -> None:
     metadata = copy(storage, segment_bytes(1000))
     name = segment_object_names(metadata.segment_id, metadata.start_offset).indexes
     bundle = bytearray(read(client, name))
@@ -301,7 +301,7 @@ def test_verification_reads_everything_and_finds_nothing_wrong(storage: ObjectRe
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ObjectKind if kind is not ObjectKind.KEY])
-def test_verification_misses_each_object(
+def test_verification_reports_each_missing_object(
     storage: ObjectRemoteStorageManager, client: ObjectClient, kind: ObjectKind
 ) -> None:
     metadata = copy(storage, segment_bytes(1000))
@@ -311,7 +311,7 @@ def test_verification_misses_each_object(
         storage.verify(metadata)
 
 
-def test_metadata_are_made_again_from_the_store_alone(storage: ObjectRemoteStorageManager) -> None:
+def test_metadata_are_read_from_the_store_alone(storage: ObjectRemoteStorageManager) -> None:
     metadata = copy(storage, segment_bytes(1000))
     found = [listed.segment for listed in storage.list_objects() if listed.segment]
     markers = [segment for segment in found if segment.kind is ObjectKind.COMMIT_MARKER]
@@ -320,7 +320,7 @@ def test_metadata_are_made_again_from_the_store_alone(storage: ObjectRemoteStora
     ]
 
 
-def test_listing_shows_names_sizes_and_what_is_not_ours(
+def test_a_listing_has_names_sizes_and_foreign_objects(
     storage: ObjectRemoteStorageManager, client: ObjectClient
 ) -> None:
     metadata = copy(storage, segment_bytes(1000))
@@ -335,7 +335,7 @@ def test_listing_shows_names_sizes_and_what_is_not_ours(
     assert (own.segment_id, own.base_offset, own.kind) == (metadata.segment_id, 4200, ObjectKind.DATA)
 
 
-def test_listing_a_partition_leaves_out_its_neighbours(storage: ObjectRemoteStorageManager) -> None:
+def test_a_listing_of_a_partition_leaves_out_its_neighbours(storage: ObjectRemoteStorageManager) -> None:
     content = segment_bytes(100)
     for number in (1, 10):
         metadata = segment_metadata(len(content), of=partition(number))

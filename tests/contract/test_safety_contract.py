@@ -1,4 +1,4 @@
-"""What every Safety keeps to."""
+"""The contract of Safety."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def safety(opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock) -> I
         yield store.safety
 
 
-def test_nothing_is_stopped_found_or_failed_at_first(safety: Safety) -> None:
+def test_new_metadata_have_no_stop_verdict_or_failure(safety: Safety) -> None:
     assert safety.stopped() is None
     assert safety.verdicts("cluster-1", "topic-id-of-orders") == []
     assert list(safety.failures()) == []
 
 
-def test_deletions_are_stopped_until_that_is_lifted(safety: Safety, clock: ManualClock) -> None:
+def test_deletions_are_stopped_until_the_stop_is_lifted(safety: Safety, clock: ManualClock) -> None:
     safety.stop("a wrong mount", "ada")
     first = safety.stopped()
     clock.now += 5
@@ -64,12 +64,12 @@ def test_deletions_are_stopped_until_that_is_lifted(safety: Safety, clock: Manua
     assert safety.stopped() == Stop("", "ada", clock.now)
 
 
-def test_lifting_what_was_never_stopped_does_nothing(safety: Safety) -> None:
+def test_lifting_without_a_stop_does_nothing(safety: Safety) -> None:
     safety.lift("ada")
     assert safety.stopped() is None
 
 
-def test_every_opening_sees_the_switch(
+def test_every_connection_sees_the_stop(
     safety: Safety, opener: MetadataStoreOpener, tmp_path: Path, clock: ManualClock
 ) -> None:
     with opener(tmp_path, clock) as other:
@@ -77,7 +77,7 @@ def test_every_opening_sees_the_switch(
         assert other.safety.stopped() == Stop("a wrong mount", "ada", clock.now)
 
 
-def test_a_verdict_takes_the_place_of_the_earlier_one_of_its_depth(safety: Safety) -> None:
+def test_a_verdict_replaces_the_earlier_one_of_its_depth(safety: Safety) -> None:
     deep = replace(QUICK, deep=True, anomalies=0, message="")
     safety.put_verdict(deep)
     safety.put_verdict(QUICK)
@@ -119,7 +119,7 @@ def test_failures_are_counted_from_the_first_to_the_last(safety: Safety) -> None
     ]
 
 
-def test_a_failure_that_is_forgotten_begins_again(safety: Safety) -> None:
+def test_a_cleared_failure_is_counted_from_one_again(safety: Safety) -> None:
     safety.note_failures({A: "refused", B: "refused"}, 1_000)
     safety.forget_failures([A, RemoteLogSegmentId(ORDERS_1, "b"), A])
     safety.forget_failures([])
@@ -140,7 +140,7 @@ def test_failures_can_be_those_of_a_selection(safety: Safety) -> None:
     assert [failure.segment_id for failure in safety.failures(Selection(".*", frozenset({1, 2})))] == [ids[0], ids[2]]
 
 
-def test_more_failures_than_one_statement_takes_are_noted_streamed_and_forgotten(safety: Safety) -> None:
+def test_more_failures_than_fit_in_one_statement_are_recorded_listed_and_cleared(safety: Safety) -> None:
     ids = [
         RemoteLogSegmentId(partition, f"{number:04}") for partition in (ORDERS_0, ORDERS_1) for number in range(1_250)
     ]
@@ -154,7 +154,7 @@ def test_more_failures_than_one_statement_takes_are_noted_streamed_and_forgotten
     assert [failure.segment_id for failure in safety.failures()] == ids[2_499:]
 
 
-def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(safety: Safety) -> None:
+def test_an_unfinished_listing_does_not_block_writers(safety: Safety) -> None:
     safety.note_failures({A: "refused", B: "refused"}, 1_000)
     listing = safety.failures()
     next(listing)
@@ -164,7 +164,7 @@ def test_a_listing_that_nobody_ends_keeps_nobody_from_writing(safety: Safety) ->
     assert list(safety.failures()) == []
 
 
-def test_a_text_without_end_is_cut(safety: Safety) -> None:
+def test_a_long_text_is_truncated(safety: Safety) -> None:
     safety.stop("x" * 10_000, "ada")
     safety.put_verdict(replace(QUICK, message="y" * 10_000))
     safety.note_failures({A: "z" * 10_000}, 1_000)
@@ -179,7 +179,7 @@ def test_a_text_without_end_is_cut(safety: Safety) -> None:
         assert (len(text), text[-1]) == (LONGEST_TEXT, "…")
 
 
-def test_a_text_that_would_command_a_terminal_is_kept_without_that(safety: Safety) -> None:
+def test_control_characters_are_removed_from_texts(safety: Safety) -> None:
     evil = "\x1b[2Jgröße\r\nall is well\u202e"
     safety.stop(evil, evil)
     safety.put_verdict(replace(QUICK, message=evil))
@@ -192,9 +192,7 @@ def test_a_text_that_would_command_a_terminal_is_kept_without_that(safety: Safet
         assert text == " [2Jgröße  all is well "
 
 
-def test_a_decision_that_changes_something_begins_a_generation_and_others_none(
-    opener: MetadataStoreOpener, tmp_path: Path
-) -> None:
+def test_only_a_decision_with_an_effect_begins_a_generation(opener: MetadataStoreOpener, tmp_path: Path) -> None:
     with opener(tmp_path, ManualClock()) as store:
         first = store.generation.read()
         assert (first.number, first.next_token) == (0, None)
@@ -221,7 +219,7 @@ def test_a_decision_that_changes_something_begins_a_generation_and_others_none(
         assert (store.generation.read().number, store.generation.read().token) == (7, "")
 
 
-def test_a_verdict_of_a_clock_that_was_ahead_gives_way(safety: Safety) -> None:
+def test_a_verdict_from_the_future_is_replaced(safety: Safety) -> None:
     ahead = replace(QUICK, audited_at=QUICK.audited_at + 10**12)
     safety.put_verdict(ahead)
     safety.put_verdict(replace(QUICK, anomalies=0))

@@ -1,4 +1,4 @@
-"""What SegmentSource, OpenSegment and LocalTrim promise, held against every kind of source."""
+"""The contract of SegmentSource, OpenSegment and LocalTrim, checked with every kind of source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tiered_storage.remote_log.source.segment_source import (
 
 @pytest.fixture(params=SOURCES)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> SourceUnderTest:
-    """The same log behind each kind of source."""
+    """The same log in each kind of source."""
     return SOURCES[request.param](tmp_path)
 
 
@@ -62,7 +62,7 @@ def batches_of(segment: OpenSegment) -> list[RecordBatch]:
     return batches(b"".join(bytes(window) for window, _ in segment.windows()))
 
 
-def test_a_partition_is_found_by_each_look(site: SourceUnderTest) -> None:
+def test_every_listing_finds_the_partition(site: SourceUnderTest) -> None:
     [log] = site.source.partitions()
     [named] = site.source.names()
     assert isinstance(log, PartitionLog)
@@ -78,7 +78,7 @@ def test_a_partition_is_found_by_each_look(site: SourceUnderTest) -> None:
     assert site.source.partition(site.unknown) is None
 
 
-def test_segments_follow_one_another_up_to_the_active_one(site: SourceUnderTest) -> None:
+def test_segments_are_contiguous_up_to_the_active_one(site: SourceUnderTest) -> None:
     log = look(site)
     *closed, active = log.segments
     assert len(closed) > 3
@@ -114,7 +114,7 @@ def test_windows_have_every_batch_as_it_was_written(site: SourceUnderTest) -> No
     assert content == site.content
 
 
-def test_a_location_opens_a_segment_wherever_it_was_carried_to(site: SourceUnderTest) -> None:
+def test_a_location_survives_json_and_opens_its_segment(site: SourceUnderTest) -> None:
     for segment in look(site).segments:
         carried = SegmentLocation(json.loads(json.dumps(segment.location)))
         assert open_segment(carried).crc32c() == open_segment(segment.location).crc32c()
@@ -141,7 +141,7 @@ def test_reading_begins_with_the_batch_that_an_offset_is_in(site: SourceUnderTes
         assert segment.scan(found[-1].next_offset) is None
 
 
-def test_indexes_say_what_the_batches_say(site: SourceUnderTest) -> None:
+def test_indexes_agree_with_the_batches(site: SourceUnderTest) -> None:
     for segment in opened(site):
         offsets, times = segment.offset_index.read(), segment.time_index.read()
         assert offsets is not None
@@ -164,7 +164,7 @@ def test_a_segment_begins_with_its_first_batch(site: SourceUnderTest) -> None:
         assert first_timestamp(segment) == next(iter(read_records(first))).timestamp
 
 
-def test_aborts_stand_beside_the_segments_that_have_their_markers(site: SourceUnderTest) -> None:
+def test_aborts_are_in_the_index_of_the_segment_with_the_marker(site: SourceUnderTest) -> None:
     aborts = 0
     for segment, known in zip(opened(site), look(site).segments, strict=True):
         index = segment.transaction_index.read()
@@ -175,7 +175,7 @@ def test_aborts_stand_beside_the_segments_that_have_their_markers(site: SourceUn
     assert {None} < {segment.transaction_index.read() for segment in opened(site)}
 
 
-def test_the_producers_at_a_border_are_those_that_the_log_has_before_it(site: SourceUnderTest) -> None:
+def test_the_snapshot_at_a_segment_has_the_producers_before_it(site: SourceUnderTest) -> None:
     segments = opened(site)
     for before, segment in pairwise(segments):
         snapshot = before.producer_snapshot(segment.base_offset).read()
@@ -188,7 +188,7 @@ def test_the_producers_at_a_border_are_those_that_the_log_has_before_it(site: So
     assert segments[0].producer_snapshot(segments[1].base_offset + 1).read() is None
 
 
-def test_what_one_reader_learnt_of_producers_helps_the_next(site: SourceUnderTest) -> None:
+def test_readers_share_known_producers(site: SourceUnderTest) -> None:
     history = ProducerHistory()
     first, second, *_ = closed(site)
     known = open_segment(second.location).producers.by_log()
@@ -214,7 +214,7 @@ def test_the_state_of_a_segment_changes_with_its_batches(site: SourceUnderTest) 
     assert len({*states, before}) == len(states) + 1
 
 
-def test_a_trim_removes_the_oldest_segments_and_all_beside_them(site: SourceUnderTest) -> None:
+def test_a_trim_removes_the_oldest_segments_and_their_indexes(site: SourceUnderTest) -> None:
     first, second, third, *_ = look(site).segments
     gone = open_segment(first.location)
     trim = site.source.local_trim
@@ -233,7 +233,7 @@ def test_a_trim_removes_the_oldest_segments_and_all_beside_them(site: SourceUnde
             read()
 
 
-def test_a_trim_asks_once_nobody_else_can_change_the_log(site: SourceUnderTest) -> None:
+def test_a_trim_asks_for_the_start_under_the_lock(site: SourceUnderTest) -> None:
     first, second, third, *_ = look(site).segments
     seen: list[PartitionLog | None] = []
 

@@ -1,4 +1,4 @@
-"""What every Topics keeps to."""
+"""The contract of Topics."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics]:
         yield store.topics
 
 
-def test_nothing_is_known_of_a_topic_at_first(topics: Topics) -> None:
+def test_new_metadata_know_no_topic(topics: Topics) -> None:
     assert topics.get("cluster-1", "id-of-orders") is None
     assert topics.list() == []
 
 
-def test_a_decision_comes_back_as_it_was_written(topics: Topics) -> None:
+def test_a_decision_is_read_back(topics: Topics) -> None:
     decided = replace(
         ORDERS,
         remote_storage_enable=True,
@@ -42,7 +42,7 @@ def test_a_decision_comes_back_as_it_was_written(topics: Topics) -> None:
     assert topics.get("cluster-1", "id-of-orders") == decided
 
 
-def test_everything_is_off_until_it_is_switched_on(topics: Topics) -> None:
+def test_every_right_is_off_by_default(topics: Topics) -> None:
     topics.put(ORDERS)
 
     read = topics.get("cluster-1", "id-of-orders")
@@ -60,7 +60,7 @@ def test_a_later_decision_replaces_an_earlier_one_whole(topics: Topics) -> None:
     assert topics.list() == [replace(ORDERS, name="renamed", local_deletion_allowed=True)]
 
 
-def test_a_topic_that_was_created_again_is_another_one(topics: Topics) -> None:
+def test_a_topic_that_was_created_again_is_another_topic(topics: Topics) -> None:
     recreated = replace(ORDERS, topic_id="id-of-orders-created-again")
     topics.put(replace(ORDERS, local_deletion_allowed=True))
     topics.put(recreated)
@@ -82,7 +82,7 @@ def test_all_incarnations_of_a_name_are_found_in_every_cluster(topics: Topics) -
     assert topics.named("order") == []
 
 
-def test_a_change_is_made_of_what_was_decided_before(topics: Topics) -> None:
+def test_a_change_gets_the_earlier_decision(topics: Topics) -> None:
     known: list[Topic | None] = []
 
     def allow(topic: Topic | None) -> Topic:
@@ -97,7 +97,7 @@ def test_a_change_is_made_of_what_was_decided_before(topics: Topics) -> None:
     assert topics.list() == [second]
 
 
-def test_a_change_that_is_refused_leaves_all_as_it_was(topics: Topics) -> None:
+def test_a_refused_change_changes_nothing(topics: Topics) -> None:
     topics.put(ORDERS)
 
     def refuse(_: Topic | None) -> Topic:
@@ -108,7 +108,7 @@ def test_a_change_that_is_refused_leaves_all_as_it_was(topics: Topics) -> None:
     assert topics.list() == [ORDERS]
 
 
-def test_of_changes_at_the_same_time_none_is_lost(topics: Topics) -> None:
+def test_no_concurrent_change_is_lost(topics: Topics) -> None:
     def add(number: int) -> None:
         def change(topic: Topic | None) -> Topic:
             known = topic or ORDERS
