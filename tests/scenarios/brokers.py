@@ -1,7 +1,7 @@
 """Brokers that replicate one partition, each with a log directory of its own, and what their readers should see.
 
-Every record's value says which leader wrote it at which offset. A batch has BATCH_RECORDS records, and a segment two of
-them, wherever its log begins. A broker is stopped whenever nobody calls it, with all of its log stable.
+Every record's value has its leader and offset. A batch has BATCH_RECORDS records, and a segment has two batches,
+wherever its log begins. Between calls a broker is stopped, and its whole log is stable.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Brokers:
                 self.written_by.extend([self.epoch] * BATCH_RECORDS)
 
     def replicate(self, number: int, batches: int | None = None) -> None:
-        """Let a follower cut off what its leader does not have, and fetch so many batches, or all that there are."""
+        """Let a follower truncate what its leader lacks, then fetch so many batches, or all of them."""
         if number == self.leader:
             return
         with self.log(self.leader) as leader, self.log(number) as follower:
@@ -114,7 +114,7 @@ class Brokers:
             self.logs[number] = self.logs[number][:agreed] + self.written_by[agreed : follower.log_end_offset]
 
     def elect(self, number: int) -> None:
-        """Let a broker lead a new epoch with the log that it has: what it lacks is lost, what only it has is back."""
+        """Let a broker lead a new epoch with its log: the cluster loses what it lacks and regains what only it has."""
         self.epoch += 1
         self.leader = number
         with self.log(number):
@@ -126,7 +126,7 @@ class Brokers:
         write_leader_epochs(checkpoint, [*before, EpochEntry(self.epoch, end)])
 
     def recreate(self, topic_id: str) -> None:
-        """Delete the topic, and create it again under the same name: another topic, with nothing in it."""
+        """Delete the topic and create it again under its name, with another id and empty."""
         self.topic_id, self.epoch, self.logs = topic_id, 0, [[] for _ in range(self.count)]
         for number in range(self.count):
             shutil.rmtree(self.partition_directory(number))
@@ -134,7 +134,7 @@ class Brokers:
                 writer.create_log(self.topic, 0, topic_id, LOG_CONFIG)
 
     def delete_records(self, before: int) -> None:
-        """Let the leader's own retention take what is before an offset: its log forgets the leaders of that time."""
+        """Let the leader's own retention delete what is before an offset; its log forgets those leader epochs."""
         with self.log(self.leader) as log:
             log.delete_records(before)
             log.delete_old_segments()

@@ -1,6 +1,6 @@
-"""Two logs that forked: a log directory that was copied with cp, and written on in both places.
+"""Two forked logs: a log directory that was copied with cp, then written in both places.
 
-Both go on at the same leader epoch, so that only their batches tell the logs apart.
+Both continue at the same leader epoch, so that only their batches differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _writer(root: Path, config: LogConfig, *, is_new: bool) -> LogDirectoryWrite
 
 
 def forked(root: Path, shared: Iterable[int], ours: Iterable[int], theirs: Iterable[int]) -> tuple[Path, Path]:
-    """Write `shared` batches, copy the directory, and write on in both places."""
+    """Write `shared` batches, copy the directory, and append in both places."""
     here = write(root / "here", shared, "shared")
     there = shutil.copytree(here, root / "there")
     return write(here, ours, "here", 500), write(there, theirs, "there")
@@ -98,7 +98,7 @@ def copy_forks_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stored_values(files: RemoteLogFiles) -> set[bytes]:
-    """Return what the store has of the records that are only in the first log."""
+    """Return the records in the store that only the first log has."""
     return {found for path in files.objects(".log") for found in re.findall(rb"here [0-9]+", path.read_bytes())}
 
 

@@ -1,6 +1,6 @@
-"""Bad input: a message that names what and where, nothing lost, the neighbours go on and commit, the run is red.
+"""Bad input: the message names the fault and its place, nothing is lost, neighbours commit, and the run fails.
 
-Every case goes through `tiered-storage copy`, the same road as a run from Airflow with threads in Spark's place.
+Every case runs `tiered-storage copy`, the same code as a run from Airflow, with threads in place of Spark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEASE_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A log directory with two topics, one segment of them to be broken, and settings that copy both."""
+    """A log directory with two topics, of which a test breaks one segment, and settings that copy both."""
 
     root: Path
 
@@ -294,7 +294,7 @@ def test_a_store_that_is_not_there_is_named_and_nothing_is_lost(
     assert refused.code == 1
     assert "no-such-bucket" in refused.said
     assert fingerprint(deployment.logs) == before
-    # There are no metadata, and without them nobody knows whose store it is: what only looks says the same.
+    # Without metadata nobody knows whose store it is, so read-only commands fail likewise.
     for looks in ("segments", "audit"):
         assert "no-such-bucket" in command(looks).said
 
@@ -374,7 +374,7 @@ def test_a_commit_that_meets_a_locked_metadata_store_is_named_and_the_next_run_c
     assert "past local retention but not yet remote" in retained.said
     assert fingerprint(deployment.logs) == before
 
-    time.sleep(1.5 * LEASE_MS / 1000)  # the run that failed could not give its leases back
+    time.sleep(1.5 * LEASE_MS / 1000)  # the failed run could not release its leases
     copied = command("copy")
 
     assert copied.code == 0
@@ -407,7 +407,7 @@ def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deploymen
     runs = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [run.communicate(timeout=120) for run in runs]
 
-    # A run that found the other one at work says so; together they did everything once.
+    # A run that met the other one reports it; together they copied each segment once.
     for run, (_, said) in zip(runs, ended, strict=True):
         assert run.returncode == 0 or "works on it until" in said, said
     copied = [(row["partition"], row["start_offset"]) for out, _ in ended for row in json.loads(out)["rows"]]

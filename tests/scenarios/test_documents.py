@@ -1,6 +1,6 @@
-"""The pages that lead somebody step by step are followed, word by word.
+"""Run the commands of the pages that are step-by-step instructions, word by word.
 
-What they leave is looked at as their reader would: the audits that end a scenario are among their own commands.
+The audits that end a scenario are among the pages' own commands.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROJECT = Path(__file__).parents[2]
 _SHELL = re.compile(r"^ *```sh\n(?P<lines>.*?)^ *```", re.DOTALL | re.MULTILINE)
 _COMMENT = re.compile(r"\s+#\s.*$|^#.*$")
 NOT_HERE = ("make", "kafka-", "git", "export", "cp -a /var/lib/kafka/data")
-"""What begins so is not typed by tests: other tests run it, or it needs another machine."""
+"""Beginnings of commands that are not run here: other tests run them, or they need another machine."""
 
 
 def commands_of(document: str) -> Iterator[str]:
@@ -90,7 +90,7 @@ TWO = {("orders", 0): 3, ("orders", 1): 2}
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    """A folder like the project's after `make setup`, with the settings that first-run.md says."""
+    """A folder like the project's after `make setup`, with the settings of first-run.md."""
     shutil.move(a_remote_log(tmp_path / "site", TWO).log_directory, tmp_path / "copy")
     places = {
         "/srv/kafka-copy": tmp_path / "copy",
@@ -115,11 +115,11 @@ def test_the_first_run_copies_a_segment_and_deletes_nothing(shell: Shell, tmp_pa
     assert "COPY_SEGMENT_FINISHED" in results[shell.ran.index(".venv/bin/tiered-storage segments")].out
     assert len(list((tmp_path / "remote").rglob("*.commit"))) == 1
     assert {path: path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file()} == before
-    # The default would be next to the settings: nothing is there but what the page names.
+    # Nothing is in the default place, next to the settings: the page names another.
     assert load_settings(shell.config, environ={}).state_directory == shell.folder / ".state"
 
 
-def test_who_leaves_has_all_that_was_copied(shell: Shell, tmp_path: Path) -> None:
+def test_leaving_keeps_all_copied_records(shell: Shell, tmp_path: Path) -> None:
     for command in ("topics enable orders", "copy"):
         assert shell.type(f".venv/bin/tiered-storage {command}").exit_code == 0  # type: ignore[union-attr]
 
@@ -176,5 +176,5 @@ def test_an_upgrade_keeps_a_backup_and_leads_back(shell: Shell, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("document", ["../README.md", "operations.md"])
-def test_short_ways_work_as_well(shell: Shell, document: str) -> None:
+def test_the_short_forms_of_commands_work(shell: Shell, document: str) -> None:
     assert len(shell.type_all(document)) >= 2

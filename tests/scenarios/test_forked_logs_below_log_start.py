@@ -59,7 +59,7 @@ def test_retain_leaves_a_fork_that_was_elsewhere_when_our_log_start_moved(
     ended_below(files, 100)
     before = local_values(there)
 
-    # What is above our log start stays local: none of it is compared for its own sake.
+    # Segments above our log start stay local, so none of them is compared by itself.
     kept = {"orders": {**ENABLED, "local.retention.bytes": 10**9}}
     files = over(tmp_path, there, topics=kept, **{"remote.log.verify.before.trim": verifies})
     files.clock.now += 10**9
@@ -190,7 +190,7 @@ def test_what_a_person_deleted_is_trimmed_whatever_the_boundaries(
             assert retain(remote_log) == []
             end = max((one.end_offset or 0 for one in ours), default=-1)
             if not any(one.start_offset <= end < one.end_offset for one in copied):
-                # Otherwise it is compared together with a segment that stays, and stays with it.
+                # Otherwise it is compared together with a segment that stays, and also stays.
                 assert list_segments(there / "orders-0")[0].base_offset == end + 1
             assert offsets_of_all_from(remote_log, before) == list(range(before, sum(sizes) + 60))
 

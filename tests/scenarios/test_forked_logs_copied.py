@@ -1,4 +1,4 @@
-"""Copies and trims of logs that forked: no record of either log gets lost."""
+"""Copies and trims of forked logs: no record of either log is lost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_no_record_of_a_fork_gets_lost_whatever_the_boundaries(
 
             assert before <= local_values(there) | remote_values(remote_log)
             assert all("is a fork of the log" in failure for failure in failures)
-        # What was copied is the same on both sides, so that side is trimmed whatever its fork did.
+        # The copied records are in both logs, so this one is trimmed whatever the fork has.
         with over(root, here, **{"remote.log.verify.before.trim": verifies}).open() as remote_log:
             assert retain(remote_log) == []
             assert len(list_segments(here / "orders-0")) == 1
@@ -128,7 +128,7 @@ def test_a_plan_from_before_the_other_log_was_copied_is_refused_under_the_lease(
             remote_log.begin_copy(old, "late")
 
         assert segments_of(remote_log) == copied
-        # Its lease was given back.
+        # Its lease was released.
         remote_log.leases.release(remote_log.leases.acquire(ORDERS_0, "other", 1000))
 
 
@@ -144,7 +144,7 @@ def test_the_log_that_was_copied_continues_whatever_its_fork_does(tmp_path: Path
 
 
 def test_a_fork_is_not_copied_though_both_logs_end_alike_at_the_join(tmp_path: Path) -> None:
-    """As where one source feeds both copies again: the last batch is the same, those before it are not."""
+    """As if one source wrote to both copies again: only the last batch is the same."""
     here = write(tmp_path / "here", [5] * 4, "shared", 500)
     there = shutil.copytree(here, tmp_path / "there")
     for root, word in ((here, "ours!"), (there, "their")):
@@ -169,7 +169,7 @@ def test_a_fork_is_not_copied_though_both_logs_end_alike_at_the_join(tmp_path: P
 def test_a_remote_segment_of_a_fork_is_not_taken_for_a_second_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier releases copied both: then one log's longer segments hold the offsets of the other's shorter ones."""
+    """Earlier releases copied both logs, so one log's long segments hold the offsets of the other's short ones."""
     here = write(tmp_path / "here", [5] * 4, "shared")
     there = write(shutil.copytree(here, tmp_path / "there"), [5] * 20, "there", 200)
     write(here, [5] * 80, "here", 4000)

@@ -1,4 +1,4 @@
-"""Expiry of logs that forked: nothing of either log is ended while its records are only there."""
+"""Expiry of forked logs: no record of either log is deleted while it is the only copy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_expire_leaves_a_fork_whose_young_records_local_retention_would_take_for
     here = write(tmp_path / "here", [5] * 4, "shared")
     there = shutil.copytree(here, tmp_path / "there")
     write(here, [3] * 20, "here")
-    # Its batches end where the other log's do, so that only those before tell them apart.
+    # The last batches end at the same offsets as the other log's; only earlier ones differ.
     write(there, [5] * 8, "there", cut_there)
     write(there, [3] * 20, "there", cut_there)
     with over(tmp_path, here, topics=topics).open() as remote_log:
@@ -53,7 +53,7 @@ def test_expire_leaves_a_fork_whose_young_records_local_retention_would_take_for
 @pytest.mark.parametrize("limit", ["retention.bytes", "retention.ms"])
 @pytest.mark.parametrize("are_closed", [True, False])
 def test_expire_ends_nothing_while_a_fork_is_in_its_place(tmp_path: Path, limit: str, are_closed: bool) -> None:
-    """Only shared records would end, by what the fork has more of: nothing that ends differs."""
+    """Only records of both logs would expire, because the fork is longer."""
     here = write(tmp_path / "here", [5] * 20, "shared")
     there = shutil.copytree(here, tmp_path / "there")
     write(here, [5] * 8, "here")
@@ -146,7 +146,7 @@ def test_expire_deletes_a_whole_copy_that_lost_its_marker_where_its_batches_are_
 
 
 def without_markers(files: RemoteLogFiles, lost: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogFiles:
-    """Take the commit markers of `lost` away and make the metadata again; all graces are over then."""
+    """Remove the commit markers of `lost` and rebuild the metadata; all grace times are over then."""
     ids = [segment.segment_id.id for segment in lost]
     assert ids
     for marker in files.objects(".commit"):
@@ -160,7 +160,7 @@ def without_markers(files: RemoteLogFiles, lost: Iterable[RemoteLogSegmentMetada
 
 
 def committed_after_a_backup(root: Path, here: Path) -> None:
-    """Copy and trim the log in `here`, and put metadata back that know all copies as begun."""
+    """Copy and trim the log in `here`, then restore metadata in which all copies are unfinished."""
     database, backup = root / "state" / "remote_log_metadata.db", root / "backup.db"
     with over(root, here).open() as remote_log:
         outcomes = carry_out(remote_log, begin(remote_log))

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.model import SegmentState
 def trimmed(
     root: Path, shared: Iterable[int], ours: Iterable[int], theirs: Iterable[int]
 ) -> tuple[RemoteLogFiles, Path]:
-    """Copy and trim the first log; return the remote log over its fork, long past all graces, and the fork's folder."""
+    """Copy and trim the first log; return the remote log over its fork, after all grace times, and that folder."""
     here, there = forked(root, shared, ours, theirs)
     with over(root, here).open() as remote_log:
         assert copy(remote_log).is_whole
@@ -41,7 +41,7 @@ def trimmed(
 
 
 def repair_and_expire(files: RemoteLogFiles) -> list[CommandResult]:
-    """Repair, and let everything go that may: twice, for a repair marks and an expiry deletes."""
+    """Repair and expire twice, because a repair marks and an expiry deletes."""
     ended = []
     for command in (("repair", "--deep"), ("expire",), ("repair", "--deep"), ("expire",)):
         ended.append(run_on(files, *command))

@@ -1,4 +1,4 @@
-"""Disks that are really full: what frees room still works, also stopping it, and so does reading.
+"""On a full disk, commands that free room, commands that stop deletions, and reads still work.
 
 The disks of the local logs, the store and the state are file systems of their own; each is filled to the last byte.
 """
@@ -50,7 +50,7 @@ class Site:
         be_the_original(root / "state" / "remote_log_metadata.db")
         properties = {**source.properties, "rsm.config.url": str(root / "store")}
         self.files = RemoteLogFiles(root, source.clock, properties)
-        # Reserves are made by whoever writes while there is room.
+        # The first writes with free room make the reserves.
         self.run("stop-deletions")
         self.run("stop-deletions", "--lift")
         self.append(1)
@@ -123,7 +123,7 @@ def test_an_undelete_works_on_a_full_disk(site: Site, full: str) -> None:
 
 
 @pytest.mark.parametrize("full", ["state", "store"])
-def test_an_undelete_without_room_sends_nobody_to_expire(site: Site, full: str) -> None:
+def test_an_undelete_without_room_does_not_suggest_expire(site: Site, full: str) -> None:
     an_expiry_to_take_back(site)
     fill(site.disk(full))
     reserve = {"state": "remote_log_metadata.db-reserve", "store": RESERVE}[full]
@@ -148,7 +148,7 @@ def an_expiry_to_take_back(site: Site) -> list[int]:
 
 
 @pytest.mark.parametrize("full", DISKS)
-def test_reading_writes_nothing_that_a_full_disk_has_no_room_for(site: Site, full: str) -> None:
+def test_reads_work_on_a_full_disk(site: Site, full: str) -> None:
     every = site.read()
     fill(site.disk(full))
 

@@ -1,7 +1,7 @@
-"""Bad input: objects that a later release wrote. They are sound, only not for this release to judge.
+"""Bad input: sound objects that a later release wrote, and that this release cannot judge.
 
-Nothing of them is deleted, marked, mended or trimmed for, by whichever command; what names them says that they are of a
-later release, never that they are damaged. Copying goes on.
+No command deletes, marks or repairs them, or trims because of them. Reports call them objects of a later release, never
+damaged. Copies continue.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMMANDS = {
 
 @contextmanager
 def a_later_release(written: str) -> Iterator[None]:
-    """Let objects be read and written as a later release does, which knows its own formats."""
+    """Read and write objects in the formats of a later release."""
     module, *names = FORMATS[written]
     with ExitStack() as patched:
         for name in names:
@@ -72,7 +72,7 @@ def a_site(root: Path, written: str, **properties: object) -> RemoteLogFiles:
 
 
 def kept(files: RemoteLogFiles) -> dict[Path, bytes]:
-    """Return all that could be deleted, and the documents that would say so."""
+    """Return all that could be deleted, and the manifests that would record it."""
     places = (files.log_directory, files.store)
     return {
         path: path.read_bytes()

@@ -1,4 +1,4 @@
-"""Leaders change: what readers get is what the last of them has, whatever was copied of the others (scenarios 8, 9)."""
+"""After leader changes readers get the last leader's records, whatever was copied from others (scenarios 8, 9)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_leader_changes_while_its_segments_are_copied(brokers: Brokers, files:
         assert_clean(remote_log, expected=None)
 
 
-def test_after_an_unclean_election_readers_follow_the_heir(brokers: Brokers, files: RemoteLogFiles) -> None:
+def test_after_an_unclean_election_readers_follow_the_new_leader(brokers: Brokers, files: RemoteLogFiles) -> None:
     brokers.append(5)
     with opened(files, brokers, 0) as remote_log:
         assert ranges(copy(remote_log).committed) == [(0, 9), (10, 19)]
@@ -89,8 +89,8 @@ def test_after_an_unclean_election_readers_follow_the_heir(brokers: Brokers, fil
         assert_clean(remote_log, expected=None)
 
 
-def test_no_document_reports_a_leader_that_nobody_knows_any_more(brokers: Brokers, files: RemoteLogFiles) -> None:
-    """Our log start was decided while an heir led that had nothing; nothing was copied yet."""
+def test_no_manifest_has_a_leader_epoch_that_every_log_forgot(brokers: Brokers, files: RemoteLogFiles) -> None:
+    """Our log start moved while a new leader had an empty log, before any copy of it."""
     brokers.append(6)
     brokers.elect(1)
     with opened(files, brokers, 1) as remote_log:
@@ -109,10 +109,10 @@ def test_no_document_reports_a_leader_that_nobody_knows_any_more(brokers: Broker
         assert_clean(remote_log, expected=None)
 
 
-def test_an_heir_that_was_never_copied_is_not_forgotten_with_its_brokers_checkpoint(
+def test_the_epoch_of_an_uncopied_leader_outlives_its_brokers_checkpoint(
     brokers: Brokers, files: RemoteLogFiles
 ) -> None:
-    """The heir's copies never ended, and its own retention took what they were made of: only we know that it lived."""
+    """No copy of the new leader finished, and its retention deleted the records: only our metadata know its epoch."""
     brokers.append(5)
     brokers.replicate(1, batches=3)
     with opened(files, brokers, 0) as remote_log:
@@ -133,14 +133,14 @@ def test_an_heir_that_was_never_copied_is_not_forgotten_with_its_brokers_checkpo
         found = []
         with pytest.raises(RemoteObjectNotFoundError, match="offset 15"):
             found += [record.value for record in plain_reader(remote_log).open(ORDERS_0).records(0)]
-        # No audit is ever clean here, and none may be: the records are nowhere any more.
+        # No audit may be clean here: the records are lost.
         anomalies = remote_log.checks.audit().anomalies
         assert [(each.kind, each.message) for each in anomalies] == [
             (AnomalyKind.GAP, "offsets 15 to 29 are in no segment")
         ]
 
 
-def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: RemoteLogFiles) -> None:
+def test_the_log_of_an_older_replica_is_refused(brokers: Brokers, files: RemoteLogFiles) -> None:
     brokers.append(7)
     brokers.replicate(1, batches=3)
     with opened(files, brokers, 1) as remote_log:
@@ -150,7 +150,7 @@ def test_an_older_replicas_directory_is_not_believed(brokers: Brokers, files: Re
     with opened(files, brokers, 1) as remote_log:
         copy(remote_log)
 
-    # Broker 0 was away all the time: it has what nobody else has, from offset 15 on.
+    # Broker 0 was offline meanwhile: it has other records from offset 15 on.
     with opened(files, brokers, 0) as remote_log:
         before = segments_of(remote_log)
         plan = remote_log.plan_copy()
@@ -202,7 +202,7 @@ def test_a_directory_that_turns_out_older_while_it_is_copied_is_not_committed(
         assert_clean(remote_log, expected=None)
 
 
-def test_a_plan_that_a_newer_leader_overtook_is_left_to_the_next_run(brokers: Brokers, files: RemoteLogFiles) -> None:
+def test_a_plan_older_than_the_newest_leader_is_left_to_the_next_run(brokers: Brokers, files: RemoteLogFiles) -> None:
     brokers.append(7)
     brokers.replicate(1, batches=3)
     with opened(files, brokers, 0) as remote_log:
@@ -222,7 +222,7 @@ def test_a_plan_that_a_newer_leader_overtook_is_left_to_the_next_run(brokers: Br
         assert_clean(remote_log, expected=None)
 
 
-def test_what_leaders_there_were_is_kept_before_a_trim_lets_the_broker_forget(
+def test_the_lineage_is_recorded_before_a_trim_lets_the_broker_forget_it(
     brokers: Brokers, files: RemoteLogFiles
 ) -> None:
     brokers.append(4)

@@ -1,6 +1,4 @@
-"""Bad input: metadata restored from last week, and copies of the live ones, change nothing; and what was forbidden,
-stopped or set since stays so.
-"""
+"""Bad input: old or copied metadata change nothing, and every later prohibition, stop or setting stays in force."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ def site(tmp_path: Path) -> RemoteLogFiles:
 
 @contextmanager
 def forgotten(files: RemoteLogFiles) -> Iterator[None]:
-    """Restore, at the end of the block, the metadata that there were at its beginning."""
+    """Restore, at the end of the block, the metadata of its beginning."""
     with files.open() as remote_log:
         remote_log.bind_store()
     backup = database_of(files).read_bytes()
@@ -66,7 +64,7 @@ def copy_more(files: RemoteLogFiles, number: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """The names of all that could be deleted, and what is kept of partitions."""
+    """The names of all that could be deleted, and the state of partitions."""
 
     files: frozenset[str]
     states: Mapping[TopicIdPartition, PartitionState]
@@ -108,7 +106,7 @@ def test_metadata_from_before_a_copy_stop_every_run_that_deletes(site: RemoteLog
     assert "rebuild-metadata" in result.err
 
 
-def test_what_old_metadata_have_marked_stays(site: RemoteLogFiles) -> None:
+def test_old_metadata_delete_none_of_their_marked_segments(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, site.clock.now)
         remote_log.deletions.mark_expired(plans, "expire")
@@ -139,7 +137,7 @@ def stop(files: RemoteLogFiles) -> None:
 
 
 def find_wanting(files: RemoteLogFiles) -> None:
-    """An audit finds a segment damaged; its object is put back before the metadata are lost."""
+    """An audit finds a damaged segment; its object is restored before the metadata are lost."""
     victim = files.objects(".log")[0]
     content = victim.read_bytes()
     victim.unlink()
@@ -152,7 +150,7 @@ TAKEN_BACK = {each.__name__: each for each in (forbid, keep_for_ever, disable, p
 
 @pytest.mark.parametrize("command", [("expire",), ("retain",), ("delete-records", "orders", 0, "--before", 20)])
 @pytest.mark.parametrize("word", TAKEN_BACK)
-def test_a_right_that_was_taken_back_does_not_come_back_with_old_metadata(
+def test_old_metadata_do_not_restore_a_revoked_right(
     site: RemoteLogFiles, word: str, command: tuple[object, ...]
 ) -> None:
     with forgotten(site):
@@ -178,7 +176,7 @@ def test_outdated_metadata_accept_no_decision_but_a_stop(site: RemoteLogFiles) -
         assert remote_log.safety.stopped() is not None
 
 
-def test_a_process_killed_before_the_metadata_confirmed_hinders_nobody(
+def test_a_process_killed_before_it_confirmed_the_generation_blocks_nobody(
     site: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with site.open() as remote_log:
@@ -196,7 +194,7 @@ def test_a_process_killed_before_the_metadata_confirmed_hinders_nobody(
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Stands for SIGKILL at this step."""
 
 
 def died(*_: object) -> None:
@@ -204,12 +202,12 @@ def died(*_: object) -> None:
 
 
 DELETING = {"expire", "retain"}
-"""What fails while deletions are stopped."""
+"""The step that fails while deletions are being stopped."""
 BACK_IN_REACH = [("expire",), ("retain",), ("copy",), ("expire", "--topics", "former")]
 
 
 @pytest.mark.parametrize("command", BACK_IN_REACH)
-def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_later(
+def test_a_stop_holds_while_the_store_is_unreachable_and_is_recorded_there_later(
     site: RemoteLogFiles, caplog: pytest.LogCaptureFixture, command: tuple[str, ...]
 ) -> None:
     with forgotten(site):
@@ -222,7 +220,7 @@ def test_a_stop_holds_where_the_store_is_out_of_reach_and_the_store_hears_of_it_
     refused(site, "expire")
 
 
-def test_the_next_deletion_publishes_a_stop_and_its_lift_that_the_store_lacks(
+def test_the_next_deletion_records_an_unpublished_stop_and_lift_in_the_store(
     site: RemoteLogFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     with forgotten(site):
@@ -242,14 +240,14 @@ def test_a_dry_run_while_deletions_are_stopped_writes_nothing_to_the_store(tmp_p
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": DELETABLE})
     stop(files)
 
-    # Nothing is remote yet, so that what is past local retention is held back.
+    # Nothing is remote yet, so expired local segments are held back.
     assert run_on(files, command, "--dry-run").exit_code == (command == "retain")
 
     assert not files.store.exists() or not [*files.store.iterdir()]
 
 
 @pytest.mark.parametrize("word", [stop, pause])
-def test_a_decision_that_the_store_lacks_is_not_overtaken_by_the_next_one(
+def test_decisions_that_the_store_lacks_are_published_in_their_order(
     site: RemoteLogFiles, word: Callable[[RemoteLogFiles], None]
 ) -> None:
     with forgotten(site):
@@ -280,7 +278,7 @@ def test_a_stop_despite_wrong_settings_is_recorded_in_the_store_later(
     refused(site, "retain")
 
 
-def test_metadata_made_again_know_every_decision(site: RemoteLogFiles) -> None:
+def test_rebuilt_metadata_have_every_decision(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         remote_log.bind_store()
     forbid(site)
@@ -295,7 +293,7 @@ def test_metadata_made_again_know_every_decision(site: RemoteLogFiles) -> None:
 
 
 def expire_what_was_copied(files: RemoteLogFiles) -> None:
-    """Copy more, and let what the local log had of it go, as local retention does."""
+    """Copy more, then trim it from the local log."""
     copy_more(files)
     assert run_on(files, "retain", "--topics", "orders").exit_code == 0
 
@@ -308,7 +306,7 @@ def test_nothing_is_copied_twice_by_old_metadata(site: RemoteLogFiles) -> None:
         refused(site, command)
 
 
-def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFiles) -> None:
+def test_old_metadata_report_no_offset_of_the_store_as_lost(site: RemoteLogFiles) -> None:
     with forgotten(site):
         expire_what_was_copied(site)
     site.append(4, number=1)
@@ -326,7 +324,7 @@ def test_no_offset_of_the_store_is_called_lost_by_old_metadata(site: RemoteLogFi
 
 
 @pytest.mark.parametrize("command", [("audit",), ("audit", "--deep"), ("repair",)])
-def test_newer_metadata_that_are_put_back_do_not_lack_what_old_ones_found_wanting(
+def test_restored_newer_metadata_ignore_what_old_ones_reported_missing(
     site: RemoteLogFiles, command: tuple[str, ...]
 ) -> None:
     with forgotten(site):
@@ -351,7 +349,7 @@ def test_the_audit_reports_a_decision_that_the_metadata_lack(site: RemoteLogFile
     assert "all deletions are stopped" in " ".join(audited.out.split())
 
 
-def test_an_audit_without_the_mark_of_the_store_is_no_clean_one(site: RemoteLogFiles) -> None:
+def test_an_audit_of_a_store_without_its_mark_is_not_clean(site: RemoteLogFiles) -> None:
     with site.open() as remote_log:
         remote_log.bind_store()
     (site.store / "store.json").unlink()

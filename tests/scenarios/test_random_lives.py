@@ -1,7 +1,7 @@
-"""Random lives of a partition: leaders change, logs are cut, copies run and die, retention takes what it may.
+"""Random histories of a partition: elections, truncations, copies that succeed or die, and retention.
 
-Whatever happens, readers get from our log start on what the leader of the day has, each offset once, and after the
-leftovers were cleared up the audit finds nothing (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
+In every history readers get what the current leader has from our log start on, each offset once. After leftovers are
+deleted, the audit is clean (scenarios 8, 9, 10, 17, 19, 20, 33, 36).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ COPY_SEGMENT_FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 _OTHER_LEADERS = re.compile(r"offsets (\d+) to (\d+) were copied under other leader epochs than")
 _NEVER_SENT = re.compile(r"is a fork of the log: at offsets (\d+) to (\d+), below our log start")
 _LAST_COPY = re.compile(r"an unfinished copy, .* nothing else holds offsets \d+ to (\d+): it stays")
-_WRITTEN_ANEW = "'tiered-storage repair' writes it again from the metadata"
+_WRITTEN_AGAIN = "'tiered-storage repair' writes it again from the metadata"
 STEPS = st.integers(0, 12)
 MOST = st.none() | st.integers(1, 3)
 ANY = st.integers(0, 10_000)
-"""One of several things: how many there are may depend on which thread was faster before a death, a draw must not."""
+"""Chooses among things whose number may depend on the timing of threads; a draw must not depend on it."""
 
 
 class PartitionLives(RuleBasedStateMachine):
@@ -84,7 +84,7 @@ class PartitionLives(RuleBasedStateMachine):
         self.marked: set[TopicIdPartition] = set()
         self.was_killed = False
         self.doubled = False
-        """Whether the last audit, quick or deep, found offsets of this life twice."""
+        """Whether the last audit, quick or deep, found overlaps in the current incarnation."""
 
     def teardown(self) -> None:
         try:
@@ -102,7 +102,7 @@ class PartitionLives(RuleBasedStateMachine):
     @initialize(batches=st.integers(0, 9))
     def begin_with(self, batches: int) -> None:
         self.append(batches)
-        # Nothing proves the clock of this machine: without a reading, one later than the generation's time is refused.
+        # Without a reading nothing proves this machine's clock, and a time after the generation's is refused.
         with unsynced(), self.open() as remote_log:
             remote_log.deletions.clocks.note()
 
@@ -116,7 +116,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(REPLICAS))
     def elect(self, number: int) -> None:
-        """Elect whichever: what it lacks is lost to the cluster, and what it alone has is back."""
+        """Elect any broker: the cluster loses what it lacks, and regains what only it has."""
         if number != self.brokers.leader:
             self.brokers.elect(number)
             self.leader_was_seen = False
@@ -128,7 +128,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule()
     def forget_epochs(self) -> None:
-        """Start the leader's broker: the leaders before its log start are no longer in its checkpoint."""
+        """Restart the leader: its checkpoint drops the epochs before its log start."""
         with self.brokers.log(self.brokers.leader) as log:
             start = log.log_start_offset
         self.brokers.delete_records(start)
@@ -142,7 +142,7 @@ class PartitionLives(RuleBasedStateMachine):
         return self.files.open()
 
     def look(self, remote_log: RemoteLogManager) -> None:
-        """Note whether the leader of the day is known to the remote log."""
+        """Note whether the remote log knows the current leader."""
         # An empty log does not show who leads.
         self.leader_was_seen = bool(self.brokers.written_by) and not remote_log.plan_copy().lineages
 
@@ -193,7 +193,7 @@ class PartitionLives(RuleBasedStateMachine):
     @precondition(lambda self: self.zombies)
     @rule(data=st.data())
     def a_zombie_commits(self, data: st.DataObject) -> None:
-        """It may be refused, or be right still: then it is as good as any other commit."""
+        """Commit late: it may be refused, or still be valid like any other commit."""
         outcomes = self.zombies.pop(data.draw(st.integers(0, len(self.zombies) - 1)))
         with unsynced(), self.open() as remote_log:
             remote_log.commit_copy(outcomes)
@@ -202,7 +202,7 @@ class PartitionLives(RuleBasedStateMachine):
     @precondition(lambda self: self.leader_was_seen)
     @rule()
     def copy_from_the_follower(self) -> None:
-        """Its log agrees with the leader's or is an older one: then nothing of it is believed."""
+        """Copy the follower's log: it agrees with the leader's, or it is older and refused."""
         number = next(each for each in REPLICAS if each != self.brokers.leader)
         with self.brokers.log(number) as log:
             epochs, end = log.leader_epochs, log.log_end_offset
@@ -230,7 +230,7 @@ class PartitionLives(RuleBasedStateMachine):
             ), report.failures
 
     def was_never_sent(self, remote_log: RemoteLogManager, failure: Finding) -> bool:
-        """Whether local records below our log start stay since another leader than that of the sent ones wrote them."""
+        """Whether local records below our log start stay because another leader than the copied one wrote them."""
         found = _NEVER_SENT.search(failure.message)
         if found is None:
             return False
@@ -278,7 +278,7 @@ class PartitionLives(RuleBasedStateMachine):
             offsets = range(reader.log_start_offset, reader.log_end_offset + 1)
             before = offsets[which % len(offsets)]
             if not remote_log.deletions.gate.is_allowed(self.partition, DeletionKind.REMOTE):
-                # A right that only the settings file gives ends with the first decision on the topic's name.
+                # A right from the settings file ends with the first decision on the topic's name.
                 return
             plan = remote_log.deletions.plan_record_deletion(self.partition, before)
             if plan is None:
@@ -289,7 +289,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(dry_run=st.booleans())
     def undelete(self, dry_run: bool) -> None:
-        """What was marked and is still there comes back, as far as everything up to our log start does."""
+        """Undelete marked segments that still exist, without a gap up to our log start."""
         with unsynced(), self.open() as remote_log:
             before = remote_log.segments.log_start_offset(self.partition)
             with suppress(ConfigurationError):
@@ -303,7 +303,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule()
     def delete_the_topic_and_create_it_again(self) -> None:
-        """The cluster does; what is remote of the old life stays until somebody says that it may go."""
+        """Recreate the topic in the cluster; its old remote data stay until a person allows their deletion."""
         self.lives.append(self.partition)
         self.brokers.recreate(topic_id(f"orders {len(self.lives)}"))
         self.leader_was_seen = False
@@ -336,7 +336,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(which=ANY)
     def lose_an_object_and_repair(self, which: int) -> None:
-        """What the leader still has is copied again; what nobody has any more is put back, as a person would."""
+        """Lose an object: the repair copies what the leader still has; anything else is restored, as a person would."""
         objects = self.objects_of_segments()
         if not objects:
             return
@@ -361,9 +361,9 @@ class PartitionLives(RuleBasedStateMachine):
             self.look(remote_log)
 
     def has_lost_indexes_of_a_deposed_leader(self, remote_log: RemoteLogManager, failure: Finding) -> bool:
-        """Whether indexes were not rebuilt, and other leaders than the segment names wrote its offsets in the end.
+        """Whether indexes were not rebuilt because other leaders than the segment's finally wrote its offsets.
 
-        Which producers and epochs belong into those indexes is nowhere to be had, and nobody reads that segment.
+        Nothing has the producers and epochs for those indexes, and nobody reads that segment.
         """
         found = _OTHER_LEADERS.search(failure.message)
         if found is None:
@@ -398,18 +398,18 @@ class PartitionLives(RuleBasedStateMachine):
         assert report.unreadable == ()
         self.doubled = False
         with self.open() as remote_log:
-            # The last copy may be long ago by now.
+            # The last copy may be long ago, so that nothing proves the clock.
             remote_log.deletions.clocks.trust()
             self.allow_deletions(remote_log)
             assert self.visible(remote_log).isdisjoint(marked)
             for old in self.marked:
                 assert remote_log.segments.partition_state(old).delete_state is not None
-        # A run that died had copied what it never committed: it is there again, and what lay before it may not be.
+        # The rebuild found copies that a dead run never committed, perhaps with a gap before them: fill it.
         self.copy(None)
 
     @rule(data=st.data())
     def stop_and_lift(self, data: st.DataObject) -> None:
-        """While deletions are stopped nothing goes, whatever is due; afterwards all goes on."""
+        """Delete nothing while deletions are stopped, whatever is due; then lift the stop."""
         with self.limits(local=0, total=SEGMENT_BYTES), unsynced(), self.open() as remote_log:
             remote_log.bind_store()
             remote_log.safety.stop("look first", "somebody")
@@ -439,7 +439,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @contextmanager
     def limits(self, *, local: int, total: int) -> Iterator[None]:
-        """Let the settings file, and not what was decided, have other limits for a while."""
+        """Change the limits in the settings file, and not the decisions, within the block."""
         kept = self.files.properties["topics"]
         topic = {**ENABLED, "local.retention.bytes": local, "retention.bytes": total}
         self.files.properties["topics"] = {"orders": topic}
@@ -478,7 +478,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        """Readers get from our log start on what the leader has, and nothing else."""
+        """Read from our log start: exactly what the leader has."""
         with self.open() as remote_log:
             our_start = remote_log.segments.log_start_offset(self.partition)
             reader = plain_reader(remote_log).open(self.partition)
@@ -490,7 +490,7 @@ class PartitionLives(RuleBasedStateMachine):
 
     @rule(expires=st.booleans())
     def clear_up_and_audit(self, expires: bool) -> None:
-        """Let leases and grace end, delete what is due: then all that is left is right."""
+        """Let leases and grace times end and delete what is due; then the audit must be clean."""
         self.retention()
         with unsynced(), self.open() as remote_log:
             for _ in range(2):
@@ -516,8 +516,8 @@ class PartitionLives(RuleBasedStateMachine):
         Overlaps of an earlier incarnation may stay: no local log shows any more that both copies are of one topic.
         """
         report = remote_log.checks.audit(deep=deep)
-        if any(each.message.endswith(_WRITTEN_ANEW) for each in report.anomalies):
-            # Whoever was killed may leave a document a step ahead, and who comes next may not take that step.
+        if any(each.message.endswith(_WRITTEN_AGAIN) for each in report.anomalies):
+            # A killed run may leave a manifest one step ahead, which no later run follows.
             assert self.was_killed
             plan = remote_log.repairs.plan(report, EVERYTHING)
             remote_log.repairs.carry_out(plan, "repair", lambda copies: self.copy_planned(remote_log, copies))
@@ -534,10 +534,10 @@ class PartitionLives(RuleBasedStateMachine):
         self.doubled = bool(twice) if deep else self.doubled
 
     def delete_marked(self, remote_log: RemoteLogManager) -> None:
-        """Delete what is due; only whole copies that nobody finished, and that nothing else holds, wait for a person.
+        """Delete what is due; only unfinished whole copies whose offsets nothing else holds wait for a person.
 
-        What the leader has is read from somewhere. So these are of an old life, or hold what a leader of before had.
-        Damaged ones, too, wait for one where a decision on an earlier life ended the right of the settings file.
+        As all of the leader's offsets are readable, those are of an old incarnation or an earlier leader. Damaged ones
+        also wait for a person if a decision on an earlier incarnation ended the settings file's right.
         """
         report = remote_log.deletions.delete_marked("expire")
         for failure in report.failures:
@@ -571,7 +571,7 @@ def _segments(remote_log: RemoteLogManager, partition: TopicIdPartition) -> list
 
 
 def _leads(lineage: tuple[EpochEntry, ...], written_by: list[int]) -> bool:
-    """Whether `lineage` names who wrote each offset, as far as it reaches back."""
+    """Whether `lineage` has the epoch of each offset, as far as it reaches back."""
     if not lineage:
         return not written_by
     known = range(lineage[0].start_offset, len(written_by))

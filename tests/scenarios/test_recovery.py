@@ -1,4 +1,4 @@
-"""What is lost comes back: metadata from the store alone, damaged objects from the local log; and nothing is invented.
+"""Recovery without invention: metadata from the store alone, damaged objects from the local log.
 
 Scenarios 33 and 34 of the remote log.
 """
@@ -37,7 +37,7 @@ PARTITIONS = {("clicks", 0): 2, ("orders", 0): 3, ("orders", 1): 1}
 
 @pytest.fixture
 def files(tmp_path: Path) -> RemoteLogFiles:
-    """Copied segments of three partitions; by the clock of the library their objects are old."""
+    """Copied segments of three partitions; their objects are old by the library's clock."""
     files = a_copied_remote_log(tmp_path, PARTITIONS)
     files.clock = ManualClock(time.time_ns() // 1_000_000 + DAYS)
     return files
@@ -48,7 +48,7 @@ def metadata_files(files: RemoteLogFiles) -> list[Path]:
 
 
 def everything_that_is_asked(files: RemoteLogFiles) -> list[object]:
-    """Return what the commands that look say, and every record of every partition."""
+    """Return the output of the read-only commands, and every record of every partition."""
     said: list[object] = [run_on(files, "segments", "--json").rows, run_on(files, "plan", "--json").document]
     for topic, number in PARTITIONS:
         said.append(run_on(files, "read", topic, number, "--max-records", 1000, "--json").out)
@@ -58,7 +58,7 @@ def everything_that_is_asked(files: RemoteLogFiles) -> list[object]:
 # ------------------------------------------------------------------------------ 33: the metadata are lost
 
 
-def test_metadata_that_are_lost_are_made_again_from_the_store_with_the_same_answers(files: RemoteLogFiles) -> None:
+def test_lost_metadata_are_rebuilt_from_the_store_with_the_same_answers(files: RemoteLogFiles) -> None:
     before = everything_that_is_asked(files)
     with files.open() as remote_log:
         zombie = held_by(remote_log, "a run of before")
@@ -159,7 +159,7 @@ def broken_document(files: RemoteLogFiles) -> None:
 
 
 def trim_locally(files: RemoteLogFiles, segments: int) -> None:
-    """Let the oldest local segments of orders-0 be gone, as after local retention."""
+    """Remove the oldest local segments of orders-0, as local retention does."""
     for base in range(0, 10 * segments, 10):
         for path in files.partition_directory().glob(f"{base:020}.*"):
             path.unlink()
@@ -179,7 +179,7 @@ DAMAGES = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("damage", "kind"), [(missing_document, "missing object"), (broken_document, "wrong checksum")]
 )
-def test_a_partitions_document_is_named_and_written_again_so_that_what_ended_stays_so_without_the_metadata(
+def test_a_lost_partition_manifest_is_reported_and_written_again_and_deletions_outlive_the_metadata(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
 ) -> None:
     assert run_on(files, "delete-records", "orders", 0, "--before", 15).exit_code == 0
@@ -199,7 +199,7 @@ def test_a_partitions_document_is_named_and_written_again_so_that_what_ended_sta
         assert remote_log.segments.log_start_offset(ORDERS_0) == 15
 
 
-def test_what_a_broken_document_loses_with_the_metadata_is_said_and_no_segment_is_lost(files: RemoteLogFiles) -> None:
+def test_a_rebuild_reports_what_a_broken_manifest_lost_and_keeps_every_segment(files: RemoteLogFiles) -> None:
     broken_document(files)
     for path in metadata_files(files):
         path.unlink()
@@ -214,7 +214,7 @@ def test_what_a_broken_document_loses_with_the_metadata_is_said_and_no_segment_i
 
 
 @DAMAGES
-def test_a_damaged_object_is_named_and_made_good_from_the_local_log(
+def test_a_damaged_object_is_reported_and_replaced_from_the_local_log(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
 ) -> None:
     damage(files)
@@ -229,7 +229,7 @@ def test_a_damaged_object_is_named_and_made_good_from_the_local_log(
 
 
 @DAMAGES
-def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_reads_say_so(
+def test_a_damaged_object_without_a_local_segment_is_reported_and_left(
     files: RemoteLogFiles, damage: Callable[[RemoteLogFiles], None], kind: str
 ) -> None:
     trim_locally(files, 2)
@@ -246,7 +246,7 @@ def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_read
         with pytest.raises(TieredStorageError, match="00000000000000000010-"):
             offsets_read(remote_log, 10)
 
-    # Only who gives up what is lost has a clean audit again.
+    # The audit is clean again only after a person gives up the lost records.
     run_on(files, "topics", "allow-deletion", "orders")
     assert run_on(files, "delete-records", "orders", 0, "--before", 20, "--give-up").exit_code == 0
     assert run_on(files, "expire").exit_code == 0
@@ -254,7 +254,7 @@ def test_a_damaged_object_whose_local_segment_is_gone_is_named_and_left_and_read
         assert_clean(remote_log)
 
 
-def test_a_gap_is_filled_from_the_local_log_or_left_where_that_is_gone(files: RemoteLogFiles) -> None:
+def test_a_gap_is_filled_from_the_local_log_if_it_has_the_records(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         segment = segments_of(remote_log)[1]
     _forget(files, segment.segment_id.id)
@@ -271,7 +271,7 @@ def test_a_gap_is_filled_from_the_local_log_or_left_where_that_is_gone(files: Re
     assert "offsets 10 to 19 are in no segment" in left.document["troubles"][0]["message"]
 
 
-def test_leftovers_go_and_what_nobody_knows_stays(files: RemoteLogFiles) -> None:
+def test_leftovers_are_deleted_and_foreign_objects_stay(files: RemoteLogFiles) -> None:
     unreferenced(files)
     unknown = of_second_segment(files, ".log").with_name(f"{99:020}-{'A' * 22}.log")
     unknown.write_bytes(b"?")
@@ -289,7 +289,7 @@ def test_leftovers_go_and_what_nobody_knows_stays(files: RemoteLogFiles) -> None
 
 
 def _forget(files: RemoteLogFiles, segment_id: str) -> None:
-    """Mark a segment for deletion behind everybody's back."""
+    """Mark a segment for deletion in the metadata alone."""
     with files.open() as remote_log:
         [segment] = [each for each in segments_of(remote_log) if each.segment_id.id == segment_id]
         lease = held_by(remote_log, "somebody")

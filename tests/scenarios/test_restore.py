@@ -1,8 +1,7 @@
-"""Restore: a topic comes back from the store alone, whole or not at all (scenario 37).
+"""Restore: a topic is restored from the store alone, whole or not at all (scenario 37).
 
-That a broker starts from it is in tests/integration/test_real_kafka_takes_restored.py. A restore changes nothing of the
-remote log, so that no test here ends with an audit, which would be clean where it was before: see
-tests/crashes/test_restore_crashes.py.
+tests/integration/test_real_kafka_takes_restored.py starts a broker on a restored log. No test here ends with an audit,
+because a restore does not change the remote log; see tests/crashes/test_restore_crashes.py.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def partitions_in(target: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("validation", ["manifest", "sizes", "records"])
-def test_a_lost_topic_comes_back_byte_for_byte(files: RemoteLogFiles, target: Path, validation: str) -> None:
+def test_a_lost_topic_is_restored_byte_for_byte(files: RemoteLogFiles, target: Path, validation: str) -> None:
     before = {path.name: path.read_bytes() for path in files.partition_directory().iterdir()}
     lose_local_logs(files)
     result = restore(files, target, "--validation", validation)
@@ -164,7 +163,7 @@ def test_a_sentinel_written_before_the_loss_is_there_after_it(files: RemoteLogFi
     assert (found.offset, found.value, found.timestamp) == (offset, SENTINEL.value, SENTINEL.timestamp)
 
 
-def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles, target: Path) -> None:
+def test_only_the_chosen_partitions_are_restored(files: RemoteLogFiles, target: Path) -> None:
     assert restore(files, target, "--partitions", "1").exit_code == 0
     assert partitions_in(target) == ["orders-1"]
     missing = restore(files, target, "--partitions", "0,7")
@@ -173,7 +172,7 @@ def test_only_the_partitions_that_are_asked_for_come_back(files: RemoteLogFiles,
     assert "neither the store nor the metadata" in notice["message"]
 
 
-def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path) -> None:
+def test_a_topic_can_be_restored_under_another_name(files: RemoteLogFiles, target: Path) -> None:
     unknown = restore(files, target, "--as-topic", "found")
     assert "by --as-topic-id" in unknown.document["message"]
     result = restore(files, target, "--as-topic", "found", "--as-topic-id", random_uuid())
@@ -185,7 +184,7 @@ def test_it_can_come_back_under_another_name(files: RemoteLogFiles, target: Path
 # ------------------------------------------------------------------------------------------- log starts and leaders
 
 
-def test_our_log_start_comes_back(files: RemoteLogFiles, target: Path) -> None:
+def test_our_log_start_is_restored(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 13, lease)
@@ -195,7 +194,7 @@ def test_our_log_start_comes_back(files: RemoteLogFiles, target: Path) -> None:
         assert writer.log("orders", 0).log_start_offset == 13
 
 
-def test_a_partition_of_which_all_expired_continues_at_its_end(files: RemoteLogFiles, target: Path) -> None:
+def test_a_fully_expired_partition_continues_at_its_end(files: RemoteLogFiles, target: Path) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         remote_log.segments.advance_log_start_offset(ORDERS_0, 30, lease)
@@ -204,7 +203,7 @@ def test_a_partition_of_which_all_expired_continues_at_its_end(files: RemoteLogF
         assert (log.log_start_offset, log.log_end_offset) == (30, 30)
 
 
-def test_a_later_leaders_cut_is_respected(files: RemoteLogFiles, target: Path) -> None:
+def test_offsets_that_a_later_leader_truncated_are_left_out(files: RemoteLogFiles, target: Path) -> None:
     append_as_later_leader(files)
     lose_local_logs(files)
     result = restore(files, target, "--validation", "records")
@@ -215,7 +214,7 @@ def test_a_later_leaders_cut_is_respected(files: RemoteLogFiles, target: Path) -
 
 
 def test_segments_of_several_replicas_make_one_log(files: RemoteLogFiles, target: Path) -> None:
-    """Another replica rolled elsewhere: what it has beyond the first one's end begins inside of a copied segment."""
+    """Another replica rolled at other offsets, so its next segment begins inside a copied one."""
     shutil.rmtree(files.log_directory)
     with LogDirectoryWriter.create(files.log_directory, CLUSTER_ID, clock=lambda: NOW) as writer:
         for number in (0, 1):
@@ -257,8 +256,8 @@ def test_a_folder_with_something_else_under_a_name_of_kafkas_is_refused_untouche
 
 
 @pytest.mark.parametrize("place", ["rsm_config_url", "work_url", "state_directory"])
-def test_nothing_is_restored_into_the_store_or_another_place_of_ours(files: RemoteLogFiles, place: str) -> None:
-    """An audit would take it for left-overs."""
+def test_no_restore_goes_into_the_store_or_our_own_folders(files: RemoteLogFiles, place: str) -> None:
+    """An audit would report the restored files as leftovers."""
     folder = Path(str(getattr(load_settings(files.config), place)).removeprefix("file://"))
     target = folder if place == "state_directory" else folder / "restored"
     state = load_settings(files.config).state_directory
@@ -358,7 +357,9 @@ def test_an_empty_partition_that_a_checkpoint_knows_longer_is_not_taken_over(
 
 
 @pytest.mark.parametrize("name", ["../orders", "..", "a/b"])
-def test_a_name_that_is_no_topics_leads_out_of_no_directory(files: RemoteLogFiles, target: Path, name: str) -> None:
+def test_an_invalid_topic_name_never_leads_outside_the_directory(
+    files: RemoteLogFiles, target: Path, name: str
+) -> None:
     before = sorted(files.root.rglob("*"))
     result = restore(files, target / "logs", "--as-topic", name, "--as-topic-id", random_uuid())
     assert result.document["error"] == "ConfigurationError"
@@ -391,7 +392,7 @@ def test_an_empty_partition_of_a_topic_that_was_created_again_is_taken_over(
     assert {each.topic_id for each in found.partitions if each.topic == "orders"} == {anew}
     with log_in(target) as log:
         assert len(read_all(log)) == 35
-        # In its new life no leader and no producer came before.
+        # The new incarnation has no earlier leader and no producer.
         assert log.leader_epochs == (EpochEntry(0, 0),)
         assert log.producers == ()
 
@@ -411,8 +412,8 @@ def orders_with_transactions(files: RemoteLogFiles) -> None:
         assert copy(remote_log).is_whole
 
 
-def test_a_new_incarnation_ends_before_what_nothing_decides(files: RemoteLogFiles, target: Path) -> None:
-    """The record of producer 8 goes as well: its marker comes behind."""
+def test_a_new_incarnation_ends_before_an_undecided_transaction(files: RemoteLogFiles, target: Path) -> None:
+    """The record of producer 8 is left out too, because its marker comes later."""
     orders_with_transactions(files)
     result = restore(files, target, "--as-topic-id", random_uuid(), "--validation", "records")
     assert result.exit_code == 0, result.err
@@ -423,7 +424,7 @@ def test_a_new_incarnation_ends_before_what_nothing_decides(files: RemoteLogFile
     assert (read_log_directory(target).high_watermarks or {})["orders", 0] == 35
 
 
-def test_the_same_life_keeps_what_nothing_decides_open(files: RemoteLogFiles, target: Path) -> None:
+def test_the_same_incarnation_keeps_an_undecided_transaction_open(files: RemoteLogFiles, target: Path) -> None:
     orders_with_transactions(files)
     result = restore(files, target)
     assert [each["partition"] for each in result.document["notices"]] == [str(ORDERS_0)]
@@ -432,7 +433,7 @@ def test_the_same_life_keeps_what_nothing_decides_open(files: RemoteLogFiles, ta
 
 
 def test_a_snapshot_that_was_never_copied_is_made_from_the_log(files: RemoteLogFiles, target: Path) -> None:
-    """A broker that finds none behind an orderly stop takes no transaction for open."""
+    """After a clean stop, a broker without a snapshot assumes no open transaction."""
     orders_with_transactions(files)
     assert restore(files, target).exit_code == 0
     expected = (target / "orders-0" / "00000000000000000039.snapshot").read_bytes()
@@ -452,7 +453,7 @@ def test_a_snapshot_that_was_never_copied_is_made_from_the_log(files: RemoteLogF
     assert (target / "orders-0" / "00000000000000000039.snapshot").read_bytes() == expected
 
 
-def test_what_may_have_been_aborted_in_a_gap_is_not_put_into_a_directory(files: RemoteLogFiles, target: Path) -> None:
+def test_records_that_may_be_aborted_in_a_gap_are_not_restored(files: RemoteLogFiles, target: Path) -> None:
     orders_with_transactions(files)
     with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
         writer.log("orders", 0).roll()
@@ -500,7 +501,7 @@ def test_a_disk_that_refuses_is_reported(files: RemoteLogFiles, target: Path, mo
         (".indexes", Path.unlink, "RemoteObjectNotFoundError"),
     ],
 )
-def test_what_is_wrong_in_the_store_leaves_no_partition(
+def test_damage_in_the_store_leaves_no_partition(
     files: RemoteLogFiles, target: Path, suffix: str, damage: object, error: str
 ) -> None:
     damage(files.objects(suffix)[-1])  # type: ignore[operator]
@@ -524,7 +525,7 @@ def test_a_gap_is_refused_unless_it_is_allowed(files: RemoteLogFiles, target: Pa
     assert records_in(target) == [*records(0, 10), *records(20, 30)]
 
 
-def test_what_is_not_in_the_store_is_reported(files: RemoteLogFiles, target: Path) -> None:
+def test_a_topic_missing_in_the_store_is_reported(files: RemoteLogFiles, target: Path) -> None:
     result = run_on(files, "restore", "oders", "--to-directory", target, "--json")
     assert result.document["error"] == "ConfigurationError"
     assert "'tiered-storage topics list'" in result.document["message"]
@@ -537,14 +538,14 @@ def test_what_is_not_in_the_store_is_reported(files: RemoteLogFiles, target: Pat
 
 
 class Died(BaseException):
-    """As SIGKILL: nothing of ours runs after it."""
+    """Stands for SIGKILL: none of our code runs after it."""
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_second_run_finishes_what_a_crash_left(
     files: RemoteLogFiles, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies after so many partitions were put in place."""
+    """The first run dies after it put so many partitions in place."""
     put = TargetDirectory.put_in_place
     names: list[str] = []
 
@@ -560,7 +561,7 @@ def test_a_second_run_finishes_what_a_crash_left(
     with pytest.raises(Died):
         restore(files, target)
     monkeypatch.undo()
-    # A broker that is started now takes what is not in place for partitions to be removed.
+    # A broker started now would remove the partitions that are not in place.
     left = [name for name in partitions_in(target) if name not in names]
     assert all(name.endswith("-delete") for name in left)
     result = restore(files, target)
@@ -575,7 +576,7 @@ def test_a_second_run_finishes_what_a_crash_left(
 def test_a_second_run_takes_over_the_empty_partitions_that_the_first_one_did_not(
     files: RemoteLogFiles, target: Path, after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first run wrote their checkpoints, and died after it had emptied so many folders."""
+    """The first run wrote the checkpoints and died after it emptied so many folders."""
     create_empty_partitions(target)
     unlink = Path.unlink
     emptied: set[Path] = set()
@@ -600,7 +601,7 @@ def test_a_second_run_takes_over_the_empty_partitions_that_the_first_one_did_not
 def test_a_crash_at_its_very_end_leaves_a_new_directory_that_the_next_run_makes_whole(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """Without the mark a broker would take it for one that was not stopped in order, and read all of it."""
+    """Without the mark of a clean stop, a broker would recover and read the whole log."""
     replace = small_files.replace_file
 
     def write_and_die(path: Path, content: bytes) -> None:
@@ -619,7 +620,7 @@ def test_a_crash_at_its_very_end_leaves_a_new_directory_that_the_next_run_makes_
     assert records_in(target) == records(0, 30)
 
 
-def test_what_is_in_place_stays_though_more_was_copied_since(
+def test_restored_partitions_stay_though_more_was_copied_since(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = TargetDirectory.put_in_place
@@ -643,7 +644,7 @@ def test_what_is_in_place_stays_though_more_was_copied_since(
     assert records_in(target, 1) == records(0, 20)
 
 
-def test_a_crash_while_it_is_written_leaves_nothing_that_looks_whole(
+def test_a_crash_during_a_write_leaves_nothing_that_looks_complete(
     files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:
@@ -654,7 +655,7 @@ def test_a_crash_while_it_is_written_leaves_nothing_that_looks_whole(
     with pytest.raises(Died):
         restore(files, target)
     monkeypatch.undo()
-    # The second partition may not have been begun when the first one died.
+    # The first run may have died before it began the second partition.
     assert set(partitions_in(target)) <= {"orders-0.restoring-delete", "orders-1.restoring-delete"}
     assert partitions_in(target)
     assert not read_log_directory_or_none(target)

@@ -1,4 +1,4 @@
-"""Retention: every pair of limits, just past and just inside; the store away for long; log starts; failed deletions.
+"""Retention: each pair of limits, just past and just inside; a long outage of the store; log starts; failed deletions.
 
 Scenarios 6 (disable), 17, 18 (without its broker half), 19 and 21. Each ends with a clean audit and the plain reader.
 """
@@ -53,7 +53,7 @@ LIMIT_MS = 60_000
 
 
 def a_limited_log(root: Path, **limits: int) -> RemoteLogFiles:
-    """Lay a copied log out whose topic has these limits; its files are as old as they can be."""
+    """Make a copied log whose topic has these limits, with files of the earliest possible time."""
     topic = {**ENABLED, **{name.replace("_", "."): value for name, value in limits.items()}}
     files = a_copied_remote_log(root, topics={"orders": topic})
     for path in [*files.log_directory.rglob("*"), *files.store.rglob("*")]:
@@ -265,7 +265,7 @@ def test_a_topic_that_is_copied_no_more(tmp_path: Path, how: tuple[str, ...]) ->
 
 
 def test_what_is_read_is_what_was_written_whatever_was_deleted(tmp_path: Path) -> None:
-    """All of it in one life: copies, trims, records deleted, expiry, one more copy."""
+    """Copy, trim, delete records, expire and copy again, in one test."""
     topic: dict[str, Any] = {**ENABLED, "local.retention.bytes": TOTAL - 2 * SEGMENT_BYTES}
     files = a_copied_remote_log(tmp_path, topics={"orders": topic})
     with files.open() as remote_log:

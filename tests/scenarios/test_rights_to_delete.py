@@ -48,7 +48,7 @@ def test_a_rebuild_leaves_no_right_to_a_topic_that_was_never_copied(tmp_path: Pa
     assert files.local_starts("payments") == [30]
 
 
-def test_what_was_forbidden_does_not_come_back_with_another_life_of_the_name(tmp_path: Path) -> None:
+def test_a_forbidden_deletion_stays_forbidden_for_a_topic_created_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     assert run_on(files, "topics", "forbid-deletion", "orders").exit_code == 0
     other = created_again(files, "orders")
@@ -62,7 +62,7 @@ def test_what_was_forbidden_does_not_come_back_with_another_life_of_the_name(tmp
     assert "topics allow-deletion orders" in listed.err
 
 
-def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written_by_the_way(tmp_path: Path) -> None:
+def test_a_decision_on_another_incarnation_ends_the_settings_files_rights(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     assert run_on(files, "topics", "pause", "orders").exit_code == 0
     created_again(files, "orders")
@@ -75,7 +75,7 @@ def test_any_word_on_another_life_withholds_the_files_rights_and_none_is_written
     assert list(rights.values()) == [False]
 
 
-def test_two_incarnations_that_nobody_decided_on_start_alike(tmp_path: Path) -> None:
+def test_two_undecided_incarnations_have_the_same_rights(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETABLE})
     created_again(files, "orders")
 

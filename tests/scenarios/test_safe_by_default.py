@@ -1,8 +1,7 @@
-"""Scenario 35 and bad input: a store, metadata or arguments that are not what they should be delete nothing, and it is
-said why.
+"""Scenario 35 and bad input: with a wrong store, metadata or arguments no command deletes, and each says why.
 
-Every command that deletes, against each of these; then the same command where all is as it should be, which deletes.
-Where the store or its metadata are not what they should be, no audit is clean; that nothing has changed stands for it.
+Every command that deletes runs against each fault, then without one, where it deletes. No audit is clean while store or
+metadata are wrong, so these tests compare the state before and after instead.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def replace_database(files: RemoteLogFiles, content: bytes | None) -> None:
 
 
 def another_store(files: RemoteLogFiles) -> None:
-    """Another remote log's store stands in the place of ours."""
+    """Another remote log's store is at our URL."""
     other = a_copied_remote_log(files.root / "other", {("clicks", 0): 1})
     shutil.rmtree(files.store)
     shutil.copytree(other.store, files.store)
@@ -105,7 +104,7 @@ def an_emptied_store(files: RemoteLogFiles) -> None:
 
 
 def objects_removed_behind_our_back(files: RemoteLogFiles) -> None:
-    """The store says that it is ours, and has nothing any more."""
+    """The store has our mark and no object any more."""
     for path in files.objects():
         path.unlink()
 
@@ -162,7 +161,7 @@ def limits_that_contradict_each_other(files: RemoteLogFiles) -> None:
 
 
 def a_store_of_foreign_objects(files: RemoteLogFiles, *narrowed: str) -> None:
-    """What nothing refers to has lain in one topic's folder for long, and an audit saw it."""
+    """One topic's folder has old unreferenced objects, and an audit reported them."""
     lay_foreign_objects(files)
     assert run_on(files, "audit", *narrowed).exit_code == 1
 
@@ -211,7 +210,7 @@ def said(result: CommandResult) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("situation", EVERYWHERE)
-def test_nothing_is_deleted_and_it_is_said_why(tmp_path: Path, situation: str, command: str) -> None:
+def test_nothing_is_deleted_and_the_message_says_why(tmp_path: Path, situation: str, command: str) -> None:
     goes_wrong, words = EVERYWHERE[situation]
     files = a_site(tmp_path)
     if command == "delete what is marked" and goes_wrong is not metadata_of_last_week:
@@ -292,8 +291,8 @@ def test_expire_ends_nothing_of_a_topic_that_cannot_be_tiered(
 
 
 @pytest.mark.parametrize("command", ["retain", "expire", "delete-records"])
-def test_nothing_ends_where_the_store_was_emptied_but_for_its_mark(tmp_path: Path, command: str) -> None:
-    """A lifecycle rule removed all that is old, and the store still says that it is ours."""
+def test_nothing_expires_if_the_store_has_only_its_mark(tmp_path: Path, command: str) -> None:
+    """A lifecycle rule removed all old objects, and the store still has our mark."""
     files = a_site(tmp_path)
     objects_removed_behind_our_back(files)
     before = Kept.of(files)
@@ -307,7 +306,7 @@ def test_nothing_ends_where_the_store_was_emptied_but_for_its_mark(tmp_path: Pat
     assert command == "retain" or "tiered-storage audit" in result.err
 
 
-def test_one_object_that_is_lost_ends_nothing_unless_a_person_gives_it_up(tmp_path: Path) -> None:
+def test_a_lost_object_stops_expiry_until_a_person_gives_it_up(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     files.objects(".log")[-1].unlink()
     for command in ("expire", "delete-records"):
@@ -319,7 +318,7 @@ def test_one_object_that_is_lost_ends_nothing_unless_a_person_gives_it_up(tmp_pa
         assert remote_log.segments.log_start_offset(ORDERS_0) == 20
 
 
-def test_nothing_local_is_deleted_where_the_store_cannot_show_what_must_hold_it(tmp_path: Path) -> None:
+def test_nothing_local_is_deleted_unless_the_store_lists_its_copies(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     objects_removed_behind_our_back(files)
     before = Kept.of(files)
@@ -335,7 +334,7 @@ def test_nothing_local_is_deleted_where_the_store_cannot_show_what_must_hold_it(
 def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
     tmp_path: Path, audited: tuple[str, ...], asked_for: tuple[str, ...]
 ) -> None:
-    """All that deletes is asked for by name, too: what the store is suspected of holds for each of its topics."""
+    """Commands for one topic are refused too: a verdict on the store holds for each of its topics."""
     files = a_site(tmp_path)
     of_orders = next(path for path in files.objects(".log") if "orders" in str(path))
     leftover = an_old_file(of_orders.with_name(f"{of_orders.name}.0123456789abcdef.tmp"))
@@ -385,7 +384,7 @@ def test_nothing_of_a_store_of_foreign_objects_is_cleaned_up(
         (("delete-records", "orders", 0, "--before", 36), "it has offsets 0 to 35"),
     ],
 )
-def test_what_does_not_exist_is_reported_and_nothing_is_deleted(
+def test_an_unknown_topic_is_reported_and_nothing_is_deleted(
     tmp_path: Path, arguments: tuple[object, ...], words: str
 ) -> None:
     files = a_site(tmp_path)
@@ -416,7 +415,7 @@ def test_a_pattern_of_everything_deletes_only_where_that_was_allowed(tmp_path: P
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_where_all_is_as_it_should_be_the_same_commands_delete(tmp_path: Path, command: str) -> None:
+def test_without_a_fault_the_same_commands_delete(tmp_path: Path, command: str) -> None:
     files = a_site(tmp_path)
     if command == "delete what is marked":
         assert run_on(files, "delete-topic", "former").exit_code == 0
@@ -432,7 +431,7 @@ def test_where_all_is_as_it_should_be_the_same_commands_delete(tmp_path: Path, c
         assert_clean(remote_log)
 
 
-def test_a_new_topic_is_neither_copied_nor_deleted_before_somebody_says_so(tmp_path: Path) -> None:
+def test_a_new_topic_is_neither_copied_nor_deleted_by_default(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics={}, log_retention_ms=1, log_local_retention_ms=0)
     before = _fingerprint(files.log_directory)
 

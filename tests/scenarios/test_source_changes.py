@@ -1,4 +1,4 @@
-"""The local logs change under the remote one: files go, partitions come, replicas move (scenarios 13, 14, 15, 16)."""
+"""The local logs change: files are lost, partitions are added, replicas move (scenarios 13, 14, 15, 16)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_copying_continues_from_the_directory_that_the_partition_was_moved_to(tm
         writer.create_log("clicks", 0, topic_id("clicks"), LOG_CONFIG)
     files.properties["log.dirs"] = [str(files.log_directory), str(other)]
 
-    # First the broker copies it beside the log, under a name of its own; then that one takes its place.
+    # The broker first copies it under another name, then renames it.
     future = other / f"orders-0.{'0' * 32}-future"
     shutil.copytree(files.partition_directory(), future)
     with files.open() as remote_log:
@@ -118,7 +118,7 @@ def test_copying_continues_from_another_replica_with_other_segment_boundaries(tm
             assert ranges(copy(remote_log).committed) == copied
             found: list[Record] = list(plain_reader(remote_log).records(ORDERS_0, 0))
             assert [each.value for each in found] == brokers.values()
-            # Where boundaries differ, segments overlap in part: readers get each offset once.
+            # Segments with different boundaries overlap, and readers still get each offset once.
             assert_clean(remote_log, expected=None)
         brokers.elect(1 - number)
         brokers.append(3 if number == 0 else 2)
@@ -176,8 +176,8 @@ def test_a_log_without_its_leader_epochs_is_copied_by_those_of_its_batches(tmp_p
         assert_clean(remote_log)
 
 
-def test_a_log_whose_end_was_torn_off_gives_what_is_whole(tmp_path: Path) -> None:
-    """The last batch before the stable end is half there: its segment is refused, those before it are copied."""
+def test_the_whole_segments_of_a_torn_log_are_copied(tmp_path: Path) -> None:
+    """The last batch before the stable end is torn: its segment is refused, earlier ones are copied."""
     files = a_remote_log(tmp_path)
     third: LogSegment = files.local_segments()[2]
     cut(third.log_path, third.size() - 7)
@@ -185,5 +185,5 @@ def test_a_log_whose_end_was_torn_off_gives_what_is_whole(tmp_path: Path) -> Non
         report = copy(remote_log)
         assert ranges(report.committed) == [(0, 9), (10, 19)]
         assert str(third.log_path) in report.failures[0].message
-        # What is torn off no reader gets, so not assert_clean: of what is remote all is well.
+        # Not assert_clean, as no reader gets the torn records; the remote tier is sound.
         assert remote_log.checks.audit(deep=True).anomalies == ()

@@ -1,4 +1,4 @@
-"""Scenario 20: a topic is deleted and created again under its name; the old life's remote data go by their topic id."""
+"""Scenario 20: a topic is deleted and created again; the remote data of the old topic id are deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEW_ORDERS_0 = replace(ORDERS_0, topic_id=NEW_LIFE)
 
 
 def delete_at_the_broker(files: RemoteLogFiles, topic: str = "orders") -> None:
-    """Let a broker delete the topic: its directory and its lines in the checkpoints go."""
+    """Delete the topic as a broker does: its directory and its lines in the checkpoints."""
     shutil.rmtree(files.partition_directory(topic))
     for name in (HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
         path = files.log_directory / name
@@ -169,7 +169,7 @@ def test_a_deletion_that_is_interrupted_continues_later(files: RemoteLogFiles, i
         assert_clean(remote_log)
 
 
-def test_deleting_it_twice_is_as_good_as_once(files: RemoteLogFiles) -> None:
+def test_deleting_a_topic_twice_is_no_error(files: RemoteLogFiles) -> None:
     results: list[Any] = []
     for _ in range(2):
         assert delete_topic(files, "--topic-id", ORDERS_0.topic_id).exit_code == 0
@@ -181,7 +181,7 @@ def test_deleting_it_twice_is_as_good_as_once(files: RemoteLogFiles) -> None:
         assert_clean(remote_log)
 
 
-def test_a_topic_that_is_gone_everywhere_else_can_be_deleted_without_disabling_it(tmp_path: Path) -> None:
+def test_a_topic_without_a_local_log_can_be_deleted_without_disabling_it(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     delete_at_the_broker(files)
 
