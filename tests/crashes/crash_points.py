@@ -1,7 +1,7 @@
-"""Named points at which a test lets a process die: wrappers over the borders of the library, in that process alone.
+"""Named points at which a test kills a process: wrappers over the borders of the library, in that process alone.
 
-A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory. The
-points lie before and behind each call there, so that every state which a killed process can leave is reached by name.
+A border is what outlives a process: the metadata store, the object store, the leases, the files of a log directory.
+Each call there has a point before and after it, so that a test can reach every state that a killed process can leave.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ KNOWN_AGAIN = [("orders-0", 20, 29), ("orders-1", 0, 9), ("orders-1", 10, 19), (
 
 
 def damage(files: RemoteLogFiles) -> None:
-    """Break segments of orders-0 and orders-1, one by a bit and one by a lost object, and leave a half behind in each.
+    """Break segments of orders-0 and orders-1, one by a bit and one by a lost object, and leave a half copy in each.
 
     They are the second of orders-0 and the first of orders-1.
     """
@@ -339,9 +339,9 @@ def assert_nothing_half_has_a_name(target: Path, ends: Ends) -> None:
 
 
 def assert_restore_completes(files: RemoteLogFiles, target: Path, expected: dict[str, bytes], ends: Ends) -> None:
-    """Assert that the same command ends what a killed one began, with the contents of one that was never killed.
+    """Assert that the same command finishes a killed restore, with the contents of one that was never killed.
 
-    Of one that was killed behind its last step it says that all is there.
+    If the first was killed after its last step, the second reports that everything is there.
     """
     if contents(target) == expected:
         again = run_on(files, "restore", "orders", "--to-directory", target)

@@ -56,7 +56,7 @@ def test_a_killed_lift_has_lifted_all_or_nothing(site: CrashSite, point: CrashPo
     "point",
     [CrashPoint.AFTER_LOG_START, CrashPoint.AFTER_MARKED, CrashPoint.AFTER_OBJECT_GONE, CrashPoint.AFTER_DELETED],
 )
-def test_a_deletion_under_way_ends_at_a_stop_whose_process_was_killed_behind_it(
+def test_a_deletion_under_way_ends_at_a_stop_whose_process_was_killed_afterwards(
     site: CrashSite, point: CrashPoint
 ) -> None:
     """A batch is one segment: what has begun of it ends, and no other begins."""

@@ -37,7 +37,7 @@ Unsafe = Callable[[TieredSite], AbstractContextManager[None]]
 
 @contextmanager
 def with_a_clock_that_jumped(site: TieredSite) -> Iterator[None]:
-    """Let the last run have gone by a clock that was a year behind, with no restart since."""
+    """Record a last run whose clock was a year behind, with no restart since."""
     settings = load_settings(site.config, environ={})
     with RemoteLogManager.open(
         settings, lambda: wall_clock() - YEAR_MS, store_options(settings), boot_clock=machine_boot_time

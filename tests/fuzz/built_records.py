@@ -18,7 +18,7 @@ _HEADER_KEYS = (
 _SOUND = 240
 _OFF_BY = (1, 1, 1, 1, 1, 1, -1, -1, -1, 2, -2, 64, 8192, (1 << 31) - 1, -(1 << 31), 1 << 33)
 _TEMPLATE = encode_batch([Record(0, 5, None, None), Record(1, 125, None, None)])[:BATCH_OVERHEAD]
-"""A latest time that most records lie before, and some behind: readers go by it, whether it is true or not."""
+"""A latest time with most records before it and some after: readers trust it, whether it is true or not."""
 
 
 class _Choices:

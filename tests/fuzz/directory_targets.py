@@ -54,7 +54,7 @@ _MAY_STOP = (
 
 
 def open_directory(content: bytes) -> None:
-    """Put `content`, behind two bytes of choices, in the place of one file: nothing else may be lost for it."""
+    """Replace one file by `content`, which begins with two bytes of choices; nothing else may be lost."""
     if len(content) < 2:
         return
     names, root = list(sound_files()), _work_directory() / "logs"

@@ -39,7 +39,7 @@ _LEFT = (
 
 
 def dump_directory(content: bytes) -> None:
-    """Put `content`, behind two bytes of choices, in the place of one file; show all, for people or for programs."""
+    """Replace one file by `content`, which begins with two bytes of choices; show all files, as text or as JSON."""
     if len(content) < 2:
         return
     name, flags, root = _names()[content[0] % len(_names())], content[1], _work_directory() / "logs"
@@ -54,7 +54,7 @@ def dump_directory(content: bytes) -> None:
 
 
 def clear(content: bytes) -> None:
-    """Put `content`, behind two bytes of choices, into a file that a broker left half done: all goes on, or nothing."""
+    """Write `content`, which begins with two bytes of choices, to a broker's unfinished file; clear all or nothing."""
     if len(content) < 2:
         return
     name, root = f"orders-0/{_LEFT[content[0] % len(_LEFT)]}", _work_directory() / "left"

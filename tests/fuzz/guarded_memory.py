@@ -41,7 +41,7 @@ class GuardedRegion:
         return self._bytes[self._bytes.size - size :]
 
     def at_start(self, size: int) -> NDArray[np.uint8]:
-        """Return the first `size` bytes, right behind the guard before them."""
+        """Return the first `size` bytes, right after the guard page before them."""
         return self._bytes[:size]
 
 
@@ -58,7 +58,7 @@ class GuardedBuffers:
         return region
 
     def holding(self, name: str, content: bytes, *, at_end: bool) -> NDArray[np.uint8]:
-        """Return a copy of `content` that lies right before a guard, or right behind one."""
+        """Return a copy of `content` that lies right before or after a guard page."""
         region = self.region(name, len(content))
         place = region.at_end(len(content)) if at_end else region.at_start(len(content))
         place[:] = np.frombuffer(content, np.uint8)

@@ -67,7 +67,7 @@ def _with_checksums(content: bytes) -> bytes:
 
 
 def _read_remote_indexes(content: bytes) -> None:
-    """The three indexes, one behind the other; the first two begin with their lengths."""
+    """The three indexes, one after the other; the first two begin with their lengths."""
     if len(content) < 2:
         return
     first, second = content[0] * 8, content[1] * 8

@@ -24,7 +24,7 @@ _HIGHEST_OFFSET = (1 << 63) - 2
 class Survey:
     """What a `.log` file holds: sound batches, then maybe what a crash has torn, or a batch that may not be cut off.
 
-    `is_followed`: a whole batch comes right behind the broken one.
+    `is_followed`: a whole batch comes right after the broken one.
     """
 
     sound: bytes
@@ -49,9 +49,9 @@ def survey(content: bytes, base_offset: int, segment_end: int | None = None) -> 
         next_offset = last + 1
         position += _size(rest)
     rest = content[position:]
-    behind = _LENGTH_END + max(0, _size(rest) - _LENGTH_END) if len(rest) >= _LENGTH_END else len(rest)
+    after = _LENGTH_END + max(0, _size(rest) - _LENGTH_END) if len(rest) >= _LENGTH_END else len(rest)
     return Survey(
-        content[:position], next_offset, bool(rest), _is_whole(rest[behind:]), is_refused=False, has_control=has_control
+        content[:position], next_offset, bool(rest), _is_whole(rest[after:]), is_refused=False, has_control=has_control
     )
 
 
@@ -60,7 +60,7 @@ class Survivors:
     """What opening a log leaves: the batches by base offset of their segment, and where the log ends.
 
     `verified` are the segments that are read whole, `refused` the one for which the log does not open at all, `removed`
-    those that lie behind a hole.
+    those after a hole.
     """
 
     segments: Mapping[int, bytes]

@@ -21,7 +21,7 @@ class RestartedIndexes:
     """A segment's offset index and time index, of a broker that was stopped before each new leader epoch in it."""
 
     def __init__(self, base_offset: int, interval_bytes: int, headers: Iterable[RecordBatch]) -> None:
-        """Take the batches of the segment in their order, and close the time index behind the last one."""
+        """Take the batches of the segment in their order, and close the time index after the last one."""
         self.offset_index = self.time_index = b""
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes

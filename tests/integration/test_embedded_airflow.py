@@ -175,7 +175,7 @@ def test_no_secret_lies_in_the_arguments_of_a_process(running: RunningAirflow) -
     assert not [secret for secret in secrets if secret in arguments]
 
 
-def test_stopping_leaves_no_process_behind(running: RunningAirflow) -> None:
+def test_stopping_ends_every_process(running: RunningAirflow) -> None:
     ours = members(running.services, running.mark)
     assert {service.name for service in running.services} == set(SERVICE_NAMES)
     assert len(ours) > len(SERVICE_NAMES)

@@ -36,7 +36,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A filled store behind a proxy, and its database without that; `rows` are what it has before each call."""
+    """A filled store behind a proxy, and its database without the proxy; `rows` are what it has before each call."""
 
     url: str
     proxy: PostgresProxy

@@ -1,4 +1,4 @@
-"""A topic with preallocate=true: its active segment is read while zeros lie behind the batches, in log and indexes."""
+"""A topic with preallocate=true: its active segment is read while zeros follow the batches, in log and indexes."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def swap(site: Site) -> None:
 
 
 def swap_of_few(site: Site) -> None:
-    """Nothing was kept of the third segment, which so lies behind the end of what is to replace it."""
+    """Compaction kept nothing of the third segment, so it begins after the end of its replacement."""
     site.compact(".swap", most=2)
 
 

@@ -205,7 +205,7 @@ def test_java_gets_all_that_it_may_see(served: Served, partition: int, isolation
     assert consume_with_java(served.kafka, TOPIC, partition, isolation, most=len(expected)) == expected
 
 
-def test_java_gets_nothing_behind_an_open_transaction(served: Served) -> None:
+def test_java_gets_nothing_after_an_open_transaction(served: Served) -> None:
     expected = java_lines(served.expected[UNFINISHED].read_committed, UNFINISHED)
     found = consume_with_java(
         served.kafka, TOPIC, UNFINISHED, "read_committed", most=len(expected) + 1, timeout_ms=4000

@@ -183,7 +183,7 @@ def test_a_run_after_a_crash_sends_what_is_missing_and_nothing_twice(
     ],
     ids=str,
 )
-def test_a_run_behind_a_process_that_was_killed_sends_what_is_missing_and_nothing_twice(
+def test_a_run_after_a_killed_one_sends_what_is_missing_and_nothing_twice(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]],
     real_kafka: RealKafka,
     target: str,

@@ -391,7 +391,7 @@ def lost_marks(files: RemoteLogFiles) -> None:
 
 @pytest.mark.parametrize("damage", [occupy_the_work_area, of_a_later_release, no_directory, lost_marks])
 @pytest.mark.parametrize("command", EVERY, ids=named)
-def test_a_command_that_fails_at_the_beginning_leaves_no_metadata_behind(
+def test_a_command_that_fails_at_the_beginning_leaves_no_metadata(
     tmp_path: Path, command: tuple[object, ...], damage: Callable[[RemoteLogFiles], None]
 ) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 1}, topics={"orders": DELETABLE})

@@ -103,7 +103,7 @@ def an_emptied_store(files: RemoteLogFiles) -> None:
     files.store.mkdir()
 
 
-def objects_removed_behind_our_back(files: RemoteLogFiles) -> None:
+def all_objects_removed(files: RemoteLogFiles) -> None:
     """The store has our mark and no object any more."""
     for path in files.objects():
         path.unlink()
@@ -294,7 +294,7 @@ def test_expire_ends_nothing_of_a_topic_that_cannot_be_tiered(
 def test_nothing_expires_if_the_store_has_only_its_mark(tmp_path: Path, command: str) -> None:
     """A lifecycle rule removed all old objects, and the store still has our mark."""
     files = a_site(tmp_path)
-    objects_removed_behind_our_back(files)
+    all_objects_removed(files)
     before = Kept.of(files)
 
     result = run_on(files, *COMMANDS[command])
@@ -320,7 +320,7 @@ def test_a_lost_object_stops_expiry_until_a_person_gives_it_up(tmp_path: Path) -
 
 def test_nothing_local_is_deleted_unless_the_store_lists_its_copies(tmp_path: Path) -> None:
     files = a_site(tmp_path)
-    objects_removed_behind_our_back(files)
+    all_objects_removed(files)
     before = Kept.of(files)
 
     result = run_on(files, "retain")

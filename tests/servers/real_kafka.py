@@ -121,7 +121,7 @@ class RealKafka:
             raise
 
     def stop(self) -> None:
-        """End the broker by SIGTERM, which leaves whole files behind; nothing to do where it does not run.
+        """End the broker by SIGTERM, which leaves complete files; does nothing if it does not run.
 
         Raises RealKafkaError where it does not end within STOP_SECONDS (it is killed then), or ended by itself.
         """

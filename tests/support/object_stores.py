@@ -89,7 +89,7 @@ OWN_STORE = Path(__file__).parents[2] / "docs" / "examples" / "own_store.py"
 
 @dataclass(frozen=True, slots=True)
 class StoreUnderTest:
-    """An empty store: how to open it, and how to see, behind its back, what an unfinished write left there."""
+    """An empty store: how to open it, and how to see directly what an unfinished write left there."""
 
     url: str
     options: ObjectStoreOptions

@@ -190,7 +190,7 @@ class PartitionReader:
             # Trimmed since the partition was opened: then the remote tier has it.
             return self._fetch_remote_chunk(offset)
         if found is None:
-            return self._fetch_behind(segment, offset)
+            return self._fetch_after(segment, offset)
         content, position = found
         if self.local is not None and (
             segment.end_offset is None or segment.end_offset >= self.local.last_stable_offset
@@ -198,8 +198,8 @@ class PartitionReader:
             content = below(content, self.local.last_stable_offset, segment.location, position)
         return FetchedBatches(content, Tier.LOCAL, segment.location, position)
 
-    def _fetch_behind(self, segment: LocalSegment, offset: int) -> FetchedBatches:
-        """Go on behind `segment`, which has nothing at or behind `offset`: only the log cleaner leaves such a gap."""
+    def _fetch_after(self, segment: LocalSegment, offset: int) -> FetchedBatches:
+        """Continue after `segment`, which has nothing from `offset` on: only the log cleaner leaves such a gap."""
         following = None if segment.end_offset is None else self._local_segment(segment.end_offset + 1)
         if following is None or self.local is None or not self.local.is_compacted:
             reason = f"the segment ends before offset {offset}, which it should hold: its end is missing"
@@ -284,7 +284,7 @@ def _check_chunk(content: bytes, chunk: RemoteLogIndexEntry, segment: RemoteLogS
 
 
 def _batch_holding(content: bytes, offset: int, source: str, source_position: int) -> int:
-    """Return where in `content` the first batch begins that ends at or behind `offset`."""
+    """Return where in `content` the first batch begins that ends at or after `offset`."""
     position = 0
     while position < len(content):
         header = read_batch_header(content, position, source=source, source_position=source_position)
@@ -292,5 +292,5 @@ def _batch_holding(content: bytes, offset: int, source: str, source_position: in
             return position
         position += header.size
     raise RemoteObjectCorruptError(
-        f"{source}: the chunk at byte {source_position} holds nothing at or behind offset {offset}, against its index"
+        f"{source}: the chunk at byte {source_position} holds nothing at or after offset {offset}, against its index"
     )

@@ -114,7 +114,7 @@ class ReadServiceSite:
             return list(log.segments.list_remote_log_segments(partition_of(topic)))
 
     def changed(self, change: Callable[[RemoteLogManager], None]) -> None:
-        """Change the remote log behind the service's back."""
+        """Change the remote log without the service."""
         with self.files.open() as log:
             change(log)
 

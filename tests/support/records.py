@@ -32,7 +32,7 @@ USUAL_EXAMPLES: Final = settings().max_examples
 
 
 MAX_TIMESTAMP = (1 << 63) - 2
-"""What a batch can hold behind a record without timestamp (-1): the difference is an int64."""
+"""What a batch can hold after a record without timestamp (-1): the difference is an int64."""
 
 _bytes_or_null = st.none() | st.binary(max_size=60)
 _keys = st.sampled_from(["", "a", "trace"]) | st.text(max_size=12)
@@ -103,12 +103,12 @@ def batch_of(body: bytes, count: int = 1, last_offset_delta: int = 0) -> bytes:
     return struct.pack(">qiibI", 0, 9 + len(checked), 0, 2, crc32c(checked)) + checked
 
 
-def record_of(fields: list[int], behind: bytes = b"") -> bytes:
+def record_of(fields: list[int], tail: bytes = b"") -> bytes:
     """A record of varints, with its length before it; its attributes come first."""
     body = bytearray(1)
     for field in fields:
         append_varint(body, field)
-    body += behind
+    body += tail
     record = bytearray()
     append_varint(record, len(body))
     return bytes(record + body)

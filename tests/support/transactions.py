@@ -2,7 +2,7 @@
 
 UnifiedLog.appendAsFollower of release 4.3.1 was given each fetch at once, with a roll between two of them. It takes all
 batches of a fetch before it computes the last stable offsets of the transactions that end in it, so some are later than
-the offset behind the marker.
+the offset after the marker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def marker(
 
 
 def split(batches: bytes) -> list[tuple[RecordBatch, list[Record]]]:
-    """The batches that lie one behind the other in `batches`, header and records."""
+    """The batches in `batches`, which are contiguous: header and records."""
     found = []
     rest = memoryview(batches)
     while rest:
@@ -65,7 +65,7 @@ def split(batches: bytes) -> list[tuple[RecordBatch, list[Record]]]:
 
 
 def next_offset(batches: bytes) -> int:
-    """The offset behind the last of `batches`, by their headers alone."""
+    """The offset after the last of `batches`, by their headers alone."""
     position = 0
     while position < len(batches):
         header = read_batch_header(batches, position)

@@ -264,7 +264,7 @@ def test_a_fetch_ends_before_the_first_batch_of_an_open_transaction(tmp_path: Pa
     assert len(fetched.content) == BATCH_BYTES
 
 
-def test_what_is_remote_is_read_though_a_restored_local_log_lags_behind_it(tmp_path: Path) -> None:
+def test_remote_records_are_read_though_a_restored_local_log_lags(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 12})
     with files.open() as remote_log:

@@ -114,7 +114,7 @@ def test_an_object_that_may_not_be_removed_is_named(tmp_path: Path, monkeypatch:
     assert f"remove {left.as_uri()} by hand" in found
 
 
-def test_a_reader_who_stops_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_check_that_is_not_read_to_its_end_leaves_no_object(tmp_path: Path) -> None:
     checks = check_objects("store", tmp_path.as_uri(), ObjectStoreOptions(), wall_clock)
     next(iter(checks))
     next(iter(checks))

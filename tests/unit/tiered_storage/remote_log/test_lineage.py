@@ -37,7 +37,7 @@ def entries(epochs: Epochs) -> tuple[EpochEntry, ...]:
         (((0, 0), (1, 15), (2, 25)), ((1, 20), (3, 30)), ((0, 0), (1, 15), (3, 30))),
         # A follower lacks the epoch in which nothing was written.
         (((0, 0), (1, 15), (2, 15)), ((0, 0), (2, 15)), ((0, 0), (2, 15))),
-        # An older replica is seen, or one that is behind; it may know of earlier times.
+        # An older replica is seen, or one that lags; it may know earlier epochs.
         (((0, 0), (2, 11)), ((0, 0), (1, 15)), ((0, 0), (2, 11))),
         (((3, 50),), ((0, 0), (1, 20)), ((0, 0), (1, 20), (3, 50))),
         (((0, 0), (3, 50)), ((0, 0),), ((0, 0), (3, 50))),

@@ -66,7 +66,7 @@ def test_what_a_person_decided_counts_more_than_the_file(tmp_path: Path, store: 
 
 
 def test_a_decision_is_about_one_life_of_a_topic(tmp_path: Path, store: SqlMetadataStore) -> None:
-    store.topics.put(replace(ENABLED, topic_id="of another life"))
+    store.topics.put(replace(ENABLED, topic_id="of another incarnation"))
 
     assert not decide(LOG, store.topics, settings_with(tmp_path)).copies
     assert is_wanted("orders", store.topics, settings_with(tmp_path)), "by its name alone it might be that one"

@@ -49,7 +49,7 @@ def compare_all(private: PrivateCopy, site: TieredSite) -> list[Compared]:
 
 
 def append_batches(original: TieredSite, batches: Sequence[bytes]) -> None:
-    """Write batches behind those of the active segment."""
+    """Write batches after those of the active segment."""
     active = LogSegment(original.local("orders-0")[-1], original.logs / "orders-0")
     with active.log_path.open("ab") as file:
         file.writelines(batches)

@@ -79,7 +79,7 @@ def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job
 
 
 @pytest.mark.parametrize("is_reported_later", [False, True])
-def test_what_must_not_be_deleted_any_more_fails_the_marking_or_the_task_behind_it(
+def test_a_segment_that_may_no_longer_be_deleted_fails_the_marking_or_the_next_task(
     site: TieredSite, is_reported_later: bool
 ) -> None:
     deletable = {**TIERED, "remote.deletion.allowed": True, "retention.bytes": 1}

@@ -69,7 +69,7 @@ def test_the_runs_interval_is_exported_and_reported(site: TieredSite) -> None:
     assert list(offsets(place).values()) == [list(range(RECORDS, 3 * RECORDS)), list(range(RECORDS, 2 * RECORDS))]
     found = figures(site, context())
     assert (found["records"], found["files"], found["dead_letters"], found["changed"]) == (30, 2, 0, "yes")
-    # Of orders-1 two hours are copied; what is copied of orders-0 ends less than an hour behind the interval.
+    # Of orders-1 two hours are copied; what is copied of orders-0 ends less than an hour after the interval.
     assert found["partitions_not_reached"] == 2
     export(max_disorder_minutes=0).execute(context(4, 5))
     assert figures(site, context(run_id="run"))["partitions_not_reached"] == 2

@@ -115,10 +115,10 @@ def test_a_partition_whose_local_tier_is_hidden_is_shown_as_far_as_it_is_seen(
         shown(look(ORDERS))
         text = look(ORDERS).text
         peek = look(f"{ORDERS}/records", params={"offset": 28}).text
-        behind = {offset: look(f"{ORDERS}/records", params={"offset": offset}) for offset in (30, 31)}
+        answers = {offset: look(f"{ORDERS}/records", params={"offset": offset}) for offset in (30, 31)}
     assert "value 29" in peek
     assert "cannot be read here (LogDirectoryLocked)" in peek
-    assert {offset: answer.status_code for offset, answer in behind.items()} == {30: 503, 31: 503}
+    assert {offset: answer.status_code for offset, answer in answers.items()} == {30: 503, 31: 503}
     assert "cannot be read here (LogDirectoryLocked)" in text
     assert "remote only: offsets 0 to 29" in text
     assert "2023-11-14 22:13:49 UTC" in text

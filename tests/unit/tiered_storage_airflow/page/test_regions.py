@@ -63,14 +63,14 @@ def test_nothing_has_no_regions() -> None:
     st.integers(0, 40),
 )
 def test_regions_have_every_offset_once_where_it_lies(
-    remote: list[tuple[int, int]], bases: list[int] | None, behind: int, log_start: int
+    remote: list[tuple[int, int]], bases: list[int] | None, active: int, log_start: int
 ) -> None:
     ranges, reached = [], 0
     for start, length in sorted(remote):
         first = max(start, reached)
         ranges.append((first, first + length - 1))
         reached = first + length
-    log = None if bases is None else local(bases, bases[-1] + behind)
+    log = None if bases is None else local(bases, bases[-1] + active)
     seen = view(ranges, log, log_start)
     regions = regions_of(seen)
     offsets = range(seen.log_start_offset, seen.end_offset(Isolation.READ_UNCOMMITTED))

@@ -18,7 +18,7 @@ def a_request(**headers: str) -> Request:
     return Request({"type": "http", "headers": raw, "path": "/", "method": "GET"})
 
 
-def test_who_was_good_before_does_not_wait_behind_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accepted_login_does_not_wait_for_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "SECONDS_BETWEEN", 0.05)
 
     async def ask() -> tuple[int, bool]:

@@ -497,7 +497,7 @@ def test_a_chunk_is_used_again_only_when_nobody_keeps_anything_of_it(value_views
     assert 0 < len(dropped) < 5
 
 
-def test_a_large_batch_leaves_no_memory_behind() -> None:
+def test_the_memory_of_a_large_batch_is_freed() -> None:
     batches = [encode_batch([Record(0, 0, None, bytes(20 * MIB))]), encode_batch([Record(1, 1, None, b"v")])]
     before = pa.total_allocated_bytes()
 

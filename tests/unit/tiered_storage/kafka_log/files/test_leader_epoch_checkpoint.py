@@ -32,7 +32,7 @@ def test_the_file_is_the_one_that_kafka_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["0 9", "1 4"])
-def test_epochs_that_fall_behind_are_refused(tmp_path: Path, second: str) -> None:
+def test_epochs_that_do_not_rise_are_refused(tmp_path: Path, second: str) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text(f"0\n2\n0 5\n{second}\n")
 

@@ -48,7 +48,7 @@ def test_entries_are_big_endian_and_relative_to_the_base_offset() -> None:
     assert index_of((1753819149788, 1032)).to_bytes().hex() == "0000019857c475dc00000020"
 
 
-def test_a_first_entry_of_zeros_counts_with_another_one_behind_it(tmp_path: Path) -> None:
+def test_a_first_entry_of_zeros_counts_if_another_follows(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000001000.timeindex"
     path.write_bytes(index_of((0, BASE), (0, 1032)).to_bytes() + bytes(24))
 

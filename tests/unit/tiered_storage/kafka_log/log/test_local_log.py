@@ -381,7 +381,7 @@ def test_a_write_that_the_system_cuts_short_continues(tmp_path: Path, monkeypatc
         assert len(read_all(log)) == 3
 
 
-def test_a_topic_id_that_is_invalid_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_invalid_topic_id_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError):
         LocalLog.create(tmp_path, "orders", 0, "no id")
     assert not (tmp_path / "orders-0").exists()

@@ -84,9 +84,7 @@ def test_a_log_that_fails_to_open_leaves_no_file_open(tmp_path: Path, start: int
     ensure_unlocked(tmp_path)
 
 
-def test_what_fails_while_a_log_is_written_leaves_no_file_open_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_to_a_log_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(directory: Path) -> None:
         raise OSError(f"the disk of {directory} is gone")
 

@@ -107,7 +107,7 @@ class LogAgainstRecords(RuleBasedStateMachine):
         self.flushed = end
 
     @invariant()
-    def the_log_ends_behind_its_last_record(self) -> None:
+    def the_log_ends_after_its_last_record(self) -> None:
         assert (self.log.log_start_offset, self.log.log_end_offset) == (0, len(self.records))
 
     @invariant()

@@ -68,7 +68,7 @@ def test_sound_indexes_are_read_and_nothing_is_reported(closed: Closed) -> None:
         ENTRY.pack(1, 2 * SIZE),  # leads past offset 11
         ENTRY.pack(0, SIZE) + ENTRY.pack(1, 2 * SIZE),
         ENTRY.pack(1, SIZE + 1),  # between two batches
-        ENTRY.pack(1, 1 << 30),  # behind the log
+        ENTRY.pack(1, 1 << 30),  # after the end of the log
         ENTRY.pack(1, SIZE) + ENTRY.pack(2, 3 * SIZE) + ENTRY.pack(3, 3 * SIZE + 1),
     ],
 )

@@ -28,7 +28,7 @@ PATH = Path("00000000000000000000.log")
 
 
 def fed(batches: Sequence[bytes], state: ProducerState | None = None) -> tuple[ProducerState, list[AbortedTransaction]]:
-    """The state behind `batches`, taken as one window, and the transactions that they abort."""
+    """The state after `batches`, taken as one window, and the transactions that they abort."""
     state = state or ProducerState(0)
     window = memoryview(b"".join(batches))
     table, _ = SegmentScanner("test", 0).feed(window)
@@ -223,7 +223,7 @@ def test_silent_producers_expire() -> None:
     assert [entry.producer_id for entry in state.snapshot()] == [2, 3]
 
 
-def test_transactions_that_have_ended_leave_nothing_behind() -> None:
+def test_ended_transactions_take_no_memory() -> None:
     state = ProducerState(0)
     open_ones = [data(offset, 10 + offset, 0, transactional=True) for offset in range(3)]
     fed(open_ones, state)

@@ -111,13 +111,13 @@ def test_at_once_and_piece_by_piece_are_one(
     assert _read_or_refuse(codec, bytes(packed)) == _read_or_refuse(codec, bytes(packed), at_once=False)
 
 
-@pytest.mark.parametrize("behind", [b"", b"\x00", TEXT[:100], b"\x28\xb5\x2f\xfd"])
+@pytest.mark.parametrize("tail", [b"", b"\x00", TEXT[:100], b"\x28\xb5\x2f\xfd"])
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_what_follows_the_end_counts_at_once_too(codec: Compression, behind: bytes) -> None:
+def test_what_follows_the_end_counts_at_once_too(codec: Compression, tail: bytes) -> None:
     packed = compress(codec, TEXT)
     trailer = packed[-8:]
 
-    for data in (packed, packed + behind, packed + trailer, packed * 2, compress(codec, b"") + packed, packed[:-1]):
+    for data in (packed, packed + tail, packed + trailer, packed * 2, compress(codec, b"") + packed, packed[:-1]):
         assert _read_or_refuse(codec, data) == _read_or_refuse(codec, data, at_once=False)
 
 
@@ -206,8 +206,8 @@ def test_a_wrong_checksum_of_an_lz4_frame_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
 def test_what_stands_after_the_end_costs_no_more_than_it_holds(codec: Compression) -> None:
-    behind = bytes(MIB) if codec is not Compression.SNAPPY else compress(codec, b"") * (MIB // 16)
-    packed = compress(codec, TEXT) + behind
+    tail = bytes(MIB) if codec is not Compression.SNAPPY else compress(codec, b"") * (MIB // 16)
+    packed = compress(codec, TEXT) + tail
     tracemalloc.start()
     try:
         with contextlib.suppress(CorruptRecordError):

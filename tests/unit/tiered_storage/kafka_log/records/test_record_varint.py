@@ -12,21 +12,21 @@ int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (
 
 
 @given(int64, st.binary(max_size=3), st.binary(max_size=3))
-def test_every_varlong_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
+def test_every_varlong_survives_between_other_bytes(value: int, before: bytes, after: bytes) -> None:
     out = bytearray(before)
 
     append_varint(out, value)
 
-    assert read_varlong(bytes(out) + behind, len(before)) == (value, len(out))
+    assert read_varlong(bytes(out) + after, len(before)) == (value, len(out))
 
 
 @given(int32, st.binary(max_size=3), st.binary(max_size=3))
-def test_every_varint_survives_between_other_bytes(value: int, before: bytes, behind: bytes) -> None:
+def test_every_varint_survives_between_other_bytes(value: int, before: bytes, after: bytes) -> None:
     out = bytearray(before)
 
     append_varint(out, value)
 
-    assert read_varint(bytes(out) + behind, len(before)) == (value, len(out))
+    assert read_varint(bytes(out) + after, len(before)) == (value, len(out))
 
 
 @pytest.mark.parametrize(

@@ -366,11 +366,11 @@ def test_a_file_that_is_whole_is_recovered_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "behind", [bytes(1), bytes(5000), b"\xff" * 80, struct.pack(">qiib", 107, 90, 0, 77) + bytes(99)]
+    "tail", [bytes(1), bytes(5000), b"\xff" * 80, struct.pack(">qiib", 107, 90, 0, 77) + bytes(99)]
 )
-def test_zeros_and_noise_after_the_last_batch_are_not_recovered(path: Path, behind: bytes) -> None:
+def test_zeros_and_noise_after_the_last_batch_are_not_recovered(path: Path, tail: bytes) -> None:
     sound = b"".join(batches_of([3, 4], base_offset=100))
-    path.write_bytes(sound + behind)
+    path.write_bytes(sound + tail)
 
     assert recover_valid_length(path, 100) == len(sound)
 
@@ -392,9 +392,9 @@ def test_zeros_to_the_end_are_no_damage_where_a_file_may_be_preallocated(
     assert caught.value.position == len(sound)
 
 
-@pytest.mark.parametrize("behind", [bytes(5000) + b"\1", b"\1" + bytes(5000), bytes(2 * MIB) + b"\1" + bytes(9)])
-def test_zeros_with_anything_after_them_are_damage(path: Path, behind: bytes) -> None:
-    path.write_bytes(batches_of([3], base_offset=100)[0] + behind)
+@pytest.mark.parametrize("tail", [bytes(5000) + b"\1", b"\1" + bytes(5000), bytes(2 * MIB) + b"\1" + bytes(9)])
+def test_zeros_with_anything_after_them_are_damage(path: Path, tail: bytes) -> None:
+    path.write_bytes(batches_of([3], base_offset=100)[0] + tail)
 
     with pytest.raises(CorruptRecordError):
         list(iterate_segment(path, 100, may_be_preallocated=True))

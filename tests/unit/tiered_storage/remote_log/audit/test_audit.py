@@ -387,7 +387,7 @@ def test_an_overlap_that_a_later_segment_makes_with_an_earlier_one_is_found(file
 
     assert kinds(report) == [AnomalyKind.OVERLAP] * 2
     assert [anomaly.offsets for anomaly in report.anomalies] == [(0, 9), (10, 19)]
-    # The third goes on behind the long one: neither can be done without.
+    # The third continues after the long one: both are needed.
     assert "1 segments overlap others in part" in report.notices[0]
 
 

@@ -101,7 +101,7 @@ def snapshot_before(segment: LogSegment) -> Path:
     return producer_snapshot_path(segment.directory, segment.base_offset)
 
 
-def snapshot_behind(segment: LogSegment) -> Path:
+def snapshot_after(segment: LogSegment) -> Path:
     return producer_snapshot_path(segment.directory, end_of(segment))
 
 
@@ -162,7 +162,7 @@ def test_files_that_are_true_travel_as_they_are(directory: Path, storage: Object
         indexes += bool(index)
         assert outcome.damages == outcome.notices == ()
         assert fetched(outcome, storage, IndexKind.TRANSACTION) == index
-        assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == snapshot_behind(segment).read_bytes()
+        assert fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT) == snapshot_after(segment).read_bytes()
     assert indexes == 2
 
 
@@ -253,7 +253,7 @@ def test_another_last_stable_offset_is_no_damage_and_the_lower_one_travels(
 def test_what_a_broker_wrote_of_whole_fetches_is_sound_and_no_reader_stops_too_early(
     tmp_path: Path, storage: ObjectRemoteStorageManager, oldest: bool
 ) -> None:
-    """Also as the oldest segments of a log that begins later, behind others that are in the store."""
+    """Also as the oldest segments of a log that begins later, after others in the store."""
     with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID) as log:
         for fetch in (BEGINS_ANEW, BEGUN_ANEW_ABORTED):
             log.append_as_follower(fetch)
@@ -471,7 +471,7 @@ def test_a_snapshot_that_is_missing_or_broken_is_rebuilt(
     directory: Path, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
 ) -> None:
     for segment in list_segments(directory)[:-1]:
-        path = snapshot_behind(segment)
+        path = snapshot_after(segment)
         true = path.read_bytes()
         damage(path)
 
@@ -488,7 +488,7 @@ def test_a_snapshot_that_is_missing_or_broken_is_rebuilt(
 def test_a_snapshot_with_other_open_transactions_is_false(
     aborting: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
-    path = snapshot_behind(aborting)
+    path = snapshot_after(aborting)
     true = path.read_bytes()
     first, *others = read_producer_snapshot(path)
     write_producer_snapshot(path, [replace(first, current_transaction_first_offset=1), *others])
@@ -505,7 +505,7 @@ def test_a_false_snapshot_before_the_segment_is_found_out(
     aborting: LogSegment, storage: ObjectRemoteStorageManager, earlier: str
 ) -> None:
     """It has no open transaction. Earlier segments show one, or else the transaction index and the next snapshot."""
-    true = [aborting.transaction_index_path.read_bytes(), snapshot_behind(aborting).read_bytes()]
+    true = [aborting.transaction_index_path.read_bytes(), snapshot_after(aborting).read_bytes()]
     if earlier == "gone":
         forget_what_was_before(aborting)
     write_producer_snapshot(snapshot_before(aborting))
@@ -536,7 +536,7 @@ def test_a_snapshot_is_believed_against_the_index(aborting: LogSegment, storage:
 def test_a_snapshot_that_has_forgotten_silent_producers_is_true(
     aborting: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
-    path = snapshot_behind(aborting)
+    path = snapshot_after(aborting)
     kept = [entry for entry in read_producer_snapshot(path) if entry.current_transaction_first_offset >= 0]
     write_producer_snapshot(path, kept)
 
@@ -551,7 +551,7 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
     followed: LogSegment, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
 ) -> None:
     followed.transaction_index_path.touch()
-    path = snapshot_behind(followed)
+    path = snapshot_after(followed)
     damage(path)
 
     outcome = copied(followed, storage)
@@ -567,7 +567,7 @@ def test_a_snapshot_that_nobody_can_know_does_not_travel(
 def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written: Path, chosen: st.DataObject) -> None:
     """Missing, broken, or those of another segment: copied in order, what travels is true."""
     segments = list_segments(written)[:-1]
-    files = [each.transaction_index_path.name for each in segments] + [snapshot_behind(each).name for each in segments]
+    files = [each.transaction_index_path.name for each in segments] + [snapshot_after(each).name for each in segments]
     damages = chosen.draw(st.dictionaries(st.sampled_from(files), st.sampled_from([None, b"\xff", *files])))
     with tempfile.TemporaryDirectory() as root:
         directory = shutil.copytree(written, Path(root) / written.name)
@@ -587,7 +587,7 @@ def test_a_log_that_is_whole_makes_good_whatever_the_files_beside_it_say(written
             assert fetched(outcome, storage, IndexKind.TRANSACTION) == (index.read_bytes() if index.is_file() else b"")
             snapshot = Path(root) / "travelled.snapshot"
             snapshot.write_bytes(fetched(outcome, storage, IndexKind.PRODUCER_SNAPSHOT))
-            assert open_in(snapshot) == open_in(snapshot_behind(segment))
+            assert open_in(snapshot) == open_in(snapshot_after(segment))
 
 
 def open_in(snapshot: Path) -> dict[int, int]:
@@ -597,7 +597,7 @@ def open_in(snapshot: Path) -> dict[int, int]:
 
 def test_a_log_without_snapshots_is_not_read_from_its_start_for_every_segment(directory: Path, tmp_path: Path) -> None:
     segments = list_segments(directory)[:-1]
-    true = [snapshot_behind(segment).read_bytes() for segment in segments]
+    true = [snapshot_after(segment).read_bytes() for segment in segments]
     for path in directory.glob("*.snapshot"):
         path.unlink()
     read: list[Path] = []
@@ -633,7 +633,7 @@ def test_a_brokers_own_files_are_rebuilt_byte_for_byte(
         outcome = copied(segment, storage)
 
         found = [fetched(outcome, storage, kind) for kind in (IndexKind.TRANSACTION, IndexKind.PRODUCER_SNAPSHOT)]
-        assert found == [brokers.get(segment.transaction_index_path, b""), brokers[snapshot_behind(segment)]]
+        assert found == [brokers.get(segment.transaction_index_path, b""), brokers[snapshot_after(segment)]]
         assert len(outcome.damages) == (segment.transaction_index_path in brokers)
 
 

@@ -575,7 +575,7 @@ def test_a_topic_that_is_remote_is_not_copied_again_without_its_id(tmp_path: Pat
 
 def test_another_topic_of_the_name_is_copied_under_an_id_of_its_own(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
-    write_topic_id(files.partition_directory() / PARTITION_METADATA, topic_id("another life"))
+    write_topic_id(files.partition_directory() / PARTITION_METADATA, topic_id("created again"))
 
     assert run_on(files, "copy").exit_code == 0
     assert len(files.objects(".log")) == 6

@@ -514,7 +514,7 @@ def test_a_copy_of_what_the_broker_removed_meanwhile_is_worth_all_the_more(tmp_p
 def test_the_first_commit_says_where_our_log_begins_and_no_later_one(
     tmp_path: Path, local_start: int, our_start: int
 ) -> None:
-    """Where the local log does, but never behind a segment that was copied."""
+    """Where the local log begins, but never after the start of a copied segment."""
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log, max_segments=1).tasks)

@@ -32,7 +32,7 @@ def test_what_a_group_raises_is_raised_and_no_other_begins() -> None:
     assert ran == [0]
 
 
-def test_a_group_that_hangs_is_left_behind() -> None:
+def test_a_hanging_group_is_abandoned() -> None:
     hangs, goes_on = threading.Event(), threading.Event()
     ran: list[int] = []
 

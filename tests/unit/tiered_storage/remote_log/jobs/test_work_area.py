@@ -52,7 +52,7 @@ FORGERIES: dict[str, Callable[[bytes], bytes]] = {
     "signature removed": without_signature,
     "a message removed": lambda raw: b"".join(raw.splitlines(keepends=True)[1:]),
     "a message added": lambda raw: to_lines(FINDINGS[:1], Finding) + raw,
-    "a message behind the signature": lambda raw: raw + to_lines(FINDINGS[:1], Finding),
+    "a message after the signature": lambda raw: raw + to_lines(FINDINGS[:1], Finding),
     "one letter changed": lambda raw: raw.replace(b"orders-1", b"orders-2"),
     "cut short": lambda raw: raw[:-1],
     "signature of nothing": lambda raw: without_signature(raw) + b'{"hmac_sha256":""}\n',
@@ -154,7 +154,7 @@ def test_a_path_cannot_leave_the_area(work: WorkArea) -> None:
         work.write("runs/../../elsewhere", FINDINGS, Finding)
 
 
-def test_closing_closes_what_is_behind_it(tmp_path: Path) -> None:
+def test_closing_also_closes_the_client(tmp_path: Path) -> None:
     class Client(LocalDirectory):
         is_closed = False
 

@@ -33,8 +33,8 @@ BATCHES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_siz
 """The timestamps of a segment's records, batch by batch."""
 
 
-def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind: int = 0) -> OpenSegment:
-    """Write an active segment whose time index has true entries for some of its offsets, and `behind` more past its
+def a_segment(folder: Path, batches: list[list[int]], entries: set[int], beyond: int = 0) -> OpenSegment:
+    """Write an active segment whose time index has true entries for some of its offsets, and `beyond` more past its
     end; its offset index has one for each second batch."""
     files = LogSegment(BASE, folder)
     content, offset = bytearray(), BASE
@@ -50,7 +50,7 @@ def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind:
     files.offset_index_path.write_bytes(OffsetIndex(BASE, np.array(offsets), np.array(positions)).to_bytes())
     known = [timestamp for batch in batches for timestamp in batch]
     indexed = [(max(known[: at + 1]), BASE + at) for at in sorted(entries) if at < len(known)]
-    indexed += [(50 + at, offset + at) for at in range(behind)]
+    indexed += [(50 + at, offset + at) for at in range(beyond)]
     times, at = (np.array([entry[column] for entry in indexed], np.int64) for column in (0, 1))
     files.time_index_path.write_bytes(TimeIndex(BASE, times, at).to_bytes())
     return open_segment(location_of(files.log_path))
@@ -59,18 +59,18 @@ def a_segment(folder: Path, batches: list[list[int]], entries: set[int], behind:
 @given(
     batches=BATCHES,
     entries=st.sets(st.integers(0, 120)),
-    behind=st.integers(0, 2),
+    beyond=st.integers(0, 2),
     index=st.sampled_from(["as it is", "missing", "torn", "preallocated"]),
     data=st.data(),
 )
 def test_the_largest_timestamp_of_a_range_is_that_of_its_records_whatever_index_there_is(
-    batches: list[list[int]], entries: set[int], behind: int, index: str, data: st.DataObject
+    batches: list[list[int]], entries: set[int], beyond: int, index: str, data: st.DataObject
 ) -> None:
     known = [timestamp for batch in batches for timestamp in batch]
     first = data.draw(st.integers(0, len(known) - 1), label="first")
     end = data.draw(st.integers(first + 1, len(known)), label="end")
     with TemporaryDirectory() as folder:
-        segment = a_segment(Path(folder), batches, entries, behind)
+        segment = a_segment(Path(folder), batches, entries, beyond)
         path = Path(segment.name).with_suffix(".timeindex")
         content = path.read_bytes()
         if index == "missing":

@@ -428,7 +428,7 @@ def test_a_file_that_is_there_is_never_changed(files: RemoteLogFiles, tmp_path: 
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
-def test_a_log_that_the_lost_file_left_behind_is_never_put_into_the_new_one(files: RemoteLogFiles, suffix: str) -> None:
+def test_the_write_ahead_log_of_a_lost_file_is_never_put_into_the_new_one(files: RemoteLogFiles, suffix: str) -> None:
     lose_metadata(files)
     left = files.root / "state" / f"remote_log_metadata.db{suffix}"
     left.write_bytes(b"commits")

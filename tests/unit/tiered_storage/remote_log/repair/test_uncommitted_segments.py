@@ -240,9 +240,7 @@ def rewrite_manifest(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a flipped bit", "an index that is missing"])
-def test_what_does_not_prove_to_be_whole_stays_and_nothing_behind_it_is_finished(
-    files: RemoteLogFiles, what: str
-) -> None:
+def test_a_copy_not_proved_whole_stays_and_no_later_one_is_finished(files: RemoteLogFiles, what: str) -> None:
     remove_markers(files)
     if what == "a flipped bit":
         flip_bit(files.objects(".log")[1], 100)

@@ -52,8 +52,8 @@ def test_what_was_added_is_found_and_a_second_run_continues_after_it(
         first = 0 if partition else start
         assert list(offsets.values()) == list(range(first, first + len(offsets)))
         for each in range(old[partition] + 2):
-            behind = [new for at, new in offsets.items() if at >= each]
-            assert found.new_offset(partition, each) == (behind[0] if behind else None)
+            later = [new for at, new in offsets.items() if at >= each]
+            assert found.new_offset(partition, each) == (later[0] if later else None)
 
 
 def test_offsets_that_follow_one_another_are_one_line(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_of_another_cluster_or_incarnation_it_is_another_partition(tmp_path: Pat
     if differing == "cluster":
         MetaProperties(1, "another-cluster", 4, None).write(again / META_PROPERTIES)
     else:
-        write_topic_id(again / "orders-0" / "partition.metadata", topic_id("another life"))
+        write_topic_id(again / "orders-0" / "partition.metadata", topic_id("created again"))
 
     found = list(LogDirectorySource((files.log_directory, again)).partitions())
 

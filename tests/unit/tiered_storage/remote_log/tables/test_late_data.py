@@ -97,7 +97,7 @@ def test_an_interval_waits_until_what_is_copied_continues_after_it(files: Remote
 def test_exported_again_it_has_the_bytes_of_an_export_made_afterwards(files: RemoteLogFiles) -> None:
     export(files, codec="gzip", query=TableQuery("orders", rows=RowFilter(committed_only=True, disorder_ms=10_000)))
     append_and_copy(files, 4)
-    assert late(files).due == ()  # 49 is less behind the end than its records may be out of order
+    assert late(files).due == ()  # 49 is closer to the end than records may be out of order
     append_and_copy(files, 2)
     elsewhere = (files.root / "elsewhere").as_uri()
     with unsynced(), files.open() as remote_log:
@@ -150,7 +150,7 @@ def isolated(*, committed_only: bool) -> TableQuery:
 
 
 def write_and_copy(files: RemoteLogFiles, *steps: int | str) -> None:
-    """Write a record for each time behind NOW (ms), or what is named, and copy what is closed and stable."""
+    """Write a record for each time after NOW (ms), or what is named, and copy what is closed and stable."""
     in_transaction: dict[str, Any] = {
         "producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True,
     }  # fmt: skip

@@ -156,7 +156,7 @@ def an_undecidable_plan(gap: tuple[int, int], begin: int, broken: Sequence[tuple
 
 
 def test_of_a_transaction_whose_end_was_missing_before_nothing_is_lost() -> None:
-    """The gap behind its records is kept for that, though no file has any of it."""
+    """The manifest keeps the gap after its records for that, though no file has any of it."""
     plan = an_undecidable_plan((20, 24), 12)
     bare = an_export(3, [(10, 14)])
     assert missing_among(bare, plan) == (MissingOffsets(3, 20, 24),)

@@ -198,7 +198,7 @@ def test_a_gap_that_swallowed_the_end_of_a_transaction_counts_wherever_it_is(
 
 
 def reached(files: RemoteLogFiles, rows: RowFilter | None = None) -> int:
-    """How far orders-0 reaches behind NOW (ms)."""
+    """How far orders-0 reaches after NOW (ms)."""
     query = TableQuery("orders", rows=RowFilter(NOW, NOW + 10_000) if rows is None else rows)
     with unsynced(), files.open() as remote_log:
         return plan(remote_log, query).partitions[0].reached_timestamp - NOW

@@ -35,7 +35,7 @@ A_WHILE = 60.0
 THREADS_OF_THE_LOOP = 2
 REPORT = "/dags/copy_segments/runs/a-run"
 NAMES = {"offsets": "max-timestamp", "indexes": "remote-log-index", "assets": "style.css"}
-"""A name for the place behind each of these in an address."""
+"""A name for the place after each of these in an address."""
 HANGING = {
     "opening": ("support.remote_logs.RemoteLogFiles.open",),
     "rights": ("tiered_storage_airflow.read_service.rights_file.RightsFile.current",),

@@ -1,4 +1,4 @@
-"""What is particular to a directory: durability, full and forbidden disks, what killed processes leave behind."""
+"""What is particular to a directory: durability, full and forbidden disks, leftovers of killed processes."""
 
 from __future__ import annotations
 
