@@ -273,7 +273,7 @@ def dead_addresses() -> Iterator[list[str]]:
             one.close()
 
 
-def test_of_a_name_service_the_name_node_that_answers_is_asked(
+def test_the_answering_name_node_of_a_name_service_is_used(
     real_hdfs: RealHdfs, dead_addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = name_service(tmp_path / "configuration", dead_addresses[0], real_hdfs.address)

@@ -150,7 +150,7 @@ def test_a_text_that_postgresql_cannot_store_is_refused_at_once(url: str) -> Non
     assert not refused.value.retriable
 
 
-def test_of_several_hosts_the_one_that_is_up_is_used(url: str) -> None:
+def test_the_reachable_one_of_several_hosts_is_used(url: str) -> None:
     database, port = urlsplit(url).path, the_server().port
     several = f"{url.partition('@')[0]}@{database}?host=127.0.0.1:1&host=127.0.0.1:{port}"
     with opened(several) as store:

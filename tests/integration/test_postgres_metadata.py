@@ -68,7 +68,7 @@ def opened(url: str, **given: Any) -> SqlMetadataStore:
     return open_metadata_store(url, ManualClock(), **{"busy_timeout_ms": 0, **given})
 
 
-def test_of_processes_that_create_a_store_at_once_one_does(tmp_path: Path) -> None:
+def test_only_one_of_many_processes_creates_a_store(tmp_path: Path) -> None:
     urls = [postgres_url(tmp_path / str(number)) for number in range(3)]
 
     uuids = in_processes(4, open_fresh_stores, urls)
@@ -76,7 +76,7 @@ def test_of_processes_that_create_a_store_at_once_one_does(tmp_path: Path) -> No
     assert len({tuple(each) for each in uuids}) == 1, uuids
 
 
-def test_of_processes_that_want_a_lease_one_gets_it(url: str, store: SqlMetadataStore) -> None:
+def test_only_one_of_many_processes_gets_a_lease(url: str, store: SqlMetadataStore) -> None:
     partitions = [TopicIdPartition("cluster-1", "topic-id", number, "orders") for number in range(20)]
 
     won = in_processes(4, acquire_at_once, url, partitions)

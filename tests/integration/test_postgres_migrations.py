@@ -167,7 +167,7 @@ def test_the_copy_can_be_put_back_and_migrated_again(older: str, url: str, refer
     ensure_holds(url, reference)
 
 
-def test_of_processes_that_migrate_at_once_one_does(older: str, url: str, reference: SqlMetadataStore) -> None:
+def test_only_one_of_many_processes_migrates(older: str, url: str, reference: SqlMetadataStore) -> None:
     assert in_processes(2, migrate, url) == [reference.identity.metadata_uuid] * 2
 
     ensure_holds(url, reference)

@@ -91,7 +91,7 @@ def test_a_doctor_finds_a_standby_and_its_primary(
     assert not any("replica" in message for message in found[primary].wrong("metadata"))
 
 
-def test_of_two_hosts_the_primary_is_used(primary: PostgresServer, standby: PostgresServer) -> None:
+def test_the_primary_of_two_hosts_is_used(primary: PostgresServer, standby: PostgresServer) -> None:
     with opened(of_both(standby, primary)) as store:
         store.topics.put(ORDERS)
         assert (

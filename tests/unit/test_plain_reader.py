@@ -136,7 +136,7 @@ def test_an_offset_inside_a_batch_is_found_whatever_its_codec(
         assert offsets_read(remote_log, 13) == list(range(13, 35))
 
 
-def test_of_a_segment_that_a_new_leader_cut_off_what_lies_before_is_read(tmp_path: Path) -> None:
+def test_a_segment_is_read_up_to_where_a_new_leader_truncated_it(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     written = [segment.log_path.read_bytes() for segment in files.local_segments()]
     with files.open() as remote_log:
@@ -177,7 +177,7 @@ def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
         assert reader.fetch(30) == FetchedBatches(b"", Tier.REMOTE, "orders-0", 0)
 
 
-def test_of_a_topic_that_was_deleted_nothing_remote_is_read(tmp_path: Path) -> None:
+def test_no_remote_record_of_a_deleted_topic_is_read(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3})
     assert run_on(files, "topics", "disable", "orders").exit_code == 0
     with files.open() as remote_log:

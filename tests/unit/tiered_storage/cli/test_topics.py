@@ -258,7 +258,7 @@ def test_a_pattern_means_whole_names_and_shows_which_matched(tmp_path: Path) -> 
         assert (refused.exit_code, expected in refused.err) == (1, True), refused
 
 
-def test_of_a_pattern_all_are_changed_but_those_that_are_refused(tmp_path: Path) -> None:
+def test_a_pattern_changes_all_topics_but_the_refused(tmp_path: Path) -> None:
     compacted = {"cleanup.policy": "compact"}
     files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1, ("views", 0): 1}, topics={"orders": compacted})
 

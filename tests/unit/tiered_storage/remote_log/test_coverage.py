@@ -60,7 +60,7 @@ def test_nothing_at_all_covers_nothing() -> None:
     assert coverage.end_offset is None
 
 
-def test_of_copies_of_the_same_offsets_one_counts_and_the_longest_wins() -> None:
+def test_only_the_longest_copy_of_the_same_offsets_counts() -> None:
     coverage = Coverage.of([segment(0, 4), segment(0, 9), segment(2, 7), segment(5, 14), segment(8, 14)], ONE_LEADER)
 
     assert ranges(coverage.ranges) == [(0, 9), (5, 14)]
@@ -134,7 +134,7 @@ def test_what_lies_before_the_new_leaders_first_offset_is_still_covered(local: t
     assert Coverage.of([longer], lineage).lacks(10, 29, 0)
 
 
-def test_of_a_segment_that_is_cut_its_share_counts() -> None:
+def test_the_share_of_a_cut_segment_counts() -> None:
     coverage = Coverage.of([segment(10, 29, (0, 10)), segment(15, 34, (1, 15))], [])
 
     assert ranges(coverage.ranges) == [(10, 14), (15, 34)]

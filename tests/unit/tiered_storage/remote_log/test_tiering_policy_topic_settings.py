@@ -67,7 +67,7 @@ def test_the_drafts_names_stand_for_the_released_ones() -> None:
     assert (parsed.remote_storage_enable, parsed.retention_ms, parsed.retention_bytes) == (True, 120_000, 5)
 
 
-def test_of_two_generations_the_newer_wins_and_says_so() -> None:
+def test_the_newer_of_two_generations_wins_and_reports_it() -> None:
     parsed = TopicSettings.parse("orders", {"remote.log.retention.bytes": 5, "retention.bytes": 6})
     assert parsed.retention_bytes == 6
     [notice] = parsed.notices

@@ -172,7 +172,7 @@ def test_older_names_of_retention_are_converted_to_ms(load: Load, text: str, exp
     assert settings.notices == ()
 
 
-def test_of_two_generations_the_newer_wins_and_says_so(load: Load, tmp_path: Path) -> None:
+def test_the_newer_of_two_generations_wins_and_reports_it(load: Load, tmp_path: Path) -> None:
     settings = load(
         "remote.log.retention.minutes: 1\nlog.retention.hours: 2\nlog.retention.minutes: 3\n"
         "remote.log.retention.bytes: 5\nlog.retention.bytes: 6\nremote.log.storage.enable: false\n"

@@ -22,14 +22,14 @@ def going(sizes: Sequence[int], limit: int) -> int:
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=3, max_size=40))
-def test_of_two_closed_segments_or_more_some_expire_some_stay_remote_only(sizes: list[int]) -> None:
+def test_two_or_more_closed_segments_are_split_among_the_tiers(sizes: list[int]) -> None:
     limits = limits_of("orders", sizes)
 
     expired, trimmed = going(sizes, limits.retention_bytes), going(sizes, limits.local_retention_bytes)
     assert 0 < expired < trimmed < len(sizes)
 
 
-def test_of_many_segments_a_third_expires_and_a_third_stays_local() -> None:
+def test_a_third_of_many_segments_expires_and_a_third_stays_local() -> None:
     sizes = [100] * 100
 
     limits = limits_of("orders", sizes)

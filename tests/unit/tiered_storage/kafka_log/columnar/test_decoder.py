@@ -348,7 +348,7 @@ def test_a_value_of_nearly_2_gib_is_whole(tmp_path: Path, columns: list[str] | N
     assert (len(value), bytes(value[:6]), bytes(value[-5:])) == (size, b"first\0", b"\0last")
 
 
-def test_of_two_broken_batches_the_first_is_named() -> None:
+def test_an_error_names_the_first_of_two_broken_batches() -> None:
     first = batch_of(record_of([0, 0, 9]))
     second = bytearray(encode_batch(some_records(1), Compression.ZSTD))
     second[-1] ^= 1

@@ -53,7 +53,7 @@ def test_an_epoch_that_begins_takes_what_contradicts_it(
     assert read_leader_epochs(tmp_path / "leader-epoch-checkpoint") == cache.entries
 
 
-def test_of_what_batches_show_only_later_epochs_are_taken(cache: LeaderEpochCache) -> None:
+def test_only_later_epochs_are_taken_from_batches(cache: LeaderEpochCache) -> None:
     cache.add_later([EpochEntry(-1, 40), EpochEntry(4, 41), EpochEntry(6, 42), EpochEntry(6, 43), EpochEntry(8, 44)])
 
     assert starts(cache) == [(2, 10), (4, 20), (5, 35), (6, 42), (8, 44)]

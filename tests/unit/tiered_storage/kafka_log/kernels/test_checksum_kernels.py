@@ -69,17 +69,17 @@ def test_wide_products_are_used_where_the_cpu_has_them_and_numba_lets_them_be(ve
 
 
 @given(begin=st.integers(0, 5000), size=st.integers(0, 15_000))
-def test_of_bytes_that_begin_anywhere(begin: int, size: int) -> None:
+def test_bytes_that_begin_anywhere(begin: int, size: int) -> None:
     assert _is_found_sound(CONTENT[begin : begin + size].tobytes())
 
 
 @given(content=st.binary(max_size=4000))
-def test_of_any_bytes(content: bytes) -> None:
+def test_any_bytes(content: bytes) -> None:
     assert _is_found_sound(content)
 
 
 @pytest.mark.parametrize("sizes", [[118] * 7, range(8), range(60, 77), [1023, 5, 700, 1024, 8, 1100, 16, 3, 900]])
-def test_of_batches_side_by_side_the_first_wrong_one_is_found(sizes: Sequence[int]) -> None:
+def test_the_first_wrong_one_of_contiguous_batches_is_found(sizes: Sequence[int]) -> None:
     contents = [CONTENT[size : 2 * size].tobytes() for size in sizes]
     window = np.frombuffer(b"".join(bytes(CRC_END - 4) + crc32c(one).to_bytes(4, "big") + one for one in contents), "B")
     wholes = np.array([CRC_END + size for size in sizes])

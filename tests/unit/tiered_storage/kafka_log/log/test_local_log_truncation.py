@@ -211,7 +211,7 @@ def break_header(log: LocalLog, number: int) -> None:
     log.segments[-1].log_path.write_bytes(content)
 
 
-def test_of_a_long_segment_only_what_is_near_the_offset_is_read(tmp_path: Path) -> None:
+def test_only_the_part_of_a_long_segment_near_the_offset_is_read(tmp_path: Path) -> None:
     with create(tmp_path, config=LogConfig(index_interval_bytes=3 * SIZE)) as log:
         for _ in range(100):
             log.append_encoded_batch(data(0))

@@ -72,7 +72,7 @@ def test_the_log_is_asked_whatever_the_snapshot_says(tmp_path: Path) -> None:
     assert ProducerHistory().by_the_log(LogSegment(3, directory)) == known
 
 
-def test_of_a_log_that_begins_later_only_the_rest_is_known(tmp_path: Path) -> None:
+def test_a_log_that_begins_later_knows_only_the_rest(tmp_path: Path) -> None:
     directory = log_from(tmp_path, 100)
     known = expected(directory, 102)
     for offset in (101, 102):
@@ -125,9 +125,7 @@ def test_the_logs_that_are_remembered_are_few(tmp_path: Path) -> None:
     assert [known_at(directory, 3, history) == marked for directory in directories] == [False, True, True, True, True]
 
 
-def test_of_many_silent_producers_those_heard_of_last_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_latest_of_many_silent_producers_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_history, "PRODUCERS_KEPT", 4)
     numbers = count()
     with unsynced(), LocalLog.create(tmp_path, "orders", 0, TOPIC_ID) as log:

@@ -137,7 +137,7 @@ def test_a_window_without_batches_changes_nothing() -> None:
     assert (state.end_offset, aborted) == (0, [])
 
 
-def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_again_at_their_end() -> None:
+def test_the_last_five_batches_are_kept_and_sequences_wrap_around() -> None:
     batches = [data(offset, 1, (2**31 - 4 + offset) & 0x7FFFFFFF, count=1) for offset in range(9)]
 
     for state, _ in (fed(batches), added(batches)):
@@ -146,7 +146,7 @@ def test_of_many_batches_the_last_five_are_kept_and_sequences_begin_again_at_the
         ]  # fmt: skip
 
 
-def test_of_a_state_for_snapshots_only_the_last_batch_is_kept() -> None:
+def test_a_state_for_snapshots_keeps_only_the_last_batch() -> None:
     batches = [data(offset, 1, offset) for offset in range(3)]
     state = ProducerState(0, batches_kept=1)
 
@@ -243,7 +243,7 @@ def memory_of(state: ProducerState) -> int:
     return len(pickle.dumps(state))
 
 
-def test_of_silent_producers_the_last_ones_are_kept_and_every_open_transaction() -> None:
+def test_the_latest_silent_producers_and_every_open_transaction_are_kept() -> None:
     batches = [data(0, 99, 0, transactional=True, timestamp=TIME - 1)]
     batches += [data(offset, offset, 0, timestamp=TIME + offset % 7) for offset in range(1, 21)]
     state, _ = fed(batches)

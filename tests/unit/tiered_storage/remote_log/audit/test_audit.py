@@ -510,7 +510,7 @@ def test_the_store_is_listed_once_and_no_object_asked_for_singly_while_all_is_we
     assert Counting.asked == ["list "]
 
 
-def test_of_very_many_anomalies_the_first_are_named_and_the_others_counted(
+def test_the_first_of_many_anomalies_are_named_and_the_others_counted(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_report, "MOST_ANOMALIES", 2)

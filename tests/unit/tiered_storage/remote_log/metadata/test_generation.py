@@ -198,7 +198,7 @@ def test_metadata_that_lack_a_renewal_are_refused_by_everything_that_writes(file
                 work()
 
 
-def test_of_two_metadata_at_one_generation_one_wins_and_the_other_is_refused(
+def test_one_of_two_metadata_at_one_generation_wins_and_the_other_is_refused(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish = StoreGenerations.publish

@@ -86,7 +86,7 @@ def test_the_largest_timestamp_of_a_range_is_that_of_its_records_whatever_index_
 
 @pytest.mark.parametrize("first", [0, 7])
 @pytest.mark.parametrize("end", [1999, 2000])
-def test_of_an_active_segment_only_what_lies_after_its_time_index_is_read(
+def test_only_the_part_of_an_active_segment_after_its_time_index_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, end: int
 ) -> None:
     scanned: list[int] = []

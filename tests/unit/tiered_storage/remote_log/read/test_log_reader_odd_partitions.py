@@ -209,7 +209,7 @@ def mark_deleted(remote_log: RemoteLogManager) -> None:
     remote_log.segments.put_remote_partition_delete_metadata(going, held_by(remote_log, "test"))
 
 
-def test_of_a_deleted_topic_nothing_remote_is_given(tmp_path: Path) -> None:
+def test_remote_records_of_a_deleted_topic_are_not_returned(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["log.dirs"] = []
     with files.open() as remote_log:
@@ -226,7 +226,7 @@ def test_of_a_deleted_topic_nothing_remote_is_given(tmp_path: Path) -> None:
                 list(reader.records(ORDERS_0, 0))
 
 
-def test_of_a_deleted_topic_what_is_local_is_given(tmp_path: Path) -> None:
+def test_local_records_of_a_deleted_topic_are_returned(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         mark_deleted(remote_log)
         with BlockingLogReader(remote_log.open_log_reader()) as reader:

@@ -355,7 +355,7 @@ def test_where_no_copy_is_whole_none_is_given_up(files: RemoteLogFiles) -> None:
     assert report.segments == 5
 
 
-def test_of_two_whole_copies_the_later_one_is_read(files: RemoteLogFiles) -> None:
+def test_the_later_of_two_whole_copies_is_read(files: RemoteLogFiles) -> None:
     earlier, later = copied_twice(files)
     lose_metadata(files)
 

@@ -166,7 +166,7 @@ def test_nothing_is_copied_that_an_ordinary_run_will_copy(files: RemoteLogFiles)
         assert [segment.base_offset for segment in remote_log.plan_copy().segments] == [30, 40]
 
 
-def test_of_two_copies_of_the_same_offsets_the_damaged_one_ends_without_a_third(files: RemoteLogFiles) -> None:
+def test_the_damaged_one_of_two_copies_is_retired_without_a_third(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         twin = _add_twin(remote_log, segments_of(remote_log)[1])
         assert kinds(remote_log) == [AnomalyKind.OVERLAP]

@@ -171,7 +171,7 @@ def test_a_partition_that_is_being_deleted_is_refused(files: RemoteLogFiles) -> 
         plan.ensure_possible(allow_gaps=True)
 
 
-def test_of_several_incarnations_one_has_to_be_named(files: RemoteLogFiles) -> None:
+def test_one_of_several_incarnations_must_be_named(files: RemoteLogFiles) -> None:
     first = topic_id("orders")
     other = topic_id("orders created again")
     path = files.log_directory / "orders-0" / "partition.metadata"

@@ -729,7 +729,7 @@ def copy_twice(remote_log: RemoteLogManager, offset: int) -> RemoteLogSegmentMet
     return committed
 
 
-def test_of_two_copies_the_one_that_nobody_reads_is_deleted_after_the_grace_time(tmp_path: Path) -> None:
+def test_the_unread_one_of_two_copies_is_deleted_after_the_grace_time(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         copy_twice(remote_log, 10)
@@ -831,7 +831,7 @@ def test_second_copies_count_against_the_limit(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ disabled topics
 
 
-def test_of_a_disabled_topic_no_more_goes_than_was_asked_for(tmp_path: Path) -> None:
+def test_only_the_requested_deletion_is_done_for_a_disabled_topic(tmp_path: Path) -> None:
     asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True}
     files = a_copied_remote_log(tmp_path)
     files.properties["topics"] = {"orders": asked}

@@ -101,7 +101,7 @@ def test_partitions_come_in_order_and_several_directories_make_one_source(tmp_pa
     assert source.partition(partition_of("orders", 3)) is None
 
 
-def test_of_the_same_partition_in_two_directories_neither_is_believed(tmp_path: Path) -> None:
+def test_a_partition_in_two_directories_is_used_from_neither(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0, ("orders", 1): 0})
     again = shutil.copytree(files.log_directory, tmp_path / "again")
     shutil.rmtree(again / "orders-1")
@@ -162,7 +162,7 @@ def test_a_partition_whose_ids_nobody_knows_is_the_same_as_another_of_its_name(
 
 
 @pytest.mark.parametrize("differing", ["cluster", "topic"])
-def test_of_another_cluster_or_incarnation_it_is_another_partition(tmp_path: Path, differing: str) -> None:
+def test_another_cluster_or_incarnation_has_another_partition(tmp_path: Path, differing: str) -> None:
     files = a_remote_log(tmp_path)
     again = shutil.copytree(files.log_directory, tmp_path / "again")
     if differing == "cluster":

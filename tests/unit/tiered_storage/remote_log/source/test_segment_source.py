@@ -40,7 +40,7 @@ def test_where_the_lineage_says_nothing_a_range_has_none() -> None:
     assert epochs_within((EpochEntry(3, 15),), 10, 19) == (EpochEntry(3, 15),)
 
 
-def test_of_leaders_that_took_over_at_the_same_offset_the_last_one_wrote() -> None:
+def test_the_last_of_several_leaders_at_an_offset_wrote_it() -> None:
     assert epochs_within((EpochEntry(0, 0), EpochEntry(1, 10), EpochEntry(2, 10)), 10, 19) == (EpochEntry(2, 10),)
 
 

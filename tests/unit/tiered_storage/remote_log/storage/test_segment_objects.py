@@ -92,7 +92,7 @@ def test_the_marker_is_written_last(storage: ObjectRemoteStorageManager, client:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_of_two_copies_at_once_under_one_id_the_first_to_finish_is_the_one(
+def test_the_first_of_two_concurrent_copies_to_finish_counts(
     storage: ObjectRemoteStorageManager, client: RecordingDirectory, tmp_path: Path, seed: int
 ) -> None:
     metadata = segment_metadata(len(CONTENT))
@@ -145,7 +145,7 @@ def test_the_marker_is_removed_first(storage: ObjectRemoteStorageManager, client
     assert client.calls == ["delete commit", "delete indexes, log"]
 
 
-def test_of_many_segments_all_markers_are_removed_first(
+def test_all_markers_of_many_segments_are_removed_first(
     storage: ObjectRemoteStorageManager, client: RecordingDirectory
 ) -> None:
     segments = [copy(storage), copy(storage)]

@@ -392,7 +392,7 @@ def assert_whole_or_not_said_to_be(files: RemoteLogFiles) -> None:
         assert offsets(files) == list(range(3, 24))
 
 
-def test_of_two_attempts_at_once_the_later_one_commits(files: RemoteLogFiles) -> None:
+def test_the_later_of_two_concurrent_attempts_commits(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as zombie, files.open() as successor:
         with zombie.tables.export(request(files), "run") as first:
             job = first.write_job("runs/export/1")
@@ -663,7 +663,7 @@ def test_what_a_late_attempt_left_in_another_interval_keeps_off_what_overlaps(fi
     assert export(files, codec="gzip").changed
 
 
-def test_of_two_overlapping_intervals_at_once_one_is_refused(files: RemoteLogFiles) -> None:
+def test_one_of_two_concurrent_overlapping_intervals_is_refused(files: RemoteLogFiles) -> None:
     day = request(files, interval=Interval(NOW, NOW + 60_000))
     with (
         unsynced(),

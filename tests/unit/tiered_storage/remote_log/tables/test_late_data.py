@@ -253,7 +253,7 @@ def test_a_manifest_that_does_not_tell_the_partitions_is_due_once(files: RemoteL
     assert late(files) == LateIntervals()
 
 
-def test_of_a_place_that_is_not_ours_nothing_is_reported(files: RemoteLogFiles) -> None:
+def test_nothing_is_reported_of_a_foreign_place(files: RemoteLogFiles) -> None:
     assert late(files) == LateIntervals()
     assert not table(files).exists()
     export(files)

@@ -155,7 +155,7 @@ def an_undecidable_plan(gap: tuple[int, int], begin: int, broken: Sequence[tuple
     return replace(plan, partitions=(replace(plan.partitions[0], undecidable=((begin, gap[1]),)),))
 
 
-def test_of_a_transaction_whose_end_was_missing_before_nothing_is_lost() -> None:
+def test_no_record_of_a_transaction_is_lost_whose_end_was_missing_before() -> None:
     """The manifest keeps the gap after its records for that, though no file has any of it."""
     plan = an_undecidable_plan((20, 24), 12)
     bare = an_export(3, [(10, 14)])

@@ -187,7 +187,7 @@ def test_no_index_of_a_segment_outlives_its_swap(tmp_path: Path, batches: bytes)
     assert files(tmp_path)["log"] == {0, 10}
 
 
-def test_of_a_large_swap_little_is_kept_in_memory(tmp_path: Path) -> None:
+def test_a_large_swap_takes_little_memory(tmp_path: Path) -> None:
     batch, count = np.frombuffer(data(0), np.uint8), 300_000
     batches = np.tile(batch, (count, 1))
     batches[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(count, 8)

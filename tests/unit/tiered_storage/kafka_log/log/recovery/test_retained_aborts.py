@@ -128,7 +128,7 @@ def test_a_transaction_index_stays_as_it_is_where_only_the_others_are_missing(tm
         pytest.param(lambda content: content[:34], id="another is missing"),
     ],
 )
-def test_of_a_broken_index_what_reads_well_stays(
+def test_the_readable_entries_of_a_broken_index_stay(
     tmp_path: Path, closed: bool, recovery_point: int | None, damage: Callable[[bytes], bytes]
 ) -> None:
     segment = aborting(tmp_path, closed=closed)

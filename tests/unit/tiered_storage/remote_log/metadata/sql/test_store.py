@@ -105,7 +105,7 @@ def test_threads_that_open_a_new_store_at_once_all_get_the_same_one(tmp_path: Pa
     assert len(uuids) == 1
 
 
-def test_of_processes_that_want_a_lease_at_once_exactly_one_gets_it(tmp_path: Path, clock: ManualClock) -> None:
+def test_exactly_one_of_many_processes_gets_a_lease(tmp_path: Path, clock: ManualClock) -> None:
     sqlite_store(tmp_path, clock).close()
     partitions = [replace(ORDERS_0, partition=number) for number in range(60)]
 

@@ -270,7 +270,7 @@ def test_what_expired_stays_locally_once_remote_deletion_is_forbidden(tmp_path: 
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_of_a_segment_that_our_log_start_cuts_the_part_below_must_be_held_too(tmp_path: Path) -> None:
+def test_the_part_of_a_segment_below_our_log_start_must_be_held_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")

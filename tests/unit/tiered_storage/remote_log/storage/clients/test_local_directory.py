@@ -372,7 +372,7 @@ def test_what_is_no_regular_file_is_no_object(directory: LocalDirectory, root: P
                 read(name)
 
 
-def test_of_many_deletions_those_that_fail_are_reported_and_each_folder_is_synced_once(
+def test_failed_deletions_are_reported_and_each_folder_is_synced_once(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["a/1", "a/2", "b/1", "b/2"]

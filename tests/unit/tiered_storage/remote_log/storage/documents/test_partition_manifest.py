@@ -100,7 +100,7 @@ def test_as_many_as_may_be_marked_fit_into_what_is_read_of_a_document(manifests:
     assert found.marked == ids
 
 
-def test_of_several_holders_the_latest_is_believed_and_clears_up(manifests: PartitionManifests, tmp_path: Path) -> None:
+def test_the_latest_of_several_holders_counts_and_clears_up(manifests: PartitionManifests, tmp_path: Path) -> None:
     assert manifests.read(partition()) is None
     assert manifests.newest_number(partition()) is None
 

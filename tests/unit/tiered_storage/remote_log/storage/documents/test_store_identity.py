@@ -109,7 +109,7 @@ def test_what_a_process_left_that_was_killed_while_it_marked_the_store_is_delete
     assert [found.name for found in client.list()] == ["store.json"]
 
 
-def test_of_two_at_once_one_gets_the_store(client: LocalDirectory) -> None:
+def test_one_of_two_concurrent_claims_gets_the_store(client: LocalDirectory) -> None:
     def ensure(metadata_uuid: str) -> str | None:
         try:
             return ensure_store_identity(client, metadata_uuid)
