@@ -89,14 +89,14 @@ TRIM_CRASHES = [
 
 
 @pytest.mark.parametrize("crash", cells(EXPIRY_CRASHES))
-def test_what_a_killed_expiry_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
+def test_the_next_expiry_finishes_a_killed_one(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT)
     site.programs.kill("expire", "--config", files.config, at=crash)
     assert_expiry_completes(files, site.clock, [("orders-0", 20, 29), ("orders-1", 20, 29)])
 
 
 @pytest.mark.parametrize("crash", cells(TOPIC_CRASHES, daily=1))
-def test_what_a_killed_deletion_of_a_topic_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
+def test_the_next_deletion_of_a_topic_finishes_a_killed_one(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=NOT_TIERED, deletion_batch_segments=1)
     run(files, "delete-topic", "orders")
     site.programs.kill("expire", "--config", files.config, at=crash)
@@ -170,7 +170,7 @@ def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never
 
 
 @pytest.mark.parametrize("crash", cells(TRIM_CRASHES))
-def test_what_a_killed_trim_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
+def test_the_next_trim_finishes_a_killed_one(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)
     site.programs.kill("retain", "--config", files.config, at=crash)
     assert_trim_completes(files, (0, 1), 30)

@@ -41,7 +41,7 @@ REPAIR_CRASHES = [
 
 
 @pytest.mark.parametrize("crash", cells(REPAIR_CRASHES, daily=1))
-def test_what_a_killed_repair_began_the_next_one_ends(site: CrashSite, crash: Crash) -> None:
+def test_the_next_repair_finishes_a_killed_one(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS)
     damage(files)
     site.clock.move_by(2 * GRACE_MS)

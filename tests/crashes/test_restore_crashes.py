@@ -29,7 +29,7 @@ RESTORE_CRASHES = [
 
 
 @pytest.mark.parametrize("crash", cells(RESTORE_CRASHES, daily=5))
-def test_what_a_killed_restore_began_the_same_command_ends(site: CrashSite, crash: Crash) -> None:
+def test_the_same_command_finishes_a_killed_restore(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS)
     restore(files, site.root / "never killed")
     expected = contents(site.root / "never killed")

@@ -140,7 +140,7 @@ def test_a_plan_of_what_cannot_be_meant_is_refused(
     assert unchanged(copied)
 
 
-def test_what_was_deleted_is_brought_back(airflow: AirflowHome, copied: TieredSite) -> None:
+def test_deleted_segments_are_undeleted(airflow: AirflowHome, copied: TieredSite) -> None:
     copied.configure({"orders": DELETABLE}, remote_log_deletion_grace_ms=3_600_000)
     expired = airflow.run("expire_remote_segments")
     assert expired.state == "success", expired.messages

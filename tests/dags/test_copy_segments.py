@@ -72,7 +72,7 @@ def test_a_dry_run_shows_the_plan_and_does_nothing_else(
     assert site.segments("orders-0") == []
 
 
-def test_where_nothing_is_due_everything_after_the_plan_is_skipped(
+def test_all_later_tasks_are_skipped_if_nothing_is_due(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 0, "untiered-0": 2})

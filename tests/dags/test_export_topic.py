@@ -64,7 +64,7 @@ def test_a_run_exports_an_interval_and_a_second_one_changes_nothing(airflow: Air
     assert contents(site) == before
 
 
-def test_what_was_copied_late_comes_with_the_next_run(airflow: AirflowHome, site: TieredSite) -> None:
+def test_late_copies_are_exported_by_the_next_run(airflow: AirflowHome, site: TieredSite) -> None:
     a_copied_topic(site)
     assert airflow.run("export_topic", FORM).state == "success"
     first = exported(site)
@@ -119,7 +119,7 @@ def test_much_is_exported_by_spark(
     assert sum(map(len, exported(site).values())) == 3 * RECORDS
 
 
-def test_what_cannot_be_decoded_is_reported_and_kept_apart(airflow: AirflowHome, site: TieredSite) -> None:
+def test_undecodable_records_are_reported_and_kept_apart(airflow: AirflowHome, site: TieredSite) -> None:
     a_copied_topic(site)
     [broken] = [path for path in site.state.rglob("*.log") if f"{RECORDS:020d}-" in path.name and "/0/" in str(path)]
     raw = bytearray(broken.read_bytes())

@@ -114,7 +114,7 @@ def test_a_form_chooses_partitions_and_times(airflow: AirflowHome, site: TieredS
         assert (log.log_start_offset, log.log_end_offset) == (RECORDS, 2 * RECORDS)
 
 
-def test_what_cannot_be_restored_fails_the_run_and_says_why(airflow: AirflowHome, site: TieredSite) -> None:
+def test_an_impossible_restore_fails_the_run_and_reports_why(airflow: AirflowHome, site: TieredSite) -> None:
     a_lost_topic(site)
     unknown = airflow.run("restore_topic", {"topic": "oders"})
     assert unknown.state == "failed"

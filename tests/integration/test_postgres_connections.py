@@ -86,7 +86,7 @@ def test_a_server_without_room_is_not_taken_for_a_wrong_password(url: str, messa
         opened(with_port(url, port), 0)
 
 
-def test_what_pg_hba_conf_refuses_is_reported(url: str) -> None:
+def test_a_refusal_by_pg_hba_conf_is_reported(url: str) -> None:
     message = "kein pg_hba.conf-Eintrag für Host »10.0.0.1«, Benutzer »remote_log«, no encryption"
     with (
         refusing_server("28000", message, asks_password=False) as port,

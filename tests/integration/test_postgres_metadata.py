@@ -276,7 +276,7 @@ def test_a_server_that_is_not_there_is_reported_with_its_address(clock: ManualCl
     ],
     ids=["read-only", "rights", "table", "connections", "later"],
 )
-def test_what_a_database_refuses_is_reported_with_what_to_do(
+def test_an_error_of_the_database_is_reported_with_its_remedy(
     url: str, database: str, statement: str, advice: str, kind: type[TieredStorageError], retriable: bool
 ) -> None:
     opened(url).close()

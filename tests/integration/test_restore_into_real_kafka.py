@@ -236,7 +236,7 @@ def test_a_map_of_somebody_elses_records_is_found_out(
     assert "is the map of another restore" in renamed.document["message"]
 
 
-def test_what_the_cluster_cannot_hold_is_refused(
+def test_records_that_the_cluster_cannot_hold_are_refused(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]], real_kafka: RealKafka, target: str, tmp_path: Path
 ) -> None:
     files, _ = written

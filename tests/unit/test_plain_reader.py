@@ -167,7 +167,7 @@ def test_where_a_new_leader_cut_a_batch_in_two_nothing_from_there_on_is_read(tmp
             next(records_read)
 
 
-def test_what_is_remote_is_read_without_any_local_log(tmp_path: Path) -> None:
+def test_remote_records_are_read_without_a_local_log(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with only_remote(files) as remote_log:
         reader = reader_of(remote_log)
@@ -225,7 +225,7 @@ def test_the_log_starts_where_the_first_tier_does_but_not_below_our_log_start(tm
         assert offsets_read(remote_log, 25) == list(range(25, 35))
 
 
-def test_where_everything_remote_has_expired_nothing_is_left_to_read(tmp_path: Path) -> None:
+def test_nothing_is_readable_if_everything_remote_has_expired(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with only_remote(files) as remote_log:
         lease = held_by(remote_log, "expire")
@@ -364,7 +364,7 @@ def test_a_remote_segment_streams_from_the_batch_that_holds_an_offset_to_its_end
     assert streamed == written[(offset - 10) // BATCH_RECORDS * BATCH_BYTES :]
 
 
-def test_what_is_only_local_cannot_be_streamed_from_the_remote_tier(tmp_path: Path) -> None:
+def test_local_records_cannot_be_streamed_from_the_remote_tier(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         with pytest.raises(RemoteObjectNotFoundError, match="offset 30"):
             list(remote_log.fetch("orders", 0, 30))

@@ -16,7 +16,7 @@ OPENED: list[Callable[[Path], object]] = [
 
 
 @pytest.mark.parametrize("opened", OPENED)
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, opened: Callable[[Path], object]) -> None:
+def test_anything_but_a_regular_file_is_refused_at_once(tmp_path: Path, opened: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("fifo")
     before = len(list(Path("/proc/self/fd").iterdir()))

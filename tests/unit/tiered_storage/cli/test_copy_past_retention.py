@@ -47,7 +47,7 @@ def test_what_is_remote_and_past_both_limits_is_counted_in_each_tier(tmp_path: P
 
 
 @pytest.mark.parametrize("command", [("plan",), ("topics", "allow-deletion", "orders")])
-def test_what_was_never_copied_is_counted_by_its_age(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_segments_that_were_never_copied_are_counted_by_age(tmp_path: Path, command: tuple[str, ...]) -> None:
     files = a_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": 86_400_000}})
     files.clock.now += 2 * 86_400_000
 

@@ -39,7 +39,7 @@ def test_records_are_deleted_as_the_dry_run_showed(files: RemoteLogFiles) -> Non
         (("nothing", 0, "--before", 1), "nothing-0 is neither in log.dirs nor in the remote log"),
     ],
 )
-def test_what_is_no_offset_of_the_partition_is_refused(
+def test_an_offset_outside_the_partition_is_refused(
     files: RemoteLogFiles, arguments: tuple[object, ...], message: str
 ) -> None:
     result = run_on(files, "delete-records", *arguments, "--json")

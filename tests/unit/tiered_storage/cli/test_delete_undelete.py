@@ -55,7 +55,7 @@ def test_what_expired_is_brought_back_and_would_expire_again(files: RemoteLogFil
 @pytest.mark.parametrize(
     "command", [("delete-records", "orders", "0", "--before", "20"), ("delete-topic", "orders"), None]
 )
-def test_what_a_person_deleted_is_brought_back(files: RemoteLogFiles, command: tuple[str, ...] | None) -> None:
+def test_segments_that_a_person_deleted_are_undeleted(files: RemoteLogFiles, command: tuple[str, ...] | None) -> None:
     files.properties["topics"]["orders"]["retention.bytes"] = -1
     if command is None:
         assert run_on(files, "topics", "disable", "orders", "--delete-remote").exit_code == 0

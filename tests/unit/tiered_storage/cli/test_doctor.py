@@ -32,7 +32,7 @@ def test_all_is_well_with_exit_code_0(tmp_path: Path) -> None:
     assert "0 wrong, " in result.err
 
 
-def test_what_is_wrong_gives_exit_code_1(tmp_path: Path) -> None:
+def test_a_fault_gives_exit_code_1(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     (files.log_directory / "meta.properties").write_text("version=7\n")
 

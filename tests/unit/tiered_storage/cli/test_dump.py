@@ -126,7 +126,7 @@ def test_an_index_that_its_log_does_not_bear_out_fails(tmp_path: Path) -> None:
     ("name", "code", "expected"),
     [("missing.log", 2, "does not exist"), ("strange.log", 1, "strange.log")],
 )
-def test_what_is_no_file_of_kafkas_is_refused(tmp_path: Path, name: str, code: int, expected: str) -> None:
+def test_a_file_that_is_not_kafkas_is_refused(tmp_path: Path, name: str, code: int, expected: str) -> None:
     (tmp_path / "strange.log").touch()
     result = run("dump", tmp_path / name)
     assert result.exit_code == code

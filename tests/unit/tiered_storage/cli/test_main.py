@@ -95,7 +95,7 @@ def test_an_unknown_option_is_refused() -> None:
     assert "--frobnicate" in result.err
 
 
-def test_what_goes_wrong_is_one_line_on_standard_error(tmp_path: Path) -> None:
+def test_an_error_is_one_line_on_standard_error(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with DirectoryLock.acquire(files.log_directory):
         result = run_on(files, "plan")
@@ -120,7 +120,7 @@ def test_for_machines_it_is_a_document_on_standard_output_too(tmp_path: Path) ->
     }
 
 
-def test_what_the_system_refuses_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+def test_an_operating_system_error_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     backup = tmp_path / "backup.db"
     assert run_on(files, "metadata", "backup", backup).exit_code == 0

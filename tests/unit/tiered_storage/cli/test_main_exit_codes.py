@@ -136,7 +136,7 @@ NOT_DONE: list[tuple[Prepared, tuple[object, ...], str]] = [
 
 
 @pytest.mark.parametrize(("prepare", "command", "expected"), NOT_DONE, ids=lambda each: getattr(each, "__name__", None))
-def test_what_was_not_done_is_said_and_fails(
+def test_undone_work_is_reported_and_fails(
     tmp_path: Path, prepare: Prepared, command: tuple[object, ...], expected: str
 ) -> None:
     result = run_on(prepare(tmp_path), *command)

@@ -6,7 +6,7 @@ from support.command_line import run_on
 from support.remote_logs import SEGMENT_BYTES, a_copied_remote_log, flip_bit
 
 
-def test_what_is_damaged_is_copied_again_and_the_audit_is_clean(tmp_path: Path) -> None:
+def test_damaged_segments_are_copied_again_and_the_audit_is_clean(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.objects(".log")[1].unlink()
 
@@ -36,7 +36,7 @@ def test_only_a_deep_repair_finds_what_only_a_deep_audit_finds(tmp_path: Path) -
     assert run_on(files, "audit", "--deep").exit_code == 0
 
 
-def test_what_is_left_to_a_person_is_reported_and_fails(tmp_path: Path) -> None:
+def test_faults_left_to_a_person_are_reported_and_fail(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     (files.store / "holiday.jpg").write_bytes(b"")
     files.objects(".log")[1].unlink()

@@ -148,7 +148,7 @@ def test_a_damaged_database_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text\n" * 2_000], ids=["empty", "text"])
-def test_what_is_no_database_is_wrong_and_stays(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_database_is_wrong_and_stays(tmp_path: Path, content: bytes) -> None:
     files = a_remote_log(tmp_path)
     database_of(files).write_bytes(content)
 

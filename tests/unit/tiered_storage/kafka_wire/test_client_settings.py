@@ -150,7 +150,7 @@ def test_what_producers_and_consumers_set_is_passed_over() -> None:
         ({**LAB, "s3cr3t": "1"}, r"a property whose name is not shown"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(properties: dict[str, object], message: str) -> None:
+def test_an_unsupported_option_is_refused_by_name(properties: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"connection lab: .*{message}") as error:
         parsed(properties)
     assert "s3cr3t" not in str(error.value)

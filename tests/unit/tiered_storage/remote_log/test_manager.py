@@ -53,9 +53,7 @@ def test_all_parts_are_opened_and_closed_together(tmp_path: Path, monkeypatch: p
     assert closed == ["storage"]
 
 
-def test_what_was_opened_is_closed_again_where_a_later_part_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opened_parts_are_closed_if_a_later_part_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(SqlMetadataStore, "close", lambda _: closed.append("metadata"))
     monkeypatch.setattr(ObjectRemoteStorageManager, "close", lambda _: closed.append("storage"))

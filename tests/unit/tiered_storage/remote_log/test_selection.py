@@ -62,7 +62,7 @@ def test_no_expression_takes_long(expression: str) -> None:
         (r"x{2}|a+b", True), ("(?P<name>aab)+", True), ("aa", False), ("ab", False), ("[[:alpha:]]*", True),
     ],
 )  # fmt: skip
-def test_what_people_write_is_taken(expression: str, is_meant: bool) -> None:
+def test_valid_patterns_are_accepted(expression: str, is_meant: bool) -> None:
     assert Selection(expression).matches("aab") is is_meant
 
 
@@ -111,7 +111,7 @@ def test_numbers_and_ranges_are_read(text: str | None, numbers: set[int] | None)
         ("99999999999", "is not a number"),
     ],
 )
-def test_what_names_no_partitions_is_refused(text: str, why: str) -> None:
+def test_an_invalid_range_of_partitions_is_refused(text: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^partitions: .*{why}"):
         parse_partitions(text)
 

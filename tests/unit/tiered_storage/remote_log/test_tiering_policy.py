@@ -54,7 +54,7 @@ def test_the_settings_file_says_where_a_topic_starts(tmp_path: Path, store: SqlM
     assert not is_wanted("clicks", store.topics, settings)
 
 
-def test_what_a_person_decided_counts_more_than_the_file(tmp_path: Path, store: SqlMetadataStore) -> None:
+def test_a_decision_overrides_the_settings_file(tmp_path: Path, store: SqlMetadataStore) -> None:
     settings = settings_with(tmp_path, {"orders": {"remote.storage.enable": True, "local.deletion.allowed": True}})
     store.topics.put(Topic(ORDERS_0.cluster_id, ORDERS_0.topic_id, "orders"))
 

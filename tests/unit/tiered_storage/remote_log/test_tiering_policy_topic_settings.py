@@ -51,7 +51,7 @@ def test_properties_are_read_as_text_number_or_switch() -> None:
     assert (parsed.retention_ms, parsed.local_retention_ms) == (60_000, 1000)
 
 
-def test_what_is_not_set_has_kafkas_default() -> None:
+def test_unset_properties_have_kafkas_defaults() -> None:
     parsed = TopicSettings.parse("orders", {})
     assert (parsed.retention_ms, parsed.retention_bytes) == (604_800_000, -1)
     assert (parsed.local_retention_ms, parsed.local_retention_bytes) == (-2, -2)

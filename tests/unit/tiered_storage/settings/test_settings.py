@@ -196,7 +196,7 @@ def test_settings_are_frozen(load: Load) -> None:
         load("").cluster_id = "other"
 
 
-def test_what_is_dumped_loads_again_to_the_same_settings(load: Load, tmp_path: Path) -> None:
+def test_dumped_settings_load_to_the_same_settings(load: Load, tmp_path: Path) -> None:
     settings = load(
         "log.dirs: [a, 'b, c']\ncluster.id: c\nrsm.config.url: s3://bucket\nrlmm.config.url: sqlite:///other.db\n"
         "topics: {orders: {remote.storage.enable: true, local.retention.ms: 5}, payments: {}}\n"
@@ -225,7 +225,7 @@ def test_a_password_of_the_metadata_store_shows_only_when_asked_for(password: st
         assert "host/db" in str(settings.rlmm_config_url)
 
 
-def test_what_is_dumped_names_the_metadata_store_without_its_password(load: Load) -> None:
+def test_dumped_settings_have_no_password_of_the_metadata_store(load: Load) -> None:
     url = "postgresql+psycopg://kafka:hush@host:5432/db?sslmode=require&password=hush"
     settings = load("", environ={"TIERED_STORAGE_RLMM_CONFIG_URL": url})
     assert settings.dump()["rlmm.config.url"] == "postgresql+psycopg://kafka@host:5432/db?sslmode=require"

@@ -149,7 +149,7 @@ def test_a_directory_of_nothing_but_kafkas_own_topics_is_refused(tmp_path: Path)
         copy_log_directory(tmp_path / "logs", tmp_path / "copy")
 
 
-def test_what_is_no_log_directory_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_log_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidLogDirectoryError):
         copy_log_directory(tmp_path, tmp_path / "copy")
 

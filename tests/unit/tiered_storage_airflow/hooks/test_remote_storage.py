@@ -114,9 +114,7 @@ def test_kms_is_asked_with_the_role_and_the_keys_of_the_connection(
         assert {account.sessions[key].role for key in account.seen} == {"tiering"}
 
 
-def test_what_the_connection_leaves_out_comes_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings
-) -> None:
+def test_the_environment_completes_the_connection(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another id")
     options = define(monkeypatch, conn_type="aws", login="an id", password="a secret").options(settings)

@@ -105,7 +105,7 @@ def test_a_spark_submit_that_is_not_there_is_named() -> None:
     assert re.fullmatch(r"no-such-spark-submit: .*\bPATH\b.*\n", ended.stderr)
 
 
-def test_what_spark_submit_started_ends_with_it(programs: Path) -> None:
+def test_child_processes_of_spark_submit_end_with_it(programs: Path) -> None:
     began = write_spark_submit(programs, "sleep 300 & {began}; wait")
     operator = SparkGroupsOperator(task_id="copy", application="job.py")
     with running(operator, began) as (spark, executed):

@@ -43,7 +43,7 @@ def test_both_tiers_overlap_and_neighbours_are_one_region() -> None:
     assert found == [("remote", 0, 20), ("both", 20, 30), ("local", 30, 40), ("active", 40, 45)]
 
 
-def test_what_no_tier_has_is_missing() -> None:
+def test_offsets_that_no_tier_has_are_missing() -> None:
     assert spans(view([(0, 9), (20, 29)], None)) == [("remote", 0, 10), ("missing", 10, 20), ("remote", 20, 30)]
     assert spans(view([(0, 9)], local([15], 20))) == [("remote", 0, 10), ("missing", 10, 15), ("active", 15, 20)]
 

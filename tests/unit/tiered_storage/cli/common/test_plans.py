@@ -19,7 +19,7 @@ def files(tmp_path: Path) -> RemoteLogFiles:
 
 
 @pytest.mark.parametrize("command", ["retain", "expire"])
-def test_what_a_dry_run_saved_is_what_a_later_run_does(files: RemoteLogFiles, tmp_path: Path, command: str) -> None:
+def test_a_later_run_does_what_a_dry_run_saved(files: RemoteLogFiles, tmp_path: Path, command: str) -> None:
     plan = tmp_path / "plan.jsonl"
 
     shown = run_on(files, command, "--dry-run", "--save-plan", plan, "--json")

@@ -41,9 +41,7 @@ def test_a_file_is_read_up_to_its_bound_and_no_further(tmp_path: Path) -> None:
         read_small_file(path, 99)
 
 
-def test_what_fails_while_a_file_is_replaced_leaves_nothing_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_replacement_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(b"old")
 
@@ -58,7 +56,7 @@ def test_what_fails_while_a_file_is_replaced_leaves_nothing_beside_it(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_crash_left_of_files_that_were_being_replaced_goes(tmp_path: Path) -> None:
+def test_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
     for name in ("mine", "mine.tmp", "other.tmp"):
         (tmp_path / name).write_bytes(b"content")
     (tmp_path / "yours.tmp").mkdir()

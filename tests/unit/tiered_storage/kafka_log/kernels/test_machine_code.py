@@ -133,7 +133,7 @@ def test_code_of_another_user_is_neither_run_nor_replaced(
 
 
 @pytest.mark.parametrize(("script", "reason"), [("echo no room >&2; exit 1", "no room"), (None, "No such file")])
-def test_what_keeps_the_compiler_from_working_is_reported(
+def test_a_failed_compiler_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, reason: str
 ) -> None:
     monkeypatch.undo()

@@ -63,7 +63,7 @@ def test_a_new_log_is_an_empty_partition_directory_as_kafka_makes_it(tmp_path: P
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_what_is_appended_is_read_with_offsets_of_the_logs_own(tmp_path: Path, compression: Compression) -> None:
+def test_appended_records_are_read_with_the_logs_own_offsets(tmp_path: Path, compression: Compression) -> None:
     appended = [
         Record(99, NOW, b"key", b"value", (("a", b"1"), ("a", None))),
         Record(98, NOW + 5, None, b"v" * 1000),

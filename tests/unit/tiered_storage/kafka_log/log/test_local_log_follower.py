@@ -25,7 +25,7 @@ from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.record_batch import encode_empty_batch
 
 
-def test_what_a_leader_sends_is_kept_byte_for_byte(tmp_path: Path) -> None:
+def test_batches_of_a_leader_are_kept_byte_for_byte(tmp_path: Path) -> None:
     batches = (
         data(5, 1, 70, count=2, transactional=True, leader_epoch=3)
         + encode_empty_batch(data(9, leader_epoch=3))

@@ -357,9 +357,7 @@ def test_after_a_cut_that_fails_halfway_nothing_is_taken_and_nothing_passes_for_
     ensure_unlocked(tmp_path)
 
 
-def test_what_failed_is_reported_by_the_block_that_it_failed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_leaves_the_block_that_it_was_raised_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_segments, "truncate_log_file", fails)
 
     with pytest.raises(OSError, match="the disk is gone"), written(tmp_path) as log:

@@ -391,7 +391,7 @@ def test_whoever_is_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Pat
         assert {name: content for name, content in state.items() if name.endswith(".log")} == logs
 
 
-def test_what_was_mended_in_all_logs_is_reported(tmp_path: Path) -> None:
+def test_repairs_of_all_logs_are_reported(tmp_path: Path) -> None:
     write(tmp_path)
     lost = [tmp_path / f"orders-{partition}" / "leader-epoch-checkpoint" for partition in (0, 1)]
     for path in lost:

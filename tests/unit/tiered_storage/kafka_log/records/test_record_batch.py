@@ -156,7 +156,7 @@ def test_a_delete_horizon_stands_where_the_base_timestamp_was_and_the_records_ke
     assert read_records(batch) == records
 
 
-def test_what_compaction_leaves_of_a_batch_is_its_header() -> None:
+def test_compaction_may_leave_only_the_header_of_a_batch() -> None:
     batch = encode_batch(
         some_records(70, 3),
         Compression.ZSTD,
@@ -242,7 +242,7 @@ def test_a_header_is_read_inside_a_larger_buffer() -> None:
         ([Record(0, 0, None, cast("bytes", "text"))], "from offset 0 do not fit"),
     ],
 )
-def test_what_no_batch_can_hold_is_refused(records: list[Record], reason: str) -> None:
+def test_records_that_no_batch_can_hold_are_refused(records: list[Record], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         encode_batch(records)
 

@@ -227,7 +227,7 @@ def test_what_a_killed_writer_left_is_named_as_such(files: RemoteLogFiles) -> No
     assert "killed" in anomaly.message
 
 
-def test_what_is_written_after_its_segment_was_deleted_is_a_leftover(files: RemoteLogFiles) -> None:
+def test_an_object_written_after_its_segment_was_deleted_is_a_leftover(files: RemoteLogFiles) -> None:
     zombie = files.objects(".log")[0]
     content = zombie.read_bytes()
     files.properties["topics"] = {"orders": {**ENABLED, "retention.bytes": 1}}
@@ -302,7 +302,7 @@ def test_a_log_that_began_above_zero_lacks_nothing_but_what_was_lost_since_its_f
         assert the_anomaly(remote_log.checks.audit()).message == "offsets 10 to 19 are in no segment"
 
 
-def test_what_went_locally_before_it_was_copied_is_a_gap(tmp_path: Path) -> None:
+def test_local_deletion_before_a_copy_is_a_gap(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         assert copy(remote_log, max_segments=1).is_whole

@@ -116,7 +116,7 @@ def test_a_store_that_fails_is_reported_and_other_segments_are_read(
     assert "down for a while" in report.notices[0]
 
 
-def test_what_was_deleted_meanwhile_is_no_anomaly(files: RemoteLogFiles) -> None:
+def test_segments_deleted_during_an_audit_are_no_anomaly(files: RemoteLogFiles) -> None:
     def delete_and_work(job: AuditJob) -> None:
         [first, _] = segments_of(remote_log)
         lease = held_by(remote_log, "test")

@@ -300,7 +300,7 @@ def test_an_index_of_a_segment_without_aborts_is_false(directory: Path, storage:
 @pytest.mark.parametrize(
     "damage", [missing, nonsense, torn, one_more, false_at(9), false_at(25)], ids=lambda damage: damage.__name__
 )
-def test_where_nobody_knows_what_was_aborted_nothing_is_copied(
+def test_nothing_is_copied_if_the_aborts_are_unknown(
     aborting: LogSegment, storage: ObjectRemoteStorageManager, damage: Callable[[Path], None]
 ) -> None:
     damage(aborting.transaction_index_path)

@@ -140,7 +140,7 @@ def test_an_open_transaction_holds_back_the_segment_it_began_in(tmp_path: Path) 
         assert due(remote_log.plan_copy()) == [("orders-0", 0, 9)]
 
 
-def test_what_is_remote_is_not_due_again(tmp_path: Path) -> None:
+def test_remote_segments_are_not_due_again(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -156,7 +156,7 @@ def test_a_segment_in_any_other_state_covers_nothing(tmp_path: Path, state: Segm
         assert due(remote_log.plan_copy()) == [("orders-0", 0, 9)]
 
 
-def test_what_another_leader_copied_does_not_count(tmp_path: Path) -> None:
+def test_copies_of_another_leader_do_not_count(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     write_leader_epochs(files.partition_directory() / "leader-epoch-checkpoint", [EpochEntry(0, 0), EpochEntry(2, 15)])
 

@@ -218,7 +218,7 @@ def test_only_copies_of_earlier_leases_are_given_up(tmp_path: Path) -> None:
         assert abandon_unfinished(ORDERS_0, remote_log.segments, later, files.clock) == 0
 
 
-def test_what_another_run_copied_since_the_plan_is_not_begun_again(tmp_path: Path) -> None:
+def test_segments_that_another_run_copied_since_the_plan_are_not_begun_again(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -229,7 +229,7 @@ def test_what_another_run_copied_since_the_plan_is_not_begun_again(tmp_path: Pat
         assert start_offsets(task.metadata for task in remote_log.begin_copy(plan, "copy").tasks) == [20]
 
 
-def test_what_expired_since_the_plan_is_not_begun(tmp_path: Path) -> None:
+def test_copies_that_expired_since_the_plan_are_not_begun(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -279,7 +279,7 @@ def test_outcomes_are_committed_in_order_however_they_come(tmp_path: Path) -> No
     assert start_offsets(report.committed) == [0, 10, 20]
 
 
-def test_what_comes_after_a_failed_copy_is_deleted_and_planned_again(tmp_path: Path) -> None:
+def test_copies_after_a_failed_one_are_deleted_and_planned_again(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -653,7 +653,7 @@ def test_each_task_knows_all_leaders_that_the_local_log_forgot(tmp_path: Path) -
     assert tasks[-1].metadata.leader_epochs == (EpochEntry(1, 30), EpochEntry(2, 33))
 
 
-def test_where_a_run_cannot_begin_the_leases_are_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_begin_releases_its_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_remote_log(tmp_path)
 
     def away(*_: object) -> None:

@@ -58,7 +58,7 @@ def test_a_plan_comes_back_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("message", [PLANNED, TASK, LocalSegment(0, 9, 4096, PLANNED.location)])
-def test_what_an_earlier_release_wrote_down_is_read(message: PlannedSegment | CopyTask | LocalSegment) -> None:
+def test_messages_of_an_earlier_release_are_read(message: PlannedSegment | CopyTask | LocalSegment) -> None:
     kind = type(message)
     written = to_lines([message], kind).replace(b'"location":', b'"log_path":')
 

@@ -136,7 +136,7 @@ def sealed(fixed: tuple[int, ...], rdi: bytes, rdi_length: int | None = None) ->
         (b"\0\0\xff\xff" + ENTRY.to_bytes()[4:], "an entry of -1 bytes"),
     ],
 )
-def test_what_an_entry_cannot_mean_is_reported(raw: bytes, reason: str) -> None:
+def test_an_invalid_entry_is_corrupt(raw: bytes, reason: str) -> None:
     with pytest.raises(CorruptIndexError, match=reason):
         read_entry(raw, 0, "index")
 

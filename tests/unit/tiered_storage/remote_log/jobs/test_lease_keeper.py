@@ -121,7 +121,7 @@ def test_a_metadata_store_that_is_away_is_asked_again() -> None:
         leases.wait_for(leases.count(FIRST) + 2)
 
 
-def test_what_the_block_raises_passes_and_ends_the_thread() -> None:
+def test_an_error_of_the_block_passes_and_ends_the_thread() -> None:
     leases = RecordingLeases()
 
     with pytest.raises(KeyError), kept_alive(leases, [FIRST], NEVER):

@@ -91,7 +91,7 @@ def test_each_decision_renews_the_generation_once(files: RemoteLogFiles, decisio
         assert remote_log.checks.audit(deep=True).anomalies == ()
 
 
-def test_what_changes_no_decision_renews_nothing(files: RemoteLogFiles) -> None:
+def test_a_decision_without_a_change_does_not_renew_the_generation(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         forbid(remote_log)
         remote_log.safety.stop("why", "ada")

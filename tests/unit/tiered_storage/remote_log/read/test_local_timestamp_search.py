@@ -119,7 +119,7 @@ def test_the_largest_timestamp_of_a_local_segment_is_looked_for_once(
     assert sorted(asked) == [0, 10, 20, 30]
 
 
-def test_what_was_found_is_kept_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_cached_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_timestamp_search, "MOST_KEPT", 2)
     asked: list[int] = []
     find = local_timestamp_search.largest

@@ -345,7 +345,7 @@ def test_a_damaged_copy_that_a_repair_ended_does_not_come_back(files: RemoteLogF
         assert remote_log.deletions.delete_marked("expire").deleted == ()
 
 
-def test_where_no_copy_is_whole_none_is_given_up(files: RemoteLogFiles) -> None:
+def test_no_copy_is_given_up_if_none_is_whole(files: RemoteLogFiles) -> None:
     for segment in copied_twice(files):
         flip_data_of(files, segment)
     lose_metadata(files)

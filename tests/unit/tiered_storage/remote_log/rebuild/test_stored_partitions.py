@@ -38,7 +38,7 @@ def test_whole_segments_are_known_as_they_were(files: RemoteLogFiles) -> None:
     assert (found["orders-0"].unfinished, found["orders-0"].unreadable) == ((), ())
 
 
-def test_what_has_no_marker_is_unfinished(files: RemoteLogFiles) -> None:
+def test_a_copy_without_a_marker_is_unfinished(files: RemoteLogFiles) -> None:
     next(path for path in files.objects(".commit") if "/orders-" in str(path)).unlink()
     left = files.objects(".log")[-1]
     left.with_name(f"{40:020}-{'A' * 22}.log.0123456789abcdef.tmp").write_bytes(b"half")

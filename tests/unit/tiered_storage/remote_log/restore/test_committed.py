@@ -160,7 +160,7 @@ def an_aborted_transaction(tmp_path: Path) -> RemoteLogFiles:
     return files
 
 
-def test_what_may_have_been_aborted_in_a_gap_is_withheld(tmp_path: Path) -> None:
+def test_records_that_may_be_aborted_in_a_gap_are_withheld(tmp_path: Path) -> None:
     files = an_aborted_transaction(tmp_path)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole

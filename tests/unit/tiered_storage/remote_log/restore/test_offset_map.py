@@ -190,7 +190,7 @@ def test_a_broken_line_is_reported_with_its_place(tmp_path: Path, line: str, rea
         OffsetMapWriter.open(path, head(p0=0))
 
 
-def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_offset_map_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "map.jsonl"
     path.write_bytes(b"somebody else's notes\n")
     with pytest.raises(ConfigurationError, match="line 1, at byte 0: this is no offset map"):

@@ -130,7 +130,7 @@ def test_a_range_continues_to_the_end_of_the_transaction_that_it_ends_in(tmp_pat
     assert [each.start_offset for each in plan_of(files, to_offset=2).partitions[0].behind] == [8]
 
 
-def test_what_ends_before_it_begins_is_refused() -> None:
+def test_an_end_before_the_begin_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="from 5 to before 5"):
         RestoreRequest("orders", from_offset=5, to_offset=5)
     with pytest.raises(ConfigurationError, match="the times to restore"):

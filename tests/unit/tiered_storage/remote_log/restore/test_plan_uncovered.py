@@ -275,7 +275,7 @@ def test_what_is_being_deleted_after_the_end_is_no_gap(files: RemoteLogFiles, st
     assert (plan.gaps, plan.notices) == ((), ())
 
 
-def test_what_a_later_leader_cut_off_after_the_end_is_no_gap(files: RemoteLogFiles) -> None:
+def test_offsets_that_a_later_leader_truncated_are_no_gap(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lineage = (EpochEntry(0, 0), EpochEntry(1, 40))
         remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))

@@ -30,7 +30,7 @@ def test_a_number_that_no_time_is_as_large_as_is_refused_in_few_words(text: str)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-1", "²", "2023-13-01"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--from-time: .* is not a time"):
         parse_time("--from-time", text)
 

@@ -241,7 +241,7 @@ def test_what_lies_below_our_log_start_is_still_deleted(tmp_path: Path) -> None:
         assert plan.new_log_start == 15, "it never falls"
 
 
-def test_where_nothing_is_past_its_retention_there_is_no_plan(tmp_path: Path) -> None:
+def test_there_is_no_plan_if_nothing_is_past_its_retention(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         assert plan_with(remote_log) is None
         advance(remote_log, 5)
@@ -291,7 +291,7 @@ def test_a_topic_whose_local_log_cannot_be_read_expires_later_and_others_now(tmp
 # ----------------------------------------------------------------------------------------------- marking and deleting
 
 
-def test_what_expired_is_gone_from_readers_metadata_and_store(tmp_path: Path) -> None:
+def test_expired_segments_are_deleted_from_metadata_and_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(TOTAL - 2 * SEGMENT_BYTES))
 
     with files.open() as remote_log:
@@ -797,7 +797,7 @@ def test_no_more_ends_than_was_asked_for(tmp_path: Path, most: int, bases: list[
         assert offsets_read(remote_log, start) == list(range(start, 35))
 
 
-def test_what_was_never_copied_counts_against_the_limit(tmp_path: Path) -> None:
+def test_segments_that_were_never_copied_count_against_the_limit(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 2)

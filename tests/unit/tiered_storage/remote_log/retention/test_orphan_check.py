@@ -80,7 +80,7 @@ def restored(tmp_path: Path) -> RemoteLogFiles:
     return files
 
 
-def test_what_was_committed_after_the_backup_stays_and_is_reported(restored: RemoteLogFiles) -> None:
+def test_copies_committed_after_the_backup_stay_and_are_reported(restored: RemoteLogFiles) -> None:
     report = expire_twice(restored)
 
     assert report.deleted == ()

@@ -81,7 +81,7 @@ WAYS = [expire, delete_records, disable, delete_topic, delete_topic_and_expire]
 
 
 @pytest.mark.parametrize("delete", WAYS)
-def test_what_was_deleted_in_any_way_is_as_it_was(
+def test_an_undelete_restores_the_state_before_any_kind_of_deletion(
     files: RemoteLogFiles, delete: Callable[[RemoteLogManager], None]
 ) -> None:
     with files.open() as remote_log:
@@ -112,7 +112,7 @@ def test_metadata_rebuilt_from_the_store_agree(
 
 
 @pytest.mark.parametrize("delete", [expire, delete_records, delete_topic_and_expire])
-def test_what_was_marked_before_a_rebuild_can_be_brought_back_after_it(
+def test_segments_marked_before_a_rebuild_can_be_undeleted_after_it(
     files: RemoteLogFiles, delete: Callable[[RemoteLogManager], None]
 ) -> None:
     with files.open() as remote_log:
@@ -238,7 +238,7 @@ def test_a_finished_deletion_cannot_be_taken_back(files: RemoteLogFiles) -> None
 
 
 @pytest.mark.parametrize("topic", ["orders", "order", "no-such"])
-def test_where_nothing_is_marked_it_says_so(files: RemoteLogFiles, topic: str) -> None:
+def test_an_undelete_without_marked_segments_reports_it(files: RemoteLogFiles, topic: str) -> None:
     with (
         files.open() as remote_log,
         pytest.raises(ConfigurationError, match=f"topic {topic}: .* nothing was brought back"),

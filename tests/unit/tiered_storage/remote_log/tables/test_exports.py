@@ -178,7 +178,7 @@ def test_files_are_the_same_whatever_segments_and_chunks_hold_the_records(
     assert files_in(interval_folder(files)) == before
 
 
-def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None:
+def test_later_copies_are_in_the_next_export(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     later = Interval(NOW + 20_000, NOW + 60_000)
     first = export(files, interval=later)
@@ -190,7 +190,7 @@ def test_what_is_copied_later_comes_with_the_next_export(tmp_path: Path) -> None
     assert (second.changed, second.rows, second.not_reached) == (True, 40, ())
 
 
-def test_what_expired_since_stays_exported(files: RemoteLogFiles) -> None:
+def test_records_that_expired_since_stay_exported(files: RemoteLogFiles) -> None:
     export(files)
     before = files_in(target(files))
     with unsynced(), files.open() as remote_log:
@@ -283,7 +283,7 @@ def test_a_broken_header_leaves_no_batch_out_in_silence(files: RemoteLogFiles, p
 
 
 @pytest.mark.parametrize("position", [8, 22, 100], ids=["length", "attributes", "record"])
-def test_what_breaks_on_its_way_from_the_store_is_no_dead_letter(
+def test_bytes_broken_in_transit_are_no_dead_letter(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     fetch, broken = ObjectRemoteStorageManager.fetch_log_segment, []
@@ -466,9 +466,7 @@ def test_files_of_a_late_attempt_are_never_reported_complete(
     assert offsets(files) == list(range(3, 24))
 
 
-def test_what_was_exported_since_the_plan_is_not_taken_back(
-    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_made_since_the_plan_is_not_undone(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the plan of an export and its lease more is copied, and another run exports it."""
     later = Interval(NOW + 20_000, NOW + 60_000)
     export(files, interval=later)
@@ -526,7 +524,7 @@ def two_jobs_in_one_folder(files: RemoteLogFiles, remote_log: RemoteLogManager, 
         return first.write_job(folder), second.write_job(folder).attempt
 
 
-def test_what_another_export_wrote_to_a_jobs_folder_is_refused(files: RemoteLogFiles) -> None:
+def test_files_of_another_export_in_a_jobs_folder_are_refused(files: RemoteLogFiles) -> None:
     with unsynced(), files.open() as remote_log:
         job, others = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
         with closing(open_object_client(target(files).as_uri(), remote_log.options)) as client:

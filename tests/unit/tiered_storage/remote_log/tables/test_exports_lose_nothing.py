@@ -95,7 +95,7 @@ def assert_refused(files: RemoteLogFiles, message: str, **changes: Any) -> None:
     assert {name: digest for name, digest in left.items() if not name.startswith("_temporary/")} == before
 
 
-def test_what_rotted_is_not_hidden_by_what_came(files: RemoteLogFiles) -> None:
+def test_later_records_do_not_hide_damaged_ones(files: RemoteLogFiles) -> None:
     assert export(files).not_reached == (0,)
     rot(files, 10)
     copy_more(files)
@@ -107,7 +107,7 @@ def test_what_rotted_is_not_hidden_by_what_came(files: RemoteLogFiles) -> None:
     assert offsets(files) == list(range(5, 30))
 
 
-def test_what_was_repaired_is_exported_with_what_came(files: RemoteLogFiles) -> None:
+def test_repaired_records_are_exported_with_later_ones(files: RemoteLogFiles) -> None:
     export(files)
     sound = files.objects(".log")[1].read_bytes()
     rot(files, 10)
@@ -118,7 +118,7 @@ def test_what_was_repaired_is_exported_with_what_came(files: RemoteLogFiles) -> 
     assert export(files).rows == 35
 
 
-def test_what_is_missing_now_is_not_hidden_by_what_came(files: RemoteLogFiles) -> None:
+def test_later_records_do_not_hide_missing_ones(files: RemoteLogFiles) -> None:
     export(files)
     copy_more(files, 10)
     assert_refused(files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\)\. ", allow_gaps=True)

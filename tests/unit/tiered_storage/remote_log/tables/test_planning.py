@@ -129,7 +129,7 @@ def test_nothing_below_our_log_start_is_given(remote_log: RemoteLogManager) -> N
     assert offsets(remote_log, planned) == list(range(14, 30))
 
 
-def test_what_a_later_leader_cut_off_is_not_given(remote_log: RemoteLogManager) -> None:
+def test_records_that_a_later_leader_truncated_are_not_returned(remote_log: RemoteLogManager) -> None:
     """A leader of epoch 9 began at offset 12: of the old leader's segments only what lies below is true."""
     lineage = (EpochEntry(0, 0), EpochEntry(9, 12))
     remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))

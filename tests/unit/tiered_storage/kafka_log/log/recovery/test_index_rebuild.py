@@ -41,7 +41,7 @@ def rebuilt(segment: LogSegment, *, from_snapshots: bool = True) -> RebuiltIndex
 
 
 @pytest.mark.parametrize("from_snapshots", [True, False])
-def test_what_is_rebuilt_is_what_was_written(directory: Path, from_snapshots: bool) -> None:
+def test_rebuilt_indexes_equal_the_written_ones(directory: Path, from_snapshots: bool) -> None:
     aborts = 0
     for segment in segments(directory):
         found = rebuilt(segment, from_snapshots=from_snapshots)

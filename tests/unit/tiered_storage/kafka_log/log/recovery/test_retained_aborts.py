@@ -160,7 +160,7 @@ def test_an_index_that_breaks_while_the_log_is_open_keeps_it_too(tmp_path: Path)
         pytest.param(AbortedTransaction(20, 3, 3, 4), id="begins where all is known"),
     ],
 )
-def test_what_the_log_contradicts_does_not_stay(tmp_path: Path, false: AbortedTransaction) -> None:
+def test_entries_that_the_log_contradicts_are_removed(tmp_path: Path, false: AbortedTransaction) -> None:
     segment = aborting(tmp_path, closed=False)
     segment.transaction_index_path.write_bytes(encode_aborted_transactions([false, WITHIN]))
 

@@ -69,7 +69,7 @@ def test_memory_is_bounded_and_keeps_what_was_used_last(pool: ReaderPool) -> Non
     assert cache.held_bytes == 80
 
 
-def test_what_has_no_room_in_memory_comes_back_from_the_disk(pool: ReaderPool) -> None:
+def test_chunks_evicted_from_memory_are_read_from_the_disk(pool: ReaderPool) -> None:
     disk = Disk()
     cache: ChunkCache[bytes] = ChunkCache(pool, 100, len, disk)
     get(cache, "a", b"a" * 60)

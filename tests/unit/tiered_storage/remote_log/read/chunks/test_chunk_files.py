@@ -46,7 +46,7 @@ def test_a_chunk_comes_back_as_it_was(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_entry_is_evicted(tmp_path: Path) -> None:
     files = ChunkFiles(tmp_path, 3 * SIZE + 10)
     for number in range(5):
         files.put(number, a_chunk(number))

@@ -43,7 +43,7 @@ def test_what_succeeds_at_once_waits_for_nothing() -> None:
     assert time.slept == []
 
 
-def test_what_may_succeed_later_is_tried_again_after_growing_pauses() -> None:
+def test_retriable_errors_are_retried_after_growing_pauses() -> None:
     time = FakeTime()
     failures = [RemoteStorageError("503"), ReaderBusyError("full"), RemoteStorageError("503")]
     assert attempt(time, 10_000, *failures) == "fetched"
@@ -59,7 +59,7 @@ def test_when_the_time_is_up_the_last_error_is_reported_and_no_pause_outlasts_it
 
 
 @pytest.mark.parametrize("error", [RemoteObjectCorruptError("rotten"), ReadTimedOutError("slow")])
-def test_what_will_not_change_is_reported_at_once(error: TieredStorageError) -> None:
+def test_a_permanent_error_is_reported_at_once(error: TieredStorageError) -> None:
     time = FakeTime()
     with pytest.raises(type(error)):
         attempt(time, 10_000, error)

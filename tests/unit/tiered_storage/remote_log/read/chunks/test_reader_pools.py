@@ -23,7 +23,7 @@ class Gate:
         return "done"
 
 
-def test_what_is_submitted_is_done_in_order_and_errors_come_back() -> None:
+def test_submitted_work_is_done_in_order_and_errors_are_returned() -> None:
     pool = ReaderPool("reads", 1)
     done: list[int] = []
     futures = [pool.submit(partial(done.append, number)) for number in range(20)]

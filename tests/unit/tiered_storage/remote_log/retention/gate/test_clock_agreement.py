@@ -74,7 +74,7 @@ def test_a_clock_behind_the_stores_marks_nothing_either(files: RemoteLogFiles) -
             delete_records(remote_log)
 
 
-def test_what_was_marked_is_not_deleted_by_a_clock_that_jumped_since(files: RemoteLogFiles) -> None:
+def test_marked_segments_are_not_deleted_after_the_clock_jumped(files: RemoteLogFiles) -> None:
     files.properties["remote.log.deletion.grace.ms"] = WEEK
     with files.open() as remote_log:
         delete_records(remote_log)

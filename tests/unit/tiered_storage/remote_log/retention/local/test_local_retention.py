@@ -256,7 +256,7 @@ def test_the_last_copy_below_our_log_start_stays_where_remote_deletion_is_not_al
     assert mentions(plan.held_back, "offsets 0 to 9", "below our log start", "remote deletion")
 
 
-def test_what_expired_stays_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
+def test_expired_segments_stay_locally_once_remote_deletion_is_forbidden(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.ms": 1}})
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock())
@@ -309,7 +309,7 @@ def test_a_moved_log_start_of_the_broker_makes_nothing_safe(tmp_path: Path) -> N
 # -------------------------------------------------------------------------------------------------------- enforcing
 
 
-def test_what_went_locally_is_read_from_the_remote_tier(tmp_path: Path) -> None:
+def test_trimmed_records_are_read_from_the_remote_tier(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
 
     with files.open() as remote_log:
@@ -377,7 +377,7 @@ def test_unreadable_partitions_are_reported_where_somebody_asked_for_them(tmp_pa
 
 @pytest.mark.parametrize("suffix", [".log", ".indexes"])
 @pytest.mark.parametrize("which", [0, 1])
-def test_where_an_object_is_missing_nothing_local_is_deleted(tmp_path: Path, suffix: str, which: int) -> None:
+def test_nothing_local_is_deleted_if_an_object_is_missing(tmp_path: Path, suffix: str, which: int) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
     missing = files.objects(suffix)[which]
     missing.unlink()
@@ -390,7 +390,7 @@ def test_where_an_object_is_missing_nothing_local_is_deleted(tmp_path: Path, suf
     assert read_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT) == {("orders", 0): 0}
 
 
-def test_where_an_object_is_too_short_nothing_local_is_deleted(tmp_path: Path) -> None:
+def test_nothing_local_is_deleted_if_an_object_is_too_short(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(SEGMENT_BYTES))
     cut(files.objects(".log")[1], SEGMENT_BYTES - 1)
 

@@ -193,7 +193,7 @@ def test_one_sync_of_the_folder_makes_all_names_sure(
     assert synced[-1] == root / "folder"
 
 
-def test_what_a_killed_process_leaves_is_known_by_its_name(root: Path) -> None:
+def test_leftovers_of_a_killed_process_are_known_by_their_names(root: Path) -> None:
     program = """
 import sys, time
 from pathlib import Path
@@ -362,7 +362,7 @@ def test_the_root_itself_may_be_a_symbolic_link(directory: LocalDirectory, root:
     assert (linked.size("a/b"), linked.get_range("a/b", 0, 1)) == (1, b"x")
 
 
-def test_what_is_no_regular_file_is_no_object(directory: LocalDirectory, root: Path) -> None:
+def test_only_a_regular_file_is_an_object(directory: LocalDirectory, root: Path) -> None:
     put(directory, "a/b", b"x")
     os.mkfifo(root / "a" / "fifo")
     assert {found.name for found in directory.list()} == {"a/b"}

@@ -34,7 +34,7 @@ def test_chunks_of_compressed_batches_are_known_by_their_headers(content: bytes,
     assert is_compressed_already(content) is expected
 
 
-def test_what_gets_no_smaller_is_not_compressed() -> None:
+def test_incompressible_data_are_not_compressed() -> None:
     assert compress(b"x") is None
     compressed = compress(PLAIN)
     assert compressed is not None
