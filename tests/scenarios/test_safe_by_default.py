@@ -266,11 +266,11 @@ def tiered_by_kafka(files: RemoteLogFiles) -> None:
 @pytest.mark.parametrize(
     ("lay_out", "becomes", "words"),
     [
-        (a_site, compacted_by_the_cleaner, "has compacted orders-0"),
+        (a_site, compacted_by_the_cleaner, "brokers compact orders-0"),
         (a_site, compacted_by_its_settings, "cleanup.policy=compact"),
         (a_site, compacted_and_out_of_sight, "cleanup.policy=compact"),
         (a_site, tiered_by_kafka, "Kafka itself tiers orders-0"),
-        (a_site_without_copies, compacted_by_the_cleaner, "has compacted orders-0"),
+        (a_site_without_copies, compacted_by_the_cleaner, "brokers compact orders-0"),
         (a_site_without_copies, compacted_by_its_settings, "cleanup.policy=compact"),
     ],
 )
