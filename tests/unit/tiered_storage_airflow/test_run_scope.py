@@ -60,6 +60,9 @@ def test_settings_may_come_as_json() -> None:
 HELD = {
     "where data lives, and who is asked for it": {
         "log.dirs",
+        "bootstrap.servers",
+        "cluster.connection",
+        "cluster.client.properties.file",
         "cluster.id",
         "state.directory",
         "work.url",
@@ -97,6 +100,7 @@ HELD = {
     "how safe that is": {
         "lease.duration.ms",
         "clock.max.skew.ms",
+        "copy.over.gaps",
         "remote.log.deletion.grace.ms",
         "remote.log.orphan.grace.ms",
         "scheduled.deletion.enable",
