@@ -22,7 +22,7 @@ def program_server() -> Iterator[ProgramServer]:
 
 @pytest.fixture(autouse=True)
 def without_syncs() -> Iterator[None]:
-    """What a killed process wrote is safe without: only a machine that crashes loses it."""
+    """Skip fsync: a killed process loses no write, only a crashed machine does."""
     with unsynced():
         yield
 

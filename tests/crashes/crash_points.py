@@ -86,7 +86,7 @@ class CrashPoint(StrEnum):
     BEFORE_MAP_WRITTEN = "before the map of offsets is written"
     AFTER_MAP_WRITTEN = "after the map of offsets is written"
     AFTER_ANY_STEP = "after any step"
-    """Whatever outlives the process: each commit, each file that gets its name, each that goes."""
+    """Every lasting step: each commit, each file that gets its name, each deleted file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Crash:
 
 
 class _Trap:
-    """Counts how often the process gets to the point; the thread that makes it full sends the signal."""
+    """Counts how often the process gets to the point; the thread that reaches the number sends the signal."""
 
     def __init__(self, crash: Crash) -> None:
         self._crash = crash
@@ -119,7 +119,7 @@ class _Trap:
             return
         with self._lock:
             self._reached += 1
-            # All threads end, or stand still, with the one that holds the lock.
+            # All threads end or stop with the one that holds the lock.
             if self._reached != self._crash.nth:
                 return
             while not Path(self._crash.go_on).is_file():
@@ -127,12 +127,12 @@ class _Trap:
 
 
 Points = tuple[CrashPoint | None, CrashPoint | None]
-"""Where a call gets before it and after it; None: nowhere of note."""
+"""The points before and after a call; None: no point."""
 NOWHERE: Points = (None, None)
 
 
 def install(crash: Crash) -> None:
-    """Let this process die at `crash`; there is no way back, so do it in a process made for that."""
+    """Kill this process at `crash`. This cannot be undone, so call it in a process made for it."""
     trap = _Trap(crash)
     for border, method, points in _BORDERS:
         _wrap(border, method, points, trap)

@@ -21,7 +21,7 @@ from support.clocks import SharedClock, put_at
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 
 GO_ON = "go-on"
-"""The file in a program's folder that lets it go on where it was made to stand still."""
+"""The file in a program's folder that lets a stopped program continue."""
 
 COMMAND_LINE = "tiered_storage.cli.main:main"
 PRELOADED = (
@@ -111,7 +111,7 @@ def _call(program: str) -> int:
 
 
 def _sync_nothing(_descriptor: object) -> None:
-    """What a killed process wrote is safe without: only a machine that crashes loses it."""
+    """Skip fsync: a killed process loses no write, only a crashed machine does."""
 
 
 def _tell(path: Path, said: str) -> None:

@@ -58,7 +58,7 @@ def cells(crashes: Iterable[Crash], *, daily: int = 2) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class CrashSite:
-    """What it takes to lay a remote log out below `root`, to let programs die on it, and to let time pass."""
+    """Makes remote logs below `root`, kills programs on them, and lets time pass."""
 
     root: Path
     clock: SharedClock
@@ -179,7 +179,7 @@ def assert_topic_is_gone(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         states = remote_log.segments.partition_states()
         assert {state.delete_state for state in states.values()} == {PartitionDeleteState.FINISHED}
-    # The document that says so stays.
+    # The manifest that records the deletion stays.
     left = [path for path in files.store.rglob("orders-*/**/*") if path.is_file()]
     assert {path.parent.name for path in left} <= {"state"}
     assert_settled(files)
@@ -204,7 +204,7 @@ def assert_settled(files: RemoteLogFiles) -> None:
 
 
 def commit_jobs(files: RemoteLogFiles, folders: list[str]) -> list[CommitReport]:
-    """Let what was left of copies be committed, as a zombie does that comes back at the very end."""
+    """Commit what was left of copies, as a zombie does that continues at the very end."""
     with files.open() as remote_log:
         return [remote_log.commit_copy(CopyJob.read(remote_log.work, folder)[0].outcomes()) for folder in folders]
 
@@ -269,7 +269,7 @@ def lose_metadata(files: RemoteLogFiles) -> None:
 
 
 def without_metadata(site: CrashSite, name: str = "site") -> RemoteLogFiles:
-    """Return a remote log that lost them: a copy of orders-1 never ended, and the oldest records of orders-0 went."""
+    """Return a remote log without metadata, with an unfinished copy in orders-1 and expired records in orders-0."""
     files = site.copied({("orders", 0): 3, ("orders", 1): 2}, name)
     files.append(2, number=1)
     site.programs.kill("copy", "--config", files.config, at=Crash(CrashPoint.AFTER_INDEXES))
@@ -294,7 +294,7 @@ def assert_rebuild_completes(files: RemoteLogFiles, clock: SharedClock) -> None:
         assert plain_reader(remote_log).log_start_offset(ORDERS_0) == LOG_START
         assert offsets_read(remote_log, LOG_START) == list(range(LOG_START, 35))
 
-    # What had only been marked is live again: whoever wants it gone says so again.
+    # Segments that were only marked are live again: a person has to request their deletion again.
     run(files, "topics", "allow-deletion", "orders")
     # It was copied years ago by our clock.
     run(files, "metadata", "trust-clock", "--yes")
@@ -327,10 +327,10 @@ def contents(target: Path) -> dict[str, bytes]:
 
 
 def assert_nothing_half_has_a_name(target: Path, ends: Ends) -> None:
-    """Assert that what a broker would take for a partition is whole; what is named as on its way out it removes."""
+    """Assert that every folder a broker would open is a whole partition; it removes those marked for deletion."""
     for directory in target.iterdir() if target.exists() else ():
         if directory.is_dir() and not directory.name.endswith("-delete"):
-            # A copy: who opens a log changes its directory.
+            # A copy, because opening a log changes its directory.
             looked_at = shutil.copytree(directory, target.with_name("looked at") / directory.name, dirs_exist_ok=True)
             with LocalLog.open(looked_at, LOG_CONFIG, clock=lambda: 0) as log:
                 assert (log.log_start_offset, log.log_end_offset) == (0, ends[directory.name])

@@ -23,7 +23,7 @@ WHILE_THERE = "TEST_HANGING_STORAGE_WHILE_THERE"
 
 
 class HangingStorage(ObjectRemoteStorageManager):
-    """Stores as its base class does, but for one segment, of which it takes a chunk and then waits."""
+    """Stores as its base class does, but hangs after the first chunk of one segment."""
 
     def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """Copy, or hang."""
@@ -78,7 +78,7 @@ class HaltingStorage(ObjectRemoteStorageManager):
 
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> Self:
-        """Open the store; in the first process of the kind that does so, let it stand still at the point."""
+        """Open the store; the first process of the kind that does so stops at the point."""
         folder = Path(os.environ[HALT])
         if (folder / "at").exists() and _is_of_the_kind(folder / "task") and _is_first(folder / "worker"):
             point = CrashPoint((folder / "at").read_text())

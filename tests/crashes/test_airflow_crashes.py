@@ -64,7 +64,7 @@ class CrashingAirflow:
     running: RunningAirflow
     halt: Path
     killed: list[ServiceProcess] = field(default_factory=list)
-    """Schedulers that were killed: what they left waits for work for ever."""
+    """Killed schedulers, whose child processes wait for work forever."""
 
     def api(self) -> AirflowApi:
         return services.connect(self.running)
@@ -79,7 +79,7 @@ class CrashingAirflow:
         return self.halted("copy_segments", None, point)
 
     def halted(self, dag_id: str, task_id: str | None, point: CrashPoint) -> tuple[DagRun, psutil.Process]:
-        """Start a run and wait until its task's process, or whoever comes there first, stands still at `point`."""
+        """Start a run and wait until its task's process, or the first process there, stops at `point`."""
         self.halt.mkdir(exist_ok=True)
         for name in ("worker", "go-on", "task"):
             (self.halt / name).unlink(missing_ok=True)
@@ -96,7 +96,7 @@ class CrashingAirflow:
         return run, worker
 
     def let_go_on(self, worker: psutil.Process) -> None:
-        """Let it go on, if it was not killed; as a zombie where it was left alone."""
+        """Let it continue if it was not killed; a task that was given up continues as a zombie."""
         (self.halt / "go-on").touch()
         while is_running(worker) and worker.status() == psutil.STATUS_STOPPED:
             worker.send_signal(signal.SIGCONT)
@@ -124,7 +124,7 @@ class CrashingAirflow:
         assert self.files.config.exists()
 
     def left_without_result(self) -> set[str]:
-        """Return the ids of segments that are whole in the store and that no job's results and no reader know of."""
+        """Return the ids of segments that are whole in the store, unknown to every job's results and every reader."""
         marked = {path.stem.partition("-")[2] for path in self.files.objects(".commit")}
         results = "".join(path.read_text() for path in self.files.root.rglob("result-*.jsonl"))
         with self.files.open() as remote_log:
@@ -197,7 +197,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
         DATABASE_VARIABLE: "",
         HALT: str(root / "halt"),
         "SPARK_CONF_DIR": str(_spark(root / "spark-conf")),
-        # A task that nobody hears of any more is dead after seconds and not after minutes.
+        # A task without a heartbeat counts as dead after seconds, not minutes.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
@@ -231,7 +231,7 @@ def settled(airflow: CrashingAirflow, tmp_path: Path, monkeypatch: pytest.Monkey
             closed = files.local_starts(number=number)[:-1]
             partition = partition_of(number=number)
             copied = [segment.start_offset for segment in finished(segments_of(remote_log, partition))]
-            # Both tiers may have lost their beginning, each by its own limit.
+            # Retention may have deleted the beginning of both tiers, each by its own limit.
             begin = max(closed[0], remote_log.segments.log_start_offset(partition) or 0)
             assert [start for start in copied if start >= begin] == [start for start in closed if start >= begin]
         assert_readable(remote_log)
@@ -255,7 +255,7 @@ def task_of(worker: psutil.Process) -> psutil.Process:
     return parent
 
 
-def test_a_killed_worker_takes_with_it_what_it_left_no_result_of(airflow: CrashingAirflow) -> None:
+def test_copies_without_a_result_are_lost_with_a_killed_worker(airflow: CrashingAirflow) -> None:
     run, worker = airflow.halted_worker(CrashPoint.AFTER_MARKER)
     looks: list[set[str]] = []
 

@@ -32,7 +32,7 @@ WINDOW_ENDS = [NOW + 1000 * offset for offset in (15, 25, 1000)]
 
 
 def start_all(site: CrashSite, files: RemoteLogFiles, *commands: str) -> list[Program]:
-    """Start a backfill and so many commands, and let them stand still where they take their first lease."""
+    """Start a backfill and so many commands, and stop them where they take their first lease."""
     backfill = site.programs.stop(
         files.config, "backfill", *WINDOW_ENDS, at=CrashPoint.BEFORE_ACQUIRE, program=BACKFILL
     )
@@ -75,9 +75,9 @@ def test_a_scheduled_run_a_backfill_a_manual_run_and_a_zombie_copy_each_segment_
         assert sorted(finished_ranges(remote_log)) == ALL
         assert_readable(remote_log)
         begun = Counter((str(one.topic_id_partition), one.start_offset) for one in all_segments(remote_log))
-    # What nobody took from the zombie meanwhile is still its to commit; all else it is refused.
+    # The zombie may commit what nobody took over meanwhile; everything else is refused.
     assert copied_by([zombie, *healthy]) == [(partition, start) for partition, start, _ in ALL]
-    # One attempt is the zombie's, the other that of the one who held the lease.
+    # One attempt is the zombie's, the other the lease holder's.
     assert set(begun.values()) <= {1, 2}
 
     site.clock.move_by(LEASE_MS + GRACE_MS + 1)

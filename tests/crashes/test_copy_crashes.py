@@ -1,4 +1,4 @@
-"""Scenario 10: a copy that is killed anywhere. The next run completes, no reader saw half a segment, leftovers go."""
+"""Scenario 10: a copy killed anywhere. The next run completes, no reader sees half a segment, leftovers are deleted."""
 
 from __future__ import annotations
 

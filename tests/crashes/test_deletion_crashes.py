@@ -52,7 +52,7 @@ TOPIC_CRASHES = [
     Crash(CrashPoint.BEFORE_DELETED),
     # A batch is one segment here: the first two, the last of the first partition, one of the second.
     *(Crash(CrashPoint.AFTER_DELETED, nth) for nth in (1, 2, 3, 4)),
-    # What an earlier holder wrote went before.
+    # An earlier holder's manifests were deleted before.
     *(Crash(CrashPoint.BEFORE_DOCUMENT_GOES, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.AFTER_DOCUMENT_GONE, nth) for nth in (1, 2)),
     *(Crash(CrashPoint.BEFORE_TOPIC_FINISHED, nth) for nth in (1, 2)),
@@ -107,11 +107,11 @@ def test_the_next_deletion_of_a_topic_finishes_a_killed_one(site: CrashSite, cra
 
 
 @pytest.mark.parametrize("crash", cells(MARK_CRASHES, daily=1))
-def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(site: CrashSite, crash: Crash) -> None:
+def test_a_half_marked_topic_is_marked_by_the_next_attempt(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS, topics=NOT_TIERED)
     site.programs.kill("delete-topic", "orders", "--config", files.config, at=crash)
 
-    # What is marked goes, what is not is as it was: no state in between.
+    # Marked segments are deleted and the others unchanged: no state in between.
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
     with files.open() as remote_log:
@@ -124,7 +124,7 @@ def test_a_topic_that_was_marked_by_half_is_marked_by_the_next_try(site: CrashSi
 
 
 @pytest.mark.parametrize("crash", RECORDS_CRASHES, ids=str)
-def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: CrashSite, crash: Crash) -> None:
+def test_half_deleted_records_are_deleted_by_the_next_attempt(site: CrashSite, crash: Crash) -> None:
     files = site.copied(PARTITIONS)
     command = ("delete-records", "orders", 0, "--before", 25)
     site.programs.kill(*command, "--config", files.config, at=crash)
@@ -133,7 +133,7 @@ def test_records_that_were_deleted_by_half_are_deleted_by_the_next_try(site: Cra
         assert start in {0, 25}
         assert_readable(remote_log)
 
-    # Whoever does not ask again has them all, or none of them.
+    # Without a second request either all records are there or none.
     site.clock.move_by(LEASE_MS + 1)
     run(files, "expire")
     with files.open() as remote_log:
@@ -161,7 +161,7 @@ def test_metadata_that_are_lost_together_with_a_killed_deletion_of_records_never
     lose_metadata(files)
     run(files, "rebuild-metadata", "--yes")
     run(files, "topics", "allow-deletion", "orders")
-    # Metadata that were rebuilt have read no clock.
+    # Rebuilt metadata have no reading of a clock.
     run(files, "metadata", "trust-clock", "--yes")
     run(files, "expire")
     with files.open() as remote_log:

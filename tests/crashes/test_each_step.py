@@ -1,4 +1,4 @@
-"""Every step that outlives a process, not only those with a name: killed after the first, the second, to the last."""
+"""Kill a process after each lasting step, named or not, from the first to the last."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def killed_after_each_step(
 
 
 def copied(site: CrashSite, topics: dict[str, Any], **settings: Any) -> Callable[[str], RemoteLogFiles]:
-    """Return what makes remote logs with all copied."""
+    """Return a function that makes remote logs with all segments copied."""
     return lambda name: site.copied(PARTITIONS, name, topics=topics, **settings)
 
 
@@ -87,7 +87,7 @@ def test_a_copy_that_encrypts(site: CrashSite) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_ANY_STEP, CrashPoint.AFTER_FILE_SYNCED])
 def test_a_rotation_of_keys(site: CrashSite, point: CrashPoint) -> None:
-    """The old key goes in the end: without it, everything still has to be readable."""
+    """The old key is deleted at the end, and everything must still be readable."""
 
     def encrypted(name: str) -> RemoteLogFiles:
         files = site.new(PARTITIONS, name, topics=ENCRYPTED, **key_settings(site, "first"))

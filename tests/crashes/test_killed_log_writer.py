@@ -39,7 +39,7 @@ def test_a_killed_writer_leaves_all_that_was_flushed(tmp_path: Path, kills: int)
 
 
 def _write_and_die(root: Path, seed: int, chance: random.Random, flushed: int) -> int:
-    """Kill a writer in the middle of what it does; return up to where all was on the disk."""
+    """Kill a writer at any moment; return the offset up to which all was flushed."""
     command = [sys.executable, "-m", "crashes.log_writer", str(root), str(seed)]
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -55,7 +55,7 @@ def _write_and_die(root: Path, seed: int, chance: random.Random, flushed: int) -
 
 
 def _lose_unflushed(directory: Path, flushed: int, chance: random.Random) -> None:
-    """Now and then cut the last segment as a machine does that loses its power: anywhere, if nothing was flushed."""
+    """Sometimes cut the last segment as a power loss does: anywhere, if nothing was flushed."""
     last = list_segments(directory)[-1].log_path
     if int(last.stem) >= flushed and chance.random() < 0.5:
         os.truncate(last, chance.randrange(last.stat().st_size + 1))

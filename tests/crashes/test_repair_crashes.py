@@ -53,7 +53,7 @@ def test_the_next_repair_finishes_a_killed_one(site: CrashSite, crash: Crash) ->
 def test_metadata_that_are_made_again_after_a_killed_repair_know_the_sound_copy(
     site: CrashSite, point: CrashPoint
 ) -> None:
-    """The copy that replaces a damaged segment was marked as whole, whether or not anybody could read it by then."""
+    """The copy that replaces a damaged segment had its commit marker, whether or not readers could see it."""
     files = site.copied({("orders", 0): 3})
     data = files.objects(".log")[1]
     flip_bit(data, 100)
@@ -62,7 +62,7 @@ def test_metadata_that_are_made_again_after_a_killed_repair_know_the_sound_copy(
     site.programs.start("rebuild-metadata", "--yes", "--config", files.config).wait()
     run(files, "topics", "allow-deletion", "orders")
     site.clock.move_by(GRACE_MS + 1)
-    # Metadata that were rebuilt have read no clock.
+    # Rebuilt metadata have no reading of a clock.
     run(files, "metadata", "trust-clock", "--yes")
     run(files, "expire")
     assert not data.exists()

@@ -1,4 +1,4 @@
-"""The one switch of all deletions, with killed processes: it is on or off, and whoever deletes sees which."""
+"""The stop of all deletions, with killed processes: it is in force or not, and every deletion sees which."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_killed_lift_has_lifted_all_or_nothing(site: CrashSite, point: CrashPo
 def test_a_deletion_under_way_ends_at_a_stop_whose_process_was_killed_afterwards(
     site: CrashSite, point: CrashPoint
 ) -> None:
-    """A batch is one segment: what has begun of it ends, and no other begins."""
+    """A batch is one segment: a begun batch is finished, and no other begins."""
     files = site.copied(PARTITIONS, topics=KEEPS_ONE_SEGMENT, deletion_batch_segments=1)
     under_way = site.programs.stop("expire", "--config", files.config, at=point)
     stop = Crash(CrashPoint.AFTER_SWITCH)

@@ -15,7 +15,7 @@ from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.model import SegmentState
 
 STUCK_AFTER_MS = 10_000
-"""The least that copy.stuck.after.ms may be."""
+"""The minimum of copy.stuck.after.ms."""
 
 
 def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_and_the_next_one_takes_the_rest(
@@ -63,7 +63,7 @@ def test_a_copy_in_which_no_byte_moves_is_ended_what_is_finished_is_committed_an
     given_up = site.segments("orders-0", SegmentState.DELETE_SEGMENT_STARTED)
     assert [segment.start_offset for segment in given_up] == [10, 20]
 
-    # Its leases were given back: at once, and by anybody, the rest is copied.
+    # Its leases were released, so any run can copy the rest at once.
     site.configure({"orders": TIERED, "payments": TIERED})
     site.copy()
     assert site.finished("orders-0") == [0, 10, 20]

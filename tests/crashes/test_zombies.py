@@ -1,4 +1,4 @@
-"""Processes that stand still past their lease and go on: they are refused, and nothing of others is harmed."""
+"""Processes that stop until their lease expired and then continue are refused, and harm no other run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXPIRY_POINTS = [
 
 
 def continued(files: RemoteLogFiles, zombie: Program) -> int:
-    """Let the zombie go on to its end; return its exit code. Nothing that others made may have changed."""
+    """Let the zombie finish; return its exit code. It must not change the work of others."""
     with files.open() as remote_log:
         before = all_segments(remote_log)
         contents = {
@@ -148,7 +148,7 @@ def test_an_expiry_that_wakes_up_after_its_lease_was_taken_over_changes_nothing(
     assert_settled(files)
 
 
-def test_while_a_trim_stands_still_kafkas_own_lock_keeps_everybody_out_and_then_it_ends_its_work(
+def test_a_stopped_trim_holds_kafkas_lock_and_finishes_when_it_continues(
     site: CrashSite,
 ) -> None:
     files = site.copied(PARTITIONS, topics=KEEPS_NOTHING_LOCAL)

@@ -34,7 +34,7 @@ class SharedClock(ManualClock):
         return int(self.path.read_text())
 
     def move_to(self, now: int) -> None:
-        """Let it be `now` (ms) for everybody."""
+        """Set the time of all processes to `now` (ms)."""
         written = self.path.with_suffix(".new")
         written.write_text(str(now))
         written.replace(self.path)
@@ -59,7 +59,7 @@ class StampedDirectory(LocalDirectory):
 
 
 def put_at(clock: Clock) -> Callable[..., WrittenObject]:
-    """Return what may stand in the place of LocalDirectory.put, where all of a process have that clock."""
+    """Return a replacement of LocalDirectory.put for a process in which all objects have that clock."""
 
     def put(self: LocalDirectory, name: str, size: int, chunks: Iterator[memoryview], **options: Any) -> WrittenObject:
         written = _PUT(self, name, size, chunks, **options)

@@ -73,5 +73,5 @@ def run_on(files: RemoteLogFiles, *arguments: object) -> CommandResult:
 
 
 def mentions(message: str | None, *words: object) -> bool:
-    """Whether a message has all of `words` (names, numbers, commands), in whichever sentence."""
+    """Whether a message has all of `words` (names, numbers, commands), in any sentence."""
     return message is not None and all(str(word) in message for word in words)

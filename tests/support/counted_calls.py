@@ -1,4 +1,4 @@
-"""Count what code does, where a test would else have to measure how long it takes."""
+"""Count calls, so that tests need not measure time."""
 
 from __future__ import annotations
 

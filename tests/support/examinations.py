@@ -20,7 +20,7 @@ JAVA_IS_ELSEWHERE = {"PATH": ""}
 
 @dataclass(frozen=True)
 class Examination:
-    """What a doctor found."""
+    """The checks of one run of `doctor`."""
 
     checks: list[Check]
 
@@ -43,7 +43,7 @@ class Examination:
 
 
 def examined(files: RemoteLogFiles | Path, environ: Mapping[str, str] = JAVA_IS_ELSEWHERE) -> Examination:
-    """Let a doctor look at a remote log, or at what a settings file names."""
+    """Run `doctor` on a remote log, or on the one of a settings file."""
     config = files if isinstance(files, Path) else files.config
     # The machine that copied: it has been running since.
     machine = ManualClock(wall_clock())

@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 
 
 class ManualClock:
-    """A clock that stands until it is moved: `now` (ms) is set when time passes, for the machine too."""
+    """A clock that is stopped until it is moved: `now` (ms) is set when time passes, for the machine too."""
 
     started = 1_600_000_000_000
     """When the machine started, by this clock (ms)."""

@@ -62,7 +62,7 @@ def localbucket_server(directory: Path) -> Iterator[S3Endpoint]:
 @contextmanager
 def moto_server() -> Iterator[S3Endpoint]:
     """Serve buckets that are kept in memory; two of these at once would see each other's."""
-    # The server notes every request that went well, in colours.
+    # The server would log every successful request, in colours.
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -84,7 +84,7 @@ OWN = "a class of one's own"
 AZURITE = "azurite"
 KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", AZURITE, OWN)
 OWN_STORE = Path(__file__).parents[2] / "docs" / "examples" / "own_store.py"
-"""The example of a store of one's own, which keeps the contract too."""
+"""The example of a store of your own, which must keep the contract too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class RemoteLogFiles:
         return stamped(opened)
 
     def append(self, batches: int = 1, topic: str = "orders", number: int = 0, **options: Any) -> None:
-        """Let a broker start, append so many batches, and stop cleanly."""
+        """Start a broker, append so many batches, and stop it cleanly."""
         with unsynced(), LogDirectoryWriter.open(self.log_directory, LOG_CONFIG, clock=lambda: NOW) as writer:
             append_batches(writer.log(topic, number), batches, **options)
 
@@ -205,7 +205,7 @@ ENABLED = {
 def a_remote_log(
     root: Path, partitions: Partitions | None = None, *, topics: dict[str, Any] | None = None, **properties: Any
 ) -> RemoteLogFiles:
-    """Lay a remote log out below `root`: by default orders-0 with three closed segments, enabled, deletable.
+    """Make a remote log below `root`: by default orders-0 with three closed segments, enabled, deletable.
 
     `topics` are the settings of each topic; other `properties` are named with underscores for dots.
     """
@@ -219,7 +219,7 @@ def a_remote_log(
 def a_copied_remote_log(
     root: Path, partitions: Partitions | None = None, *, topics: dict[str, Any] | None = None, **properties: Any
 ) -> RemoteLogFiles:
-    """Lay the same out with every closed segment copied already, at the clock's first time."""
+    """Make the same with every closed segment copied already, at the clock's first time."""
     partitions = {("orders", 0): 3} if partitions is None else partitions
     copied = _copied(tuple(partitions.items()))
     shutil.copytree(copied / "logs", root / "logs")
@@ -229,7 +229,7 @@ def a_copied_remote_log(
 
 
 def be_the_original(database: Path) -> None:
-    """Let a copy of a metadata file be what the file that it was copied from was, so that it is not refused."""
+    """Let a copied metadata file count as the original, so that it is not refused."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE generation SET place = ?", (file_identity(database),))
 
@@ -346,7 +346,7 @@ def end_below(
 
 
 def held_by(remote_log: RemoteLogManager, owner: str, partition: TopicIdPartition = ORDERS_0) -> Lease:
-    """Let somebody hold the partition's lease."""
+    """Take the partition's lease for another holder."""
     return remote_log.leases.acquire(partition, owner, remote_log.settings.lease_duration_ms)
 
 

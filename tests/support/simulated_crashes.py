@@ -82,7 +82,7 @@ _STEPS: dict[type, tuple[str, ...]] = {
 
 
 class Died(BaseException):
-    """The process is gone: no `except` of the product may catch this."""
+    """Stands for a killed process: no `except` of the product may catch this."""
 
 
 @contextmanager

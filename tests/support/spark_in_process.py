@@ -99,4 +99,4 @@ _WORKERS: dict[str, Callable[[JobAccess, Sequence[int]], int]] = {
 
 
 class _WorkerDiedError(BaseException):
-    """No error that a worker could handle: it is gone."""
+    """Stands for a killed worker: no code of a worker may catch this."""
