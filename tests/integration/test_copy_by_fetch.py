@@ -352,6 +352,14 @@ def test_an_old_tail_of_an_idle_partition_is_copied(site: LiveSite) -> None:
     assert site.copied() == []
 
 
+def test_a_tail_is_copied_before_the_brokers_retention_deletes_it(site: LiveSite) -> None:
+    [topic], client, hour = site.topics, site.kafka.client, 3_600_000
+    client.create_topic(topic, 1, {"retention.ms": str(2 * hour), "segment.ms": str(24 * hour)})
+    client.produce(topic, [Record(0, wall_clock() - hour, b"key", b"value")])
+
+    assert site.copied() == [(0, 0)]
+
+
 def test_compacted_topics_and_topics_that_do_not_exist_are_refused(site: LiveSite) -> None:
     [topic] = site.topics
     site.kafka.client.create_topic(topic, 1, {"cleanup.policy": "compact"})

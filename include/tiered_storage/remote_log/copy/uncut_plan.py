@@ -2,8 +2,8 @@
 
 How many segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of
 the log. One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide:
-records may have become larger. Less than one whole segment is due only if its first record is older than the topic's
-segment.ms, as an idle partition would never be copied otherwise.
+records may have become larger. Less than one whole segment is due only once its first record is old (CutRules.tail_ms),
+as an idle partition would never be copied otherwise.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def plan_cuts(
         return None
     if count := size // whole:
         return PlannedCuts(start, end, (whole,) * min(count, max_segments or count))
-    is_old = uncut.offset_at(times.now - uncut.rules.segment_ms + 1) > start
+    is_old = uncut.offset_at(times.now - uncut.rules.tail_ms + 1) > start
     return PlannedCuts(start, end, (size,)) if is_old else None
 
 

@@ -221,6 +221,7 @@ class FetchSource:
             configs.index_interval_bytes,
             self._fetch_bytes,
             has_topic_id=topic.topic_id is not None,
+            retention_ms=configs.retention_ms,
         )
         return PartitionLog(
             topic_id_partition=self._identify(found, topic, each.partition),

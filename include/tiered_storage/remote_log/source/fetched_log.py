@@ -92,7 +92,7 @@ class FetchedLog:
         """Fetch until the next segment is closed, and return it; None if what is wanted holds no further one.
 
         `fetched` is called with the bytes of each answer.
-        The records that are left are closed as a segment too once they are older than the topic's segment.ms. Raises
+        The records that are left are closed as a segment too once they are as old as CutRules.tail_ms. Raises
         SourceClusterError, CorruptRecordError and OSError.
         """
         while (closed := self._closed()) is None:
@@ -200,13 +200,13 @@ class FetchedLog:
         )
 
     def _roll_old_tail(self) -> None:
-        """Close the active segment if its first record is older than segment.ms: an idle partition rolls nothing."""
+        """Close the active segment if its first record is that old: an idle partition rolls nothing."""
         if self._log is None:
             return
         self._log.flush()
         active = self._log.segments[-1]
         began = first_timestamp(LogDirectorySegment(active))
-        if began is not None and self._clock() - began >= self._rules.segment_ms:
+        if began is not None and self._clock() - began >= self._rules.tail_ms:
             self._log.roll()
 
 

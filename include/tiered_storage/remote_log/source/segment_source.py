@@ -53,6 +53,7 @@ class CutRules:
     """How a copy cuts segments out of a log whose own segments it cannot see: as its broker rolls. Sizes in bytes.
 
     `fetch_bytes` is how much it asks for at once. Without `has_topic_id` the cluster knows the topic by its name only.
+    `retention_ms` is after how long brokers delete records; -1: never.
     """
 
     segment_bytes: int
@@ -61,6 +62,15 @@ class CutRules:
     index_interval_bytes: int
     fetch_bytes: int
     has_topic_id: bool = True
+    retention_ms: int = -1
+
+    @property
+    def tail_ms(self) -> int:
+        """How old (ms) the first record of less than a whole segment is once that is cut.
+
+        Brokers delete such records too once their retention is over: half of it is left for copies that come late.
+        """
+        return self.segment_ms if self.retention_ms < 0 else min(self.segment_ms, self.retention_ms // 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,16 @@ _DEFAULTS: Final = LogConfig()
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """How a topic's brokers roll its segments (bytes, ms), and whether they compact or tier it."""
+    """How a topic's brokers roll its segments (bytes, ms), and whether they compact or tier it.
+
+    They delete records after `retention_ms`; -1: never for their age.
+    """
 
     segment_bytes: int
     segment_ms: int
     segment_index_bytes: int
     index_interval_bytes: int
+    retention_ms: int
     is_compacted: bool
     is_tiered_by_kafka: bool
 
@@ -37,9 +41,16 @@ class TopicConfigs:
             int(configs.get("segment.ms") or _DEFAULTS.segment_ms),
             int(configs.get("segment.index.bytes") or _DEFAULTS.segment_index_bytes),
             int(configs.get("index.interval.bytes") or _DEFAULTS.index_interval_bytes),
+            _retention_ms(configs),
             "compact" in configs.get("cleanup.policy", ""),
             configs.get("remote.storage.enable") == "true",
         )
+
+
+def _retention_ms(configs: Mapping[str, str]) -> int:
+    if "delete" not in configs.get("cleanup.policy", "delete"):
+        return -1
+    return int(configs.get("retention.ms") or _DEFAULTS.retention_ms)
 
 
 def describe_topics(properties: Mapping[str, str], topics: Sequence[str]) -> dict[str, TopicConfigs | str]:

@@ -107,6 +107,16 @@ def test_less_than_a_segment_waits_until_its_first_record_is_old() -> None:
     assert planned(young, now=950_000 + RULES.segment_ms) == PlannedCuts(950, 999, (500,))
 
 
+def test_less_than_a_segment_does_not_wait_until_the_brokers_delete_it() -> None:
+    short = replace(RULES, retention_ms=RULES.segment_ms // 2)
+    fake = FakeLog(end=1000, start=950)
+    uncut = replace(fake.uncut, rules=short)
+    for age, expected in ((24_999, None), (25_000, PlannedCuts(950, 999, (500,)))):
+        found = plan_cuts(fake.log, uncut, remote(), PartitionState(), NO_LAG, CutTimes(950_000 + age), None)
+        assert found == expected
+    assert replace(RULES, retention_ms=-1).tail_ms == RULES.segment_ms
+
+
 def test_nothing_is_due_of_a_log_that_is_all_remote_or_empty() -> None:
     assert planned(FakeLog(end=100), remote((0, 99))) is None
     assert planned(FakeLog(end=0)) is None
