@@ -9,6 +9,8 @@ from itertools import islice
 
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.source.opening import CLUSTER, open_source
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
@@ -16,6 +18,9 @@ from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
 
 MOST_PARTITIONS_NAMED = 20
+
+ANSWER_SECONDS = 10.0
+"""How long a person waits for a cluster that does not answer; a run has more patience."""
 
 _NAME = "cluster"
 
@@ -29,6 +34,8 @@ def check_cluster(settings: Settings) -> Iterator[Check]:
         return
     yield from _check_file(settings)
     with closing(open_source(settings)) as source:
+        with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
+            client.metadata((), seconds=ANSWER_SECONDS)
         yield from _check_partitions(source, settings)
 
 

@@ -313,8 +313,9 @@ class FetchSource:
 class _NoTrim:
     """The LocalTrim of a cluster: nothing is trimmed through brokers yet."""
 
-    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:  # noqa: ARG002
-        raise ClusterRefusedError("the brokers' own retention deletes local records: nothing was trimmed")
+    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
+        if segments:
+            raise ClusterRefusedError("the brokers' own retention deletes local records: nothing was trimmed")
 
     def trim(
         self,
