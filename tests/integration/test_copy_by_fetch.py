@@ -24,9 +24,11 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot, read_producer_snapshot
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
@@ -300,6 +302,34 @@ def test_a_leader_epoch_in_which_nothing_was_written_yet_is_part_of_the_lineage(
         (EpochEntry(lineage[0].epoch, segment.start_offset),) for segment in segments
     ]
     site.audited()
+
+
+def test_a_log_start_that_moves_past_an_epoch_meanwhile_invents_no_lineage(
+    site: LiveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.kafka.stopped():
+        pass
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    while site.copied():
+        pass
+    ask = ClusterClient.offsets_for_leader_epochs
+
+    def late(self: ClusterClient, *args: Any, **named: Any) -> Any:
+        client.delete_records(topic, 0, before=500)
+        return ask(self, *args, **named)
+
+    monkeypatch.setattr(ClusterClient, "offsets_for_leader_epochs", late)
+    with site.open() as remote_log:
+        [partition] = remote_log.segments.list_partitions()
+        log = remote_log.source.partition(partition)
+        known = remote_log.segments.partition_state(partition).lineage
+
+    assert log is not None
+    assert log.leader_epochs == (EpochEntry(known[-1].epoch, 500),)
+    assert trusted_lineage(known, log) == known
 
 
 def test_offsets_that_were_compacted_away_before_the_first_batch_hold_nothing_up(site: LiveSite) -> None:

@@ -284,7 +284,15 @@ class FetchSource:
                 elif _goes_on(ends[each], answer, offsets[each].start):
                     earlier[each] = answer.epoch - 1
             asked = earlier
-        return {each: failed.get(each) or _entries(ends[each], offsets[each].start) for each in offsets}
+        # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
+        starts = self._client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
+        for each, start in starts.items():
+            if isinstance(start, PartitionError):
+                failed.setdefault(each, start)
+        return {
+            each: failed.get(each) or _entries(ends[each], start.offset if isinstance(start, ListedOffset) else 0)
+            for each, start in starts.items()
+        }
 
     def _offset_at(self, partition: TopicPartition, timestamp: int, offsets: _Offsets) -> int:
         if timestamp < 0:
@@ -358,5 +366,6 @@ def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
 
 def _entries(ends: Sequence[EpochEnd], start: int) -> tuple[EpochEntry, ...]:
     """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first."""
-    starts = [*(each.end_offset for each in ends[1:]), start][: len(ends)]
-    return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(ends), reversed(starts), strict=True))
+    kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start)]
+    starts = [*(each.end_offset for each in kept[1:]), start][: len(kept)]
+    return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(kept), reversed(starts), strict=True))
