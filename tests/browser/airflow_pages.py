@@ -161,7 +161,7 @@ class AirflowPages:
         self.page.locator("input[name=dagRunId]").fill(run_id)
 
     def submit(self, button: Locator) -> None:
-        """Press a form's button, and leave the page once Airflow has taken the form: an open one goes on asking it.
+        """Press a form's button and leave the page once Airflow accepted it: an open form keeps sending requests.
 
         On SQLite Airflow refuses a form while another part of it writes; a person presses again, and so does this.
         """

@@ -1,4 +1,4 @@
-"""Our own page in Airflow's menu: what of a partition lies where, down to a segment; light, dark and narrow."""
+"""Our own page in Airflow's menu: a partition's tiers, down to a segment; light, dark and narrow."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ STUCK_AFTER_MS = 35_000
 DOUBT = "The bill of the bucket looks wrong"
 RESTORED = "orders"
 _SPARK_LAUNCHER = "org.apache.spark.launcher.Main"
-"""It only says which command Spark is to be started with; nobody would end it."""
+"""It only names the command for Spark, which nothing here would end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def dry_run(stage: Stage) -> Committed:
 
 
 def stuck_copy(stage: Stage) -> Stuck:
-    """Let Spark stand still, as before a disk that hangs, until the copy gives it up; its second try succeeds."""
+    """Stop Spark, as a hanging disk does, until the copy gives it up; its second try succeeds."""
     button = stage.pages.fill_trigger_form(COPY, {"topics": "orders", "partitions": "0", "max_segments": "1"})
     with stage.changed_settings({"copy.stuck.after.ms": STUCK_AFTER_MS}):
         stage.pages.name_run("by_hand_one_segment")
@@ -94,7 +94,7 @@ def damaged_segment(stage: Stage) -> Red:
 
 
 def stopped_deletions(stage: Stage) -> Stopped:
-    """Stop all deletions and ask for one; let them go on and ask for it again."""
+    """Stop all deletions and request one; lift the stop and request it again."""
     dag_id, stop = "delete_records", "stop_deletions"
     stage.api.unpause(dag_id)
     stage.api.unpause(stop)

@@ -112,7 +112,7 @@ def test_light_and_dark_follow_airflow_or_else_the_system(browser: Browser, addr
     assert dark != light
 
 
-def test_what_somebody_may_not_see_is_not_there(browser: Browser, address: str) -> None:
+def test_topics_without_a_right_to_see_them_are_not_found(browser: Browser, address: str) -> None:
     with opened(browser, address, name="stranger") as page:
         expect(page.get_by_text("There is no topic that you may see.")).to_be_visible()
     with opened(browser, address, PARTITION, name="watcher") as page:

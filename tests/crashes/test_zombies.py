@@ -167,9 +167,7 @@ def test_a_stopped_trim_holds_kafkas_lock_and_finishes_when_it_continues(
 
 # The zombie's segments were deleted, grace and all, before it wrote their objects: metadata know them as gone.
 @pytest.mark.parametrize("point", [CrashPoint.AFTER_JOB, CrashPoint.IN_DATA, CrashPoint.AFTER_INDEXES])
-def test_what_a_zombie_writes_long_after_its_segments_were_deleted_is_named_by_the_audit(
-    site: CrashSite, point: CrashPoint
-) -> None:
+def test_the_audit_names_objects_that_a_zombie_wrote_after_their_deletion(site: CrashSite, point: CrashPoint) -> None:
     files = site.new(PARTITIONS)
     zombie = site.programs.stop("copy", "--config", files.config, at=point)
     site.clock.move_by(LEASE_MS + 1)

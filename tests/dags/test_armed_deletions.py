@@ -1,4 +1,4 @@
-"""What nobody asked for deletes nothing before it was armed, and a plan can be looked at without switching that on."""
+"""Scheduled runs delete nothing before deletion is enabled, and a plan can be made without enabling it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_form_arms_it(airflow: AirflowHome, copied: TieredSite) -> None:
 
 @pytest.mark.parametrize("dag_id", DELETING)
 def test_a_dry_run_of_a_paused_dag_deletes_nothing(airflow: AirflowHome, copied: TieredSite, dag_id: str) -> None:
-    """As the page does it: to trigger a paused DAG switches it on, and its scheduled run goes first."""
+    """As the page does it: triggering a paused DAG unpauses it, and its scheduled run comes first."""
     with airflow.paused(dag_id):
         airflow.unpause(dag_id)
         first = airflow.run_by_schedule(dag_id)

@@ -224,7 +224,7 @@ def test_the_stores_secret_reaches_spark_by_environment_and_shows_nowhere(
     assert [path for path in written if any(secret.encode() in path.read_bytes() for secret in secrets)] == []
 
 
-def test_what_is_finished_when_the_time_is_up_is_committed_and_the_next_run_continues(
+def test_finished_copies_are_committed_at_the_deadline_and_the_next_run_continues(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BEHIND_PLAN = ("copy", "commit_metadata", "announce", "all_committed")
 
 
-def test_what_is_closed_is_copied_committed_in_named_batches_and_announced_once(
+def test_closed_segments_are_copied_committed_in_named_batches_and_announced_once(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 3, "orders-1": 2, "payments-0": 2, "untiered-0": 2})

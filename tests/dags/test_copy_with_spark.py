@@ -1,4 +1,4 @@
-"""copy_segments with a real Spark: one whose worker is killed, and one whose worker stands still."""
+"""copy_segments with a real Spark: one whose worker is killed, and one whose worker is stopped."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def objects_of(site: TieredSite) -> list[Path]:
 
 
 def continued(worker: psutil.Process) -> bool:
-    """Let a worker that stands still go on; return whether it ended."""
+    """Let a stopped worker continue; return whether it ended."""
     if not is_running(worker):
         return True
     worker.send_signal(signal.SIGCONT)

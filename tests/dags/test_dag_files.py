@@ -201,9 +201,7 @@ def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: Airfl
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
-def test_what_a_person_starts_begins_at_once_and_no_schedule_begins_by_itself(
-    airflow: AirflowHome, dag_id: str
-) -> None:
+def test_a_manual_run_begins_at_once_and_no_schedule_is_on_by_default(airflow: AirflowHome, dag_id: str) -> None:
     dag = airflow.dag(dag_id)
     assert (dag.schedule is None) == (dag_id in ONLY_BY_HAND)
     assert dag.is_paused_upon_creation is (dag_id not in ONLY_BY_HAND)

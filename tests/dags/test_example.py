@@ -1,4 +1,4 @@
-"""The example of a DAG of somebody else's: it is parsed and run as it stands in the documentation."""
+"""The documentation's example of a DAG of your own is parsed and run as it is."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_without_a_topic_nothing_is_done(airflow: AirflowHome, site: TieredSite)
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_fails_the_run_and_says_why(
+def test_invalid_values_fail_the_run_and_are_explained(
     airflow: AirflowHome, site: TieredSite, form: dict[str, str], message: str
 ) -> None:
     a_copied_topic(site)

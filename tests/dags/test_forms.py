@@ -1,4 +1,4 @@
-"""What the forms take, and what runs make of it; what cannot be meant never deletes anything."""
+"""What the forms accept, and what runs do with it; invalid values never delete anything."""
 
 from __future__ import annotations
 

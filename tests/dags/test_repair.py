@@ -1,4 +1,4 @@
-"""The DAG that mends what an audit finds."""
+"""The DAG that repairs what an audit finds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DELETABLE = {**TIERED, "local.deletion.allowed": True, "remote.deletion.allowed": True, "retention.ms": -1}
 
 
-def test_what_is_missing_is_copied_again_and_what_is_local_nowhere_is_left_to_a_person(
+def test_missing_segments_are_copied_again_or_left_to_a_person_if_not_local(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 3})

@@ -311,7 +311,7 @@ READS = {"users": {"alice": {"read": ["orders"]}}}
         (None, "admin", False),
     ],
 )
-def test_who_triggers_has_to_have_the_right_to_read_the_topic(
+def test_the_triggering_user_needs_the_right_to_read_the_topic(
     airflow: AirflowHome, site: TieredSite, dag_id: str, rights: object, user: str | None, is_allowed: bool
 ) -> None:
     file = grant(site, rights) if rights else ""

@@ -69,7 +69,7 @@ def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_i
     assert (trimmed.parent.name, len(trimmed.read_text().splitlines())) == ("1", 1)
 
 
-def test_what_a_missing_remote_object_should_hold_stays_local_and_the_run_is_red(
+def test_segments_of_a_missing_remote_object_stay_local_and_the_run_fails(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 1})

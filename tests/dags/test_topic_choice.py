@@ -19,7 +19,7 @@ SetVariable = Callable[[str], None]
 
 @pytest.fixture
 def set_variable(airflow: AirflowHome) -> Iterator[SetVariable]:
-    """Sets the Variable as Airflow's page does; it goes after the test."""
+    """Sets the Variable as Airflow's page does; removes it after the test."""
     from airflow.models.variable import Variable
     from airflow.utils.session import create_session
 

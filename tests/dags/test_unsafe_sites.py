@@ -1,4 +1,4 @@
-"""A run by form or REST on a site that is not safe to work on is red, says why and what to do, and loses nothing.
+"""A run by form or REST on an unsafe site fails, reports why and what to do, and loses nothing.
 
 The command line has tests of its own for each; here only that its errors reach the run.
 """

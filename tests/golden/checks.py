@@ -212,7 +212,7 @@ def check_leftovers_of_compaction(logs: GoldenLogs) -> None:
 
 
 def check_epochs(logs: GoldenLogs) -> None:
-    """Three leader epochs stand in the batches, and in the checkpoint as they begin there."""
+    """The batches have three leader epochs, and the checkpoint has their first offsets."""
     first_offsets: dict[int, int] = {}
     for header, _ in all_batches(logs.partition("epochs")):
         first_offsets.setdefault(header.partition_leader_epoch, header.base_offset)

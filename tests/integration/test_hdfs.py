@@ -42,7 +42,7 @@ def names(client: Hdfs) -> list[str]:
 
 @pytest.fixture
 def url(real_hdfs: RealHdfs) -> str:
-    """An empty folder of the session's cluster, for tests that let it be."""
+    """An empty folder of the session's cluster, for tests that do not change the cluster."""
     return f"{real_hdfs.url}/{uuid4().hex}/root"
 
 
@@ -162,7 +162,7 @@ def test_a_full_quota_is_no_room(client: Hdfs, real_hdfs: RealHdfs) -> None:
 
 
 def test_a_write_survives_the_loss_of_a_data_node_midway(hadoop_programs: HadoopPrograms, tmp_path: Path) -> None:
-    """Two DataNodes, two replicas; one dies while it takes a block, and the other goes on alone."""
+    """Two DataNodes, two replicas; one dies during the write of a block, and the other continues alone."""
     settings = {"dfs.replication": "2"}
     content = bytes(range(256)) * (8 * MIB // 256)
     with RealHdfs(hadoop_programs, tmp_path / "hdfs", data_nodes=2, settings=settings) as hdfs:

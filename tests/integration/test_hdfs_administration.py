@@ -88,7 +88,7 @@ def test_doctor_finds_the_safe_mode(hdfs: RealHdfs, folder: str, tmp_path: Path)
 def test_a_rename_onto_a_file_is_refused_by_an_error_of_rpc_and_by_an_answer_of_webhdfs(
     hdfs: RealHdfs, folder: str
 ) -> None:
-    """So a client of WebHDFS that looks only at the status would take its own writer for the one that won."""
+    """A client of WebHDFS that checks only the status would therefore assume that its own write won."""
     client = Hdfs(f"{hdfs.url}{folder}", ObjectStoreOptions())
     assert client.create("second", b"y")
     source, target = f"{folder}/second", f"{folder}/first"

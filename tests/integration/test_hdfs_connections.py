@@ -1,4 +1,4 @@
-"""Airflow connections of the types hdfs and webhdfs: a real NameNode is reached by what they say."""
+"""Airflow connections of the types hdfs and webhdfs: a real NameNode is reached with their fields."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_message_names_every_host_of_a_url(url: str, expected: str) -> None:
 
 @contextmanager
 def hanging(pid: int) -> Iterator[None]:
-    """Let a process of the server stand still."""
+    """Stop a process of the server within the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield

@@ -105,7 +105,7 @@ def test_the_primary_of_two_hosts_is_used(primary: PostgresServer, standby: Post
 def test_a_call_waits_until_a_standby_is_promoted(
     primary: PostgresServer, standby: PostgresServer, is_open: bool
 ) -> None:
-    """The promoted one is the place of these metadata: nobody has to take over."""
+    """The promoted server has these metadata, so no take-over is needed."""
     with opened(of_both(standby, primary)) as store:
         lease = store.leases.acquire(ORDERS_0, "run-1", 60_000)
         store.generation.claim(7)

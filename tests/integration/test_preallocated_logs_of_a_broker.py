@@ -108,7 +108,7 @@ def test_it_is_shown_whole_and_its_zeros_are_no_damage(written: Preallocated) ->
 
 
 def test_a_log_that_its_broker_left_so_is_opened_with_all_of_it(written: Preallocated, tmp_path: Path) -> None:
-    """As after the broker was killed: nobody cut the zeros off."""
+    """As after a killed broker: the zeros are still there."""
     directory = shutil.copytree(written.directory, tmp_path / written.directory.name)
     end = written.consumed[-1].offset + 1
     with LocalLog.open(directory) as log:

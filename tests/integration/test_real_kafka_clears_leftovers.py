@@ -60,7 +60,7 @@ class Site:
         return [path for path in (segment.log_path, *segment.index_paths) if path.exists()]
 
     def snapshots_of_replaced(self) -> set[str]:
-        """The names of the snapshots that tell what producers did in the segments that compaction takes."""
+        """The names of the snapshots of the segments that compaction replaces."""
         return {producer_snapshot_path(self.directory, each.base_offset).name for each in self.segments[2:]}
 
     def compact(self, suffix: str, most: int | None = None) -> list[Path]:
@@ -114,7 +114,7 @@ def mark_deleted(paths: list[Path]) -> None:
 
 
 def nothing(_: Site) -> None:
-    """Here both only open the log: what differs elsewhere is of the leftovers."""
+    """Here both only open the log, so that any other difference comes from the leftovers."""
 
 
 def deleted(site: Site) -> None:

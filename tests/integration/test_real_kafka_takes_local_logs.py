@@ -1,4 +1,4 @@
-"""What LocalLog writes is what Kafka reads: its tool accepts the files, a broker serves them and goes on in them.
+"""What LocalLog writes is what Kafka reads: its tool accepts the files, a broker serves them and appends to them.
 
 Producers and their transactions are in test_real_kafka_takes_local_transactions.py.
 """

@@ -1,4 +1,4 @@
-"""A real broker starts from what was restored of its own logs, serves all of it, and goes on in it (scenario 37).
+"""A real broker starts on its restored logs, serves all records, and appends to the logs (scenario 37).
 
 In the cluster that wrote it, whose disk was lost, and in a fresh one, where the topic is created again.
 """

@@ -190,7 +190,7 @@ def test_a_run_after_a_killed_one_sends_what_is_missing_and_nothing_twice(
     tmp_path: Path,
     crash: Crash,
 ) -> None:
-    """Killed for real: what librdkafka sent by a thread of its own, and nobody heard of, is there as well."""
+    """Killed by SIGKILL: records that librdkafka's thread sent without a report are in the cluster too."""
     files, committed = written
     clock = SharedClock(tmp_path / "clock")
     command = ("restore", "orders", "--to-cluster", real_kafka.bootstrap_servers, "--as-topic", target)
