@@ -378,18 +378,18 @@ def test_a_directory_that_a_broker_has_is_refused(files: RemoteLogFiles, target:
 def test_an_empty_partition_of_a_topic_that_was_created_again_is_taken_over(
     files: RemoteLogFiles, target: Path
 ) -> None:
-    anew = random_uuid()
+    new_id = random_uuid()
     append_as_later_leader(files)
     with LogDirectoryWriter.create(target, "another-cluster", clock=lambda: NOW) as writer:
         for number in (0, 1):
-            writer.create_log("orders", number, anew)
+            writer.create_log("orders", number, new_id)
         append_batches(writer.create_log("others", 0, random_uuid()))
     result = restore(files, target, "--validation", "records")
     assert result.exit_code == 0, result.err
     assert records_in(target, topic="others") == records(0, 5)
     found = read_log_directory(target)
     assert found.cluster_id == "another-cluster"
-    assert {each.topic_id for each in found.partitions if each.topic == "orders"} == {anew}
+    assert {each.topic_id for each in found.partitions if each.topic == "orders"} == {new_id}
     with log_in(target) as log:
         assert len(read_all(log)) == 35
         # The new incarnation has no earlier leader and no producer.
