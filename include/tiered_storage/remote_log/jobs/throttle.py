@@ -48,7 +48,7 @@ def copy_quota(settings: Settings) -> Quota:
 
 
 def fetch_quota(settings: Settings) -> Quota:
-    """Return the quota of the remote reads of one process, or of one export or deep audit."""
+    """Return the quota of the remote reads of one process, or of one run."""
     return Quota(
         settings.remote_log_manager_fetch_max_bytes_per_second,
         settings.remote_log_manager_fetch_quota_window_num
@@ -168,6 +168,11 @@ class QuotaLimit(RateLimit):
 def audit_limit(bytes_per_second: int, quota: Quota) -> RateLimit:
     """Return the limit of one worker of a deep audit: its own rate, within its share of the remote reads' quota."""
     return ReportingLimit(RateLimit(bytes_per_second), QuotaLimit(quota).spend)
+
+
+def read_back_limit(settings: Settings) -> RateLimit:
+    """Return the limit of one run that reads segments back whole before it deletes what they hold."""
+    return QuotaLimit(fetch_quota(settings))
 
 
 class ReportingLimit(RateLimit):

@@ -13,6 +13,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.jobs.throttle import read_back_limit
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
@@ -119,8 +120,9 @@ class RemoteLogDeletions:
         deleted, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
+        limit = read_back_limit(self.context.settings)
         enforcement = LocalRetentionEnforcement(
-            self.context, self.gate, self._keep_lineage, self._replan_local_retention, on_moved
+            self.context, self.gate, self._keep_lineage, self._replan_local_retention, limit, on_moved
         )
         return enforcement.enforce(plans)
 
@@ -214,7 +216,8 @@ class RemoteLogDeletions:
         """
         plans = list(plans)
         self._ensure_may_delete((plan.topic_id_partition for plan in plans), "an expiry")
-        marking = ExpiryMarking(self.context, self.gate, self.clocks, owner, self._planner.replan, gives_up=gives_up)
+        limit = read_back_limit(self.context.settings)
+        marking = ExpiryMarking(self.context, self.gate, self.clocks, owner, self._planner.replan, limit, gives_up)
         return marking.mark(plans)
 
     def _ensure_may_delete(self, partitions: Iterable[TopicIdPartition], run: str) -> None:

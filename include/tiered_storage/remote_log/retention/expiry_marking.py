@@ -21,6 +21,7 @@ from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_joined, ensure_same_below
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, incomplete_partitions, write_partition_states
 from tiered_storage.remote_log.model import (
@@ -55,6 +56,8 @@ class ExpiryMarking:
     clocks: ClockAgreement
     owner: str
     replan: Callable[[ExpiryPlan], ExpiryPlan | None]
+    limit: RateLimit
+    """What is read back whole waits for it."""
     gives_up: bool = False
     """Whether a person deletes records even though the store has lost objects of the partition."""
 
@@ -137,7 +140,7 @@ class ExpiryMarking:
         if not common.superseded:
             return common
         for segment in common.held_by:
-            ensure_whole(segment, self.context.storage)
+            ensure_whole(segment, self.context.storage, self.limit.spend)
         # The other segments of a forked log hold the offsets, but not the records: keep this one; the audit names it.
         same = [segment for segment in common.superseded if self._is_read_from(common.held_by, segment)]
         return replace(common, superseded=tuple(same))

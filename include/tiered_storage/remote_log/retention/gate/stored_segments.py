@@ -88,14 +88,22 @@ def ensure_whole(
     if isinstance(storage, ListableStorage):
         storage.verify(segment, on_bytes)
         return
-    for piece in whole_pieces(segment, storage):
-        on_bytes(len(piece))
+    for _ in whole_pieces(segment, storage, on_bytes):
+        pass
 
 
-def whole_pieces(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[bytes]:
-    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece comes only after all checks."""
+def whole_pieces(
+    segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager, on_bytes: Callable[[int], object]
+) -> Iterator[bytes]:
+    """Stream the data of `segment`, checked as by `ensure_whole`; the last piece comes only after all checks.
+
+    `on_bytes` is called with the size of each piece before it is yielded.
+    """
     if isinstance(storage, ListableStorage):
-        yield from storage.verified(segment)
-        return
-    storage.fetch_index(segment, IndexKind.MANIFEST)
-    yield from storage.fetch_log_segment(segment)
+        pieces = storage.verified(segment)
+    else:
+        storage.fetch_index(segment, IndexKind.MANIFEST)
+        pieces = storage.fetch_log_segment(segment)
+    for piece in pieces:
+        on_bytes(len(piece))
+        yield piece

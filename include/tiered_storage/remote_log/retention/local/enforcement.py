@@ -14,6 +14,7 @@ from tiered_storage.errors import (
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import ensure_same_batches
 from tiered_storage.remote_log.copy.sent_records import is_same_file
+from tiered_storage.remote_log.jobs.throttle import RateLimit
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata, finding_of
 from tiered_storage.remote_log.progress import OnMoved, unreported
@@ -58,6 +59,8 @@ class LocalRetentionEnforcement:
     gate: DeletionGate
     keep_lineage: Callable[[LocalRetentionPlan], None]
     replan: Callable[[LocalRetentionPlan], LocalRetentionPlan | None]
+    limit: RateLimit
+    """What is read back whole waits for it."""
     on_moved: OnMoved = unreported
     """Is called for each checked segment: a remote one that holds what is deleted, and a deleted local one."""
 
@@ -138,7 +141,7 @@ class LocalRetentionEnforcement:
             ensure_sent(plan.topic_id_partition, expired, needed, self.context.segments)
 
     def _read_back(self, segment: RemoteLogSegmentMetadata) -> Iterator[bytes]:
-        yield from whole_pieces(segment, self.context.storage)
+        yield from whole_pieces(segment, self.context.storage, self.limit.spend)
         self.on_moved(segment.size, 1)
 
 

@@ -51,6 +51,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.jobs import throttle
+from tiered_storage.remote_log.jobs.throttle import Quota, RateLimit, ReportingLimit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager, Topic
 from tiered_storage.remote_log.model import (
@@ -759,6 +761,30 @@ def test_a_second_copy_stays_where_the_first_is_broken(tmp_path: Path) -> None:
         assert done == ()
         assert "CRC-32C" in left.message
         assert len(segments_of(remote_log)) == 4
+
+
+def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas: list[Quota] = []
+    spent: list[int] = []
+
+    def counted(quota: Quota) -> RateLimit:
+        quotas.append(quota)
+        return ReportingLimit(RateLimit(), spent.append)
+
+    monkeypatch.setattr(throttle, "QuotaLimit", counted)
+    files = a_copied_remote_log(tmp_path, remote_log_manager_fetch_max_bytes_per_second=8 << 20)
+    with files.open() as remote_log:
+        copy_twice(remote_log, 10)
+        files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
+        [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
+        [kept] = plan.held_by
+
+        assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
+
+    assert [each.bytes_per_second for each in quotas] == [8 << 20]
+    assert sum(spent) == kept.size
 
 
 def test_a_second_copy_stays_where_the_first_was_lost_after_it_was_marked(tmp_path: Path) -> None:

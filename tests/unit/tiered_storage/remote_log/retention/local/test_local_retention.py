@@ -48,6 +48,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.remote_log.jobs import throttle
+from tiered_storage.remote_log.jobs.throttle import Quota, RateLimit, ReportingLimit
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present
@@ -587,6 +589,27 @@ def test_a_segment_that_is_not_what_was_copied_stays_with_all_of_its_partition(t
     crcs = [f"offsets 15 to 19 with CRC {batch[17:21].hex()}" for batch in (others, second)]
     assert [crc in failure for crc in crcs] == [True, True]
     assert files.local_starts() == [0, 10, 20, 30]
+
+
+def test_a_trim_reads_remote_copies_back_within_the_limit_of_remote_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas: list[Quota] = []
+    spent: list[int] = []
+
+    def counted(quota: Quota) -> RateLimit:
+        quotas.append(quota)
+        return ReportingLimit(RateLimit(), spent.append)
+
+    monkeypatch.setattr(throttle, "QuotaLimit", counted)
+    files = a_copied_remote_log(
+        tmp_path, topics=keeping(BATCH_BYTES), remote_log_manager_fetch_max_bytes_per_second=8 << 20
+    )
+    with files.open() as remote_log:
+        assert retain(remote_log) == []
+
+    assert [each.bytes_per_second for each in quotas] == [8 << 20]
+    assert sum(spent) == 3 * SEGMENT_BYTES
 
 
 @pytest.mark.parametrize("verifies", [True, False])
