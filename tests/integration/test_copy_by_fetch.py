@@ -501,3 +501,21 @@ def test_the_last_copy_of_records_is_kept_though_nobody_knew_its_offsets(site: L
     with site.open() as remote_log:
         assert finished(remote_log)[-1].end_offset == last.cut.end_offset
     assert read(site, Isolation.READ_UNCOMMITTED) == sent[: last.cut.end_offset + 1]
+
+
+def test_a_topic_that_is_compacted_meanwhile_is_not_committed(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "meanwhile")
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            outcomes = [
+                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                for task in begun.tasks
+            ]
+        client.alter_topic(topic, {"cleanup.policy": "compact"})
+        report = remote_log.commit_copy(outcomes)
+    assert report.committed == ()
+    assert "cleanup.policy" in report.failures[0].message

@@ -56,6 +56,23 @@ class RealKafkaClient:
         admin = self._admin()
         admin.incremental_alter_configs([resource])[resource].result(REQUEST_SECONDS)
 
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Set properties of a topic, and wait until the broker shows them."""
+        admin = self._admin()
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        admin.incremental_alter_configs([resource])[resource].result(REQUEST_SECONDS)
+        deadline = time.monotonic() + REQUEST_SECONDS
+        asked = ConfigResource(ConfigResource.Type.TOPIC, name)
+        while time.monotonic() < deadline:
+            shown = admin.describe_configs([asked])[asked].result(REQUEST_SECONDS)
+            if all(shown[key].value == value for key, value in config.items()):
+                return
+            time.sleep(0.1)
+        raise RealKafkaClientError(f"{name}: the broker does not show {dict(config)}")
+
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the log start of a partition to offset `before`."""
         admin = self._admin()

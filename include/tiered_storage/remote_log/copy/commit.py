@@ -23,6 +23,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource
+from tiered_storage.remote_log.tiering_policy import refuse_log
 
 if TYPE_CHECKING:
     from tiered_storage.clock import Clock
@@ -311,7 +312,8 @@ def _look(
     try:
         log = source.partition(partition)
         if log is None:
-            return f"{partition} is no longer in the log directories"
+            return f"{partition} is no longer among the local logs"
+        refuse_log(log)
         return _Local(log, whole_lineage(visible, trusted_lineage(known, log)))
     except (TieredStorageError, OSError) as error:
         return str(error)
