@@ -1,14 +1,20 @@
 """Copies and ranged reads of encrypted and compressed segments, against plain ones and the bare cipher and codec.
 
 The peer of a copy is the slower of two: the same copy without encoding, and the cipher or codec alone, in one thread,
-on the same bytes in chunks of 1 MiB. The values of the records compress to about half.
+on the same bytes in chunks of 1 MiB. All take turns. Ours also reads the log, checks and indexes its batches, and syncs
+the objects. The values of the records compress to about half.
 
-The ranged read that counts is what a user gets: a reader without a cache reads each chunk of a segment, in random
-order, and checks it. The storage manager's bare fetch of one chunk, unchecked and from a local directory, is not
-judged. It is about half as fast encrypted as plain, and cannot reach more: reading a MiB from the page cache takes
-0.09 ms, decrypting it 0.07 to 0.09 ms more. The rest is no longer there to save: key and chunk table are kept after
-the first read, and a fetch is one request (test_encoded_segments.py counts it). From a store over HTTP, the request
-takes far longer than the cipher.
+Ranged reads are judged twice, by the chunks of a segment (1 MiB) in random order: the storage manager's bare fetch from
+an S3 server, and the read by a reader without a cache, which checks each chunk too.
+
+Two figures are only printed:
+
+- The bare fetch from a local directory. There, decryption costs about as much as the read from the page cache: 0.07 to
+  0.09 ms a MiB, and 0.09 ms. So it cannot be much more than half as fast as a plain fetch. Nothing else is left to
+  save: key and chunk table are kept after the first read, and a fetch is one request (test_encoded_segments.py counts
+  it).
+- The bare fetch from S3 of ranges of 1 MiB that ignore where chunks end. A chunk is decrypted as a whole, so each range
+  costs two chunks. Nothing here reads so: readers fetch the chunks that the remote log index names.
 """
 
 from __future__ import annotations
@@ -19,13 +25,15 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 from bench_copy import Contest
+from bench_upload import server
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from measuring import STATE, Goal, Timings, judge, print_machine
 from sample_site import FIRST_TIMESTAMP, SampleLog, SampleSite
@@ -41,6 +49,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.transforms.zstd import compress
 
 SAMPLE = SampleLog(partitions=2, segments=2, segment_bytes=64 << 20, batch_records=15)
+SAMPLE_ON_S3 = SampleLog(partitions=1, segments=1, segment_bytes=32 << 20, batch_records=15)
 ENCRYPTED = {"remote.encryption.enabled": True}
 COMPRESSED = {"remote.compression.enabled": True}
 CHUNK = 1 << 20
@@ -57,17 +66,27 @@ def records() -> Iterator[Record]:
         number += 1
 
 
-def alone(site: SampleSite, encode: Callable[[bytes], object], rounds: int) -> Timings:
-    """Return the timings of `encode` alone over all chunks of the site's closed segments."""
+def chunks_of(site: SampleSite) -> list[bytes]:
+    """Return all chunks of the site's closed segments."""
     content = [(site.logs / path).read_bytes() for path in site.closed_segments()]
-    chunks = [each[start : start + CHUNK] for each in content for start in range(0, len(each), CHUNK)]
-    seconds = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        for chunk in chunks:
-            encode(chunk)
-        seconds.append(time.perf_counter() - begun)
-    return Timings(encode.__name__, sum(map(len, content)), seconds)
+    return [each[start : start + CHUNK] for each in content for start in range(0, len(each), CHUNK)]
+
+
+def alone(chunks: list[bytes], encode: Callable[[bytes], object]) -> float:
+    """Encode all chunks in one thread; return the seconds."""
+    begun = time.perf_counter()
+    for chunk in chunks:
+        encode(chunk)
+    return time.perf_counter() - begun
+
+
+def in_turns(ways: dict[str, Callable[[], float]], size: int, rounds: int) -> dict[str, Timings]:
+    """Return the timings of each way, which does `size` bytes and returns its seconds; the first round is dropped."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name in sorted(ways, reverse=bool(number % 2)):
+            seconds[name].append(ways[name]())
+    return {name: Timings(name, size, each[1:]) for name, each in seconds.items()}
 
 
 def encrypt(chunk: bytes) -> bytes:
@@ -78,48 +97,99 @@ def encrypt(chunk: bytes) -> bytes:
 _CIPHER = AESGCM(bytes(32))
 
 
-def sites(root: Path) -> dict[str, SampleSite]:
-    """Write one log directory, and a remote log on it for each way to store segments."""
-    plain = SampleSite(root / "plain")
-    plain.write(SAMPLE, records())
+def sites(root: Path, sample: SampleLog, store: Mapping[str, object] | None = None) -> dict[str, SampleSite]:
+    """Write one log directory, and a remote log on it for each way to store segments.
+
+    Each keeps them in a directory of its own, or in a folder of rsm.config.url in the settings `store`.
+    """
     ring = root / "key-ring.yaml"
     (root / "key").write_bytes(os.urandom(32))
     ring.write_text('keys: {"one": {key.file: key}}\n')
     keys = {"rsm.config.encryption.key.ring.file": str(ring), "rsm.config.encryption.key.pair.id": "one"}
-    found = {"plain": plain}
-    for name, properties in {"encrypted": ENCRYPTED, "compressed": COMPRESSED}.items():
+    found = {}
+    for name, properties in {"plain": {}, "encrypted": ENCRYPTED, "compressed": COMPRESSED}.items():
         site = found[name] = SampleSite(root / name)
-        site.root.mkdir()
-        site.logs.symlink_to(plain.logs)
-        site.configure(properties, keys)
+        if name == "plain":
+            site.write(sample, records())
+        else:
+            site.root.mkdir()
+            site.logs.symlink_to(found["plain"].logs)
+        own = {**store, "rsm.config.url": f"{store['rsm.config.url']}/{name}"} if store else {}
+        site.configure(properties, {**keys, **own})
     return found
 
 
+@contextmanager
+def opened_all(found: dict[str, SampleSite]) -> Iterator[dict[str, RemoteLogManager]]:
+    """Open the remote logs of all sites."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(site.open()) for name, site in found.items()}
+
+
 def copies(found: dict[str, SampleSite], opened: dict[str, RemoteLogManager], rounds: int) -> dict[str, Timings]:
-    """Return the timings of a copy of all segments each way, in turns."""
+    """Return the timings of a copy of all segments each way, and of cipher and codec alone."""
     contests = {name: Contest(found[name], opened[name]) for name in found}
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for contest in contests.values():
-        contest.one_worker()
-    for number in range(rounds):
-        for name in sorted(found, reverse=bool(number % 2)):
-            seconds[name].append(contests[name].one_worker())
-    return {name: Timings(name, contests[name].size, each) for name, each in seconds.items()}
+    chunks = chunks_of(found["plain"])
+    ways: dict[str, Callable[[], float]] = {name: contest.one_worker for name, contest in contests.items()}
+    alone_ways = {each.__name__: partial(alone, chunks, each) for each in (encrypt, compress)}
+    return in_turns({**ways, **alone_ways}, contests["plain"].size, rounds)
 
 
-def reads(opened: dict[str, RemoteLogManager], rounds: int) -> dict[str, Timings]:
-    """Return the timings of a read of each chunk of a segment by a reader, in random order, each way in turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in opened}
+def reads(opened: dict[str, RemoteLogManager], rounds: int) -> tuple[dict[str, Timings], dict[str, Timings]]:
+    """Return the timings of a read of all of a segment: chunk by chunk by a reader, and by bare fetches."""
     with ExitStack() as readers:
-        ways = {name: _Ranges.of(remote_log, readers) for name, remote_log in opened.items()}
-        for ranges in ways.values():
-            ranges.read()
-        for number in range(rounds):
-            for name in sorted(ways, reverse=bool(number % 2)):
-                begun = time.perf_counter()
-                ways[name].read()
-                seconds[name].append(time.perf_counter() - begun)
-    return {name: Timings(name, ways[name].segment.size, each) for name, each in seconds.items()}
+        copied = {name: _copied(remote_log) for name, remote_log in opened.items()}
+        read = {name: _Ranges.of(opened[name], copied[name], readers) for name in opened}
+        by_reader = in_turns({name: each.read for name, each in read.items()}, copied["plain"].size, rounds)
+    return by_reader, fetches(opened, copied, chunk_ranges(opened["plain"], copied["plain"]), rounds)
+
+
+def chunk_ranges(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> list[tuple[int, int]]:
+    """Return the ranges (inclusive) of the chunks of `segment`, in random order."""
+    return [(each.position, each.position + each.length - 1) for each in _chunks_of(remote_log, segment)]
+
+
+def any_ranges(segment: RemoteLogSegmentMetadata) -> list[tuple[int, int]]:
+    """Return ranges (inclusive) of CHUNK bytes of `segment` that ignore where chunks end, in random order."""
+    ranges = [(start, min(start + CHUNK, segment.size) - 1) for start in range(0, segment.size, CHUNK)]
+    random.Random(3).shuffle(ranges)  # noqa: S311 - an order, no secret
+    return ranges
+
+
+def fetches(
+    opened: dict[str, RemoteLogManager],
+    copied: dict[str, RemoteLogSegmentMetadata],
+    ranges: list[tuple[int, int]],
+    rounds: int,
+) -> dict[str, Timings]:
+    """Return the timings of bare fetches of `ranges`, which are all of a segment."""
+
+    def fetch(name: str) -> float:
+        segment, storage, size = copied[name], opened[name].storage, 0
+        begun = time.perf_counter()
+        for start, end in ranges:
+            size += sum(len(piece) for piece in storage.fetch_log_segment(segment, start, end))
+        seconds = time.perf_counter() - begun
+        _ensure_all(size, segment)
+        return seconds
+
+    return in_turns({name: partial(fetch, name) for name in opened}, copied["plain"].size, rounds)
+
+
+def fetches_from_s3(root: Path, rounds: int) -> tuple[dict[str, Timings], dict[str, Timings]]:
+    """Return the timings of bare fetches of chunks, and of other ranges, from an S3 server, a process of its own."""
+    with server(root / "buckets") as (url, bucket):
+        os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        reached = {"rsm.config.endpoint": url, "rsm.config.region": "us-east-1", "rsm.config.allow.http": True}
+        found = sites(root, SAMPLE_ON_S3, {"rsm.config.url": f"s3://{bucket}", **reached})
+        del found["compressed"]
+        with opened_all(found) as opened:
+            copied = {name: _copied(each) for name, each in opened.items()}
+            of_chunks = chunk_ranges(opened["plain"], copied["plain"])
+            return (
+                fetches(opened, copied, of_chunks, rounds),
+                fetches(opened, copied, any_ranges(copied["plain"]), rounds),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +201,36 @@ class _Ranges:
     entries: list[RemoteLogIndexEntry]
 
     @classmethod
-    def of(cls, remote_log: RemoteLogManager, readers: ExitStack) -> Self:
-        segment = _copied(remote_log)
-        entries = list(iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index"))
-        random.Random(2).shuffle(entries)  # noqa: S311 - an order, no secret
+    def of(cls, remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata, readers: ExitStack) -> Self:
         of_remote = {"log_dirs": (), "remote_log_reader_cache_memory_bytes": 0}
         settings = remote_log.settings.model_copy(update=of_remote)
         inner = RemoteLogReader(replace(remote_log, settings=settings))
-        return cls(readers.enter_context(BlockingLogReader(inner)), segment, entries)
+        reader = readers.enter_context(BlockingLogReader(inner))
+        return cls(reader, segment, _chunks_of(remote_log, segment))
 
-    def read(self) -> None:
-        """Read each chunk once."""
-        size = 0
+    def read(self) -> float:
+        """Read each chunk once; return the seconds."""
+        begun, size = time.perf_counter(), 0
         for entry in self.entries:
             partition, end = self.segment.topic_id_partition, entry.last_offset + 1
             size += sum(
                 len(each.content) for each in self.reader.batches(partition, entry.first_offset, end_offset=end)
             )
-        if size != self.segment.size:
-            raise SystemExit(f"{size} bytes came of {self.segment.size}: nothing was measured")
+        seconds = time.perf_counter() - begun
+        _ensure_all(size, self.segment)
+        return seconds
+
+
+def _chunks_of(remote_log: RemoteLogManager, segment: RemoteLogSegmentMetadata) -> list[RemoteLogIndexEntry]:
+    """Return the chunks of `segment` by its remote log index, in random order."""
+    entries = list(iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index"))
+    random.Random(2).shuffle(entries)  # noqa: S311 - an order, no secret
+    return entries
+
+
+def _ensure_all(size: int, segment: RemoteLogSegmentMetadata) -> None:
+    if size != segment.size:
+        raise SystemExit(f"{size} bytes came of {segment.size}: nothing was measured")
 
 
 def _copied(remote_log: RemoteLogManager) -> RemoteLogSegmentMetadata:
@@ -169,22 +250,25 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     print_machine(directory)
     with tempfile.TemporaryDirectory(dir=directory, prefix="encoding-") as root:
-        found = sites(Path(root))
-        cipher = alone(found["plain"], encrypt, arguments.rounds)
-        codec = alone(found["plain"], compress, arguments.rounds)
-        opened = {name: site.open() for name, site in found.items()}
-        try:
+        found = sites(Path(root), SAMPLE)
+        with opened_all(found) as opened:
             copied = copies(found, opened, arguments.rounds)
-            read = reads({name: opened[name] for name in ("plain", "encrypted")}, arguments.rounds)
-        finally:
-            for remote_log in opened.values():
-                remote_log.close()
+            del opened["compressed"]
+            read, local = reads(opened, arguments.rounds)
+    with tempfile.TemporaryDirectory(dir=directory, prefix="encoding-") as root:
+        from_s3, across_chunks = fetches_from_s3(Path(root), arguments.rounds)
     print_machine(directory)
+    for what, found_so in {"chunks from a local directory": local, "other ranges from S3": across_chunks}.items():
+        plain, encrypted = found_so["plain"].median, found_so["encrypted"].median
+        print(f"bare fetch of {what}: {encrypted:.2f} GB/s encrypted, {plain:.2f} GB/s plain (no goal)")
     return judge(
         [
-            _goal("copy, encrypted", copied["encrypted"], [copied["plain"], cipher], COPY_ENCRYPTED),
-            _goal("copy, compressed by zstd", copied["compressed"], [copied["plain"], codec], COPY_COMPRESSED),
-            _goal("ranged read, encrypted", read["encrypted"], [read["plain"]], RANGED),
+            _goal("copy, encrypted", copied["encrypted"], [copied["plain"], copied["encrypt"]], COPY_ENCRYPTED),
+            _goal(
+                "copy, compressed by zstd", copied["compressed"], [copied["plain"], copied["compress"]], COPY_COMPRESSED
+            ),
+            _goal("ranged fetch from S3, encrypted", from_s3["encrypted"], [from_s3["plain"]], RANGED),
+            _goal("ranged read by a reader, encrypted", read["encrypted"], [read["plain"]], RANGED),
         ]
     )
 
