@@ -24,7 +24,13 @@ from servers.postgres import (
     the_server,
 )
 from support.metadata_calls import READS, WRITES, fill
-from support.metadata_processes import acquire_at_once, acquire_in_turns, in_processes, open_fresh_stores
+from support.metadata_processes import (
+    acquire_at_once,
+    acquire_in_turns,
+    in_processes,
+    open_fresh_stores,
+    write_segments_at_once,
+)
 from support.metadata_stores import FINISHED, ORDERS_0, ManualClock, a_segment, a_step
 from tiered_storage.errors import (
     ConfigurationError,
@@ -88,6 +94,26 @@ def test_no_number_of_a_lease_is_given_twice(url: str, store: SqlMetadataStore) 
     given = in_processes(4, acquire_in_turns, url, ORDERS_0, 25)
 
     assert sorted(number for each in given for number in each) == list(range(1, 101))
+
+
+def test_processes_that_write_segments_at_once_lose_none_and_a_stale_lease_is_refused(
+    url: str, database: str, store: SqlMetadataStore
+) -> None:
+    own = [TopicIdPartition("cluster-1", "topic-id", number, "orders") for number in range(4)]
+    contested = TopicIdPartition("cluster-1", "topic-id", 4, "orders")
+
+    stale, *others = written = in_processes(4, write_segments_at_once, url, own, contested, 20)
+
+    assert "at-200" in stale.last_refusal, "the lease from the beginning is still good"
+    assert [each.last_refusal for each in others[1:]] == ["", ""], "nobody else has their leases"
+    rows = the_server().execute("SELECT partition, segment_id, finish_sequence FROM segments", database)
+    assert sorted(row[:2] for row in rows) == sorted(name for each in written for name in each.added)
+    finished = [row for row in rows if row[2] is not None]
+    assert sorted(row[:2] for row in finished) == sorted(name for each in written for name in each.finished)
+    sequences = [sorted(row[2] for row in finished if row[0] == number) for number in range(5)]
+    assert sequences == [list(range(1, len(found) + 1)) for found in sequences]
+    assert [len(found) for found in sequences[:4]] == [20] * 4
+    assert sequences[4], "no lease of the contested partition held for one segment"
 
 
 def test_threads_may_decide_on_topics_at_once(store: SqlMetadataStore) -> None:
