@@ -1,16 +1,9 @@
-"""A store of one's own: each object is a row of a SQLite file, of at most 1 GB. All else is as in Remote Log's stores.
-
-remote.log.storage.manager.class.name: own_store.SqliteStorage
-remote.log.storage.manager.class.path: /folder/of/this/file
-rsm.config.url: sqlite:///srv/remote-log/objects.db
-rsm.config.timeout.ms: 30000
-"""
+"""A store of one's own: each object is a row of a SQLite file, of at most 1 GB. Its settings are in docs/stores.md."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
@@ -25,16 +18,18 @@ class SqliteObjects:
     longest_part, has_own_clock = 255, False
 
     def __init__(self, url: str, timeout_ms: int) -> None:
-        self.root, self._seconds = url, timeout_ms / 1000
-        self._rows("CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, size, changed, content BLOB)")
+        self.root, self._file, self._seconds = url, url.replace("sqlite:", "file:", 1), timeout_ms / 1000
+        self._rows("CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, changed, content BLOB)")
 
     def put(self, name: str, size: int, chunks: Iterator[memoryview], **how: bool) -> object_client.WrittenObject:
         checked = object_client.CheckedChunks(name, size, chunks, at_most=how.get("at_most", False))
-        self._insert("REPLACE", name, b"".join(map(bytes, checked)))
+        replace = "REPLACE INTO objects VALUES (:name, :now, :content)"
+        self._rows(replace, name=name, content=b"".join(map(bytes, checked)))
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
-        return self._insert("INSERT OR IGNORE", name, content)
+        insert = "INSERT OR IGNORE INTO objects VALUES (:name, :now, :content) RETURNING 1"
+        return bool(self._rows(insert, name=name, content=content))
 
     def move(self, name: str, target: str) -> None:
         self._one("UPDATE OR REPLACE objects SET name = :target WHERE name = :name RETURNING 1", name, target=target)
@@ -47,26 +42,20 @@ class SqliteObjects:
         return content
 
     def size(self, name: str) -> int:
-        return int(self._one("SELECT size FROM objects WHERE name = :name", name))
+        return int(self._one("SELECT length(content) FROM objects WHERE name = :name", name))
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        for name in names:
-            object_client.check_object_name(name)
-        for name in names:
+        for name in object_client.checked_names(names):
             self._rows("DELETE FROM objects WHERE name = :name", name=name)
         return {}
 
     def list(self, folder: str = "", after: str = "") -> Iterator[object_client.StoredObject]:
-        listed = "SELECT name, size, changed FROM objects WHERE name > :after ORDER BY name"
-        found = (object_client.StoredObject(*row) for row in self._rows(listed, after=after))
-        return (each for each in found if not folder or each.name.startswith(f"{folder}/"))
+        listed = "SELECT name, length(content), changed FROM objects WHERE instr(name, :within) = 1 AND name > :after"
+        found = self._rows(f"{listed} ORDER BY name", within=folder and f"{folder}/", after=after)
+        return (object_client.StoredObject(*row) for row in found)
 
     def close(self) -> None:
         """Nothing stays open."""
-
-    def _insert(self, verb: str, name: str, content: bytes) -> bool:
-        statement = f"{verb} INTO objects VALUES (:name, :size, :now, :content) RETURNING 1"
-        return bool(self._rows(statement, name=name, size=len(content), now=wall_clock(), content=content))
 
     def _one(self, statement: str, name: str, **values: object) -> Any:
         for (found,) in self._rows(statement, name=name, **values):
@@ -74,11 +63,10 @@ class SqliteObjects:
         raise RemoteObjectNotFoundError(f"{self.root}/{name}: no such object")
 
     def _rows(self, statement: str, **values: Any) -> Sequence[Any]:
-        for name in values.keys() & {"name", "target"}:
-            object_client.check_object_name(values[name])
+        object_client.checked_names([values[each] for each in values.keys() & {"name", "target"}])
         try:
-            with closing(sqlite3.connect(unquote(urlsplit(self.root).path), timeout=self._seconds)) as opened, opened:
-                return opened.execute(statement, values).fetchall()
+            with closing(sqlite3.connect(self._file, timeout=self._seconds, uri=True)) as opened, opened:
+                return opened.execute(statement, {"now": wall_clock(), **values}).fetchall()
         except sqlite3.Error as error:
             raise RemoteStorageError(f"{self.root}: {error}") from error
 
@@ -88,5 +76,4 @@ class SqliteStorage(ObjectRemoteStorageManager):
 
     @classmethod
     def open(cls, url: str, options: ObjectStoreOptions) -> "SqliteStorage":
-        timeout_ms = int(options.configs.get("timeout.ms", "30000"))
-        return cls(SqliteObjects(url, timeout_ms), key_ring=options.key_ring)
+        return cls(SqliteObjects(url, int(options.configs.get("timeout.ms", "30000"))), key_ring=options.key_ring)

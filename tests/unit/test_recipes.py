@@ -45,6 +45,12 @@ def test_a_store_is_a_class_and_the_scheme_of_its_urls(tmp_path: Path, monkeypat
         assert len([found for found in client.list() if found.name.endswith(".log")]) == 3
 
 
+def test_its_example_has_at_most_60_lines() -> None:
+    lines = [line for line in OWN_STORE.read_text("utf-8").splitlines() if line.strip()]
+
+    assert len(lines) <= 60
+
+
 def test_logs_from_elsewhere_are_one_source_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 3}, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
     with tarfile.open(tmp_path / "logs.tar", "w") as archive:

@@ -37,6 +37,7 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     StoreReserve,
     WrittenObject,
     check_object_name,
+    checked_names,
     is_temporary_name,
     temporary_name,
 )
@@ -193,8 +194,7 @@ class LocalDirectory:
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Delete many and sync each folder once; see ObjectClient."""
         by_folder: defaultdict[str, list[str]] = defaultdict(list)
-        for name in names:
-            check_object_name(name)
+        for name in checked_names(names):
             by_folder[_folder_of(name)].append(name)
         failed: dict[str, RemoteStorageError] = {}
         for folder, inside in by_folder.items():

@@ -224,3 +224,10 @@ def check_object_name(name: str) -> None:
         )
     if len(name.encode()) > MAX_NAME_BYTES:
         raise ConfigurationError(f"{name[:80]!r}… is no name for an object: it has more than {MAX_NAME_BYTES} bytes")
+
+
+def checked_names(names: Collection[str]) -> Collection[str]:
+    """Return `names` after checking each of them. Raises ConfigurationError as check_object_name."""
+    for name in names:
+        check_object_name(name)
+    return names

@@ -32,6 +32,7 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     StoredObject,
     WrittenObject,
     check_object_name,
+    checked_names,
 )
 from tiered_storage.remote_log.storage.clients.obstore_opening import (
     RAISED_BY_OBSTORE,
@@ -130,8 +131,7 @@ class ObjectStore:
 
     def move(self, name: str, target: str) -> None:
         """Copy an object within the store, then delete the original; see ObjectClient. S3 copies up to 5 GB at once."""
-        check_object_name(name)
-        check_object_name(target)
+        checked_names([name, target])
         with self._store_errors("copy", name):
             obstore.copy(self._store, name, target, overwrite=True)
         self._delete(name)
@@ -164,8 +164,7 @@ class ObjectStore:
 
     def delete_many(self, names: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Delete many, CONCURRENT_DELETIONS at a time; see ObjectClient."""
-        for name in names:
-            check_object_name(name)
+        checked_names(names)
         with ThreadPoolExecutor(CONCURRENT_DELETIONS, thread_name_prefix="delete") as threads:
             outcomes = list(threads.map(self._why_not_deleted, names))
         return {name: why for name, why in zip(names, outcomes, strict=True) if why is not None}
