@@ -69,7 +69,7 @@ def finished_offsets(remote_log: RemoteLogManager) -> list[int]:
     return [each.start_offset for each in listed if each.state == SegmentState.COPY_SEGMENT_FINISHED]
 
 
-def test_all_dags_work_on_postgresql_and_encrypted_topics_in_a_bucket_with_secrets_that_nothing_shows(
+def test_copy_retention_export_expiry_and_audit_work_on_postgresql_and_an_encrypted_bucket_and_show_no_secret(
     airflow: AirflowHome, site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with process_list() as shown, localbucket_server(site.root / "buckets") as endpoint:
