@@ -141,7 +141,7 @@ def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
     for form in ({"topics": "oders"}, {"partitions": "7"}):
         run = airflow.run(dag_id, form)
         assert run.state == "failed"
-        assert mentions(run.messages, "no partition", "log.dirs")
+        assert mentions(run.messages, "no partition", "local logs")
         assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
     with pytest.raises(ParamValidationError, match='is not a "regular expression in RE2\'s syntax"'):
         airflow.run(dag_id, {"topics": "orders("})

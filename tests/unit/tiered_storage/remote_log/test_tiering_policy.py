@@ -104,7 +104,9 @@ def test_a_topic_that_the_log_cleaner_has_compacted_is_refused_whatever_its_sett
     assert not decide(cleaned, store.topics, settings_with(tmp_path)).copies
 
     store.topics.put(ENABLED)
-    with pytest.raises(UnsupportedTopicError, match=r"brokers compact orders-0 .*topics disable.*forbid-deletion orders"):
+    with pytest.raises(
+        UnsupportedTopicError, match=r"brokers compact orders-0 .*topics disable.*forbid-deletion orders"
+    ):
         decide(cleaned, store.topics, settings_with(tmp_path))
 
 
