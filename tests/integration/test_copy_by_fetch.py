@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import CommandResult, run
 from support.kafka_clients import CODECS, send
@@ -87,10 +88,17 @@ class LiveSite:
         assert result.exit_code == 0, result.out + result.err
 
 
+@pytest.fixture(scope="module")
+def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A broker of these tests alone: they restart it in the middle of segments, and delete records."""
+    with RealKafka(kafka_programs, tmp_path_factory.mktemp("live-kafka")) as started:
+        yield started
+
+
 @pytest.fixture
-def site(real_kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
+def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
     topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
-    return LiveSite(real_kafka, tmp_path, (topic,), {})
+    return LiveSite(kafka, tmp_path, (topic,), {})
 
 
 def finished(remote_log: RemoteLogManager, partition: int = 0) -> list[RemoteLogSegmentMetadata]:
