@@ -100,7 +100,9 @@ class FetchSource:
         """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
         with self._lock:
             found = self._metadata(None)
-            yield from self._look(found, [each for topic in _by_name(found) for each in _partitions(topic)])
+            logs = list(self._look(found, [each for topic in _by_name(found) for each in _partitions(topic)]))
+        # The caller works between two of them, and other threads may ask meanwhile.
+        yield from logs
 
     def names(self) -> Iterator[NamedPartition | UnreadablePartition]:
         """Name every partition. Raises as `partitions`."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tiered_storage.clock import Clock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
@@ -79,12 +77,6 @@ class FetchedLog:
         self._handed_out = -1
         """The base offset of the last segment that was handed out."""
         self._done: set[int] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def cut(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
