@@ -10,9 +10,9 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -24,7 +24,7 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "audit"],
     default_args=DEFAULT_ARGS,
     params={
-        **forms.common_params(),
+        **fields.common_params(),
         "deep": Param(False, type="boolean", title="Read every byte back and check every checksum"),
     },
     doc_md=__doc__,
@@ -33,10 +33,10 @@ def audit_remote_log() -> None:
     VerifySegmentsOperator(
         task_id="audit",
         deep="{{ params.deep }}",
-        topics=forms.TOPICS,
-        partitions=forms.PARTITIONS,
-        must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS,
+        topics=fields.TOPICS,
+        partitions=fields.PARTITIONS,
+        must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS,
         conn_id="spark_default",
         pool="remote_log_reader",
         execution_timeout=timedelta(hours=6),

@@ -10,8 +10,7 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow import forms
-from tiered_storage_airflow.assets import REMOTE_LOG
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
     CommitMetadataOperator,
@@ -19,7 +18,8 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.assets import REMOTE_LOG
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
 
@@ -33,36 +33,37 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
     tags=["tiered-storage", "copy"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        **forms.common_params(),
-        "max_segments": forms.max_segments_param("copy.max.segments.per.run of the settings"),
-        "dry_run": forms.dry_run_param("Only show the plan"),
+        **fields.common_params(),
+        "max_segments": fields.max_segments_param("copy.max.segments.per.run of the settings"),
+        "dry_run": fields.dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,
 )
 def copy_segments() -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(
-        task_id="plan", max_segments=forms.MAX_SEGMENTS,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="plan", max_segments=fields.MAX_SEGMENTS,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     copied = CopySegmentsOperator(
-        task_id="copy", plan=plan.output, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="copy", plan=plan.output, settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
     )  # fmt: skip
     committed = CommitMetadataOperator.partial(
-        task_id="commit_metadata", map_index_template="{{ batch_name }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN
-    ).expand(results=copied.output)
+        task_id="commit_metadata", map_index_template="{{ batch_name }}",
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
+    ).expand(results=copied.output)  # fmt: skip
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
-        task_id="announce", results=copied.output, not_begun=NOT_BEGUN, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
-        outlets=[REMOTE_LOG], trigger_rule="all_done",
+        task_id="announce", results=copied.output, not_begun=NOT_BEGUN,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
     )  # fmt: skip
     # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(
         task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed",
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     committed >> [announced, concluded]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -23,18 +23,18 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "deletion"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        "topic": forms.topic_param(),
+        "topic": fields.topic_param(),
         "partition": Param(0, type="integer", minimum=0, maximum=2**31 - 1, title="Partition"),
         "before": Param(
             0,
             type="integer",
             minimum=-1,
-            maximum=forms.LARGEST_NUMBER,
+            maximum=fields.LARGEST_NUMBER,
             title="Before",
             description="The first offset to keep; -1: the end.",
         ),
-        "dry_run": forms.dry_run_param("Only show what would be deleted", default=True),
-        "settings": forms.settings_param(),
+        "dry_run": fields.dry_run_param("Only show what would be deleted", default=True),
+        "settings": fields.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -44,15 +44,15 @@ def delete_records() -> None:
         topic="{{ params.topic }}",
         partition="{{ params.partition }}",
         before="{{ params.before }}",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
     )
     MarkDeletedOperator(
         task_id="mark_deleted",
         plan=plan.output,
         pool="remote_log_deleter",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
     )
 
 

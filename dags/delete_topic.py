@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -22,16 +22,16 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "deletion"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        "topic": forms.topic_param(),
+        "topic": fields.topic_param(),
         "topic_id": Param(
             None,
             type=["null", "string"],
             title="Topic id",
             description="The incarnation; needed if the topic had several.",
         ),
-        "dry_run": forms.dry_run_param("Only show what would be deleted", default=True),
-        "confirmation": forms.reason_param("Confirmation", "The topic's name again, to delete it."),
-        "settings": forms.settings_param(),
+        "dry_run": fields.dry_run_param("Only show what would be deleted", default=True),
+        "confirmation": fields.reason_param("Confirmation", "The topic's name again, to delete it."),
+        "settings": fields.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -40,16 +40,16 @@ def delete_topic() -> None:
         task_id="plan",
         topic="{{ params.topic }}",
         topic_id="{{ params.topic_id or '' }}",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
     )
     MarkTopicDeletedOperator(
         task_id="mark_deleted",
         plan=plan.output,
         topic="{{ params.topic }}",
         confirmation="{{ params.confirmation or '' }}",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
         pool="remote_log_deleter",
     )
 

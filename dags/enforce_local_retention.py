@@ -13,10 +13,10 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
 
-from tiered_storage_airflow import forms
-from tiered_storage_airflow.assets import REMOTE_LOG
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.assets import REMOTE_LOG
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -28,20 +28,20 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "retention"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        **forms.common_params(),
-        "max_segments": forms.max_segments_param(),
-        "dry_run": forms.dry_run_param("Only show what would be deleted"),
+        **fields.common_params(),
+        "max_segments": fields.max_segments_param(),
+        "dry_run": fields.dry_run_param("Only show what would be deleted"),
     },
     doc_md=__doc__,
 )
 def enforce_local_retention() -> None:
     plan = PlanLocalRetentionOperator(
-        task_id="plan", max_segments=forms.MAX_SEGMENTS,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="plan", max_segments=fields.MAX_SEGMENTS,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     TrimLocalLogsOperator(
-        task_id="trim", plan=plan.output, settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="trim", plan=plan.output, settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
     )  # fmt: skip
 

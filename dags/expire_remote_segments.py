@@ -13,9 +13,9 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -27,26 +27,26 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "retention"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        **forms.common_params(),
-        "max_segments": forms.max_segments_param(),
-        "dry_run": forms.dry_run_param("Only show the plan"),
+        **fields.common_params(),
+        "max_segments": fields.max_segments_param(),
+        "dry_run": fields.dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,
 )
 def expire_remote_segments() -> None:
     plan = PlanExpiryOperator(
-        task_id="plan", max_segments=forms.MAX_SEGMENTS,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="plan", max_segments=fields.MAX_SEGMENTS,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     marked = MarkDeletedOperator(
         task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool="remote_log_deleter",
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     DeleteSegmentsOperator(
         task_id="delete", not_marked=marked.output,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
     )  # fmt: skip
 

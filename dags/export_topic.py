@@ -12,10 +12,10 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, dag
 
-from tiered_storage_airflow import forms
-from tiered_storage_airflow.export_form import FORM
+from tiered_storage_airflow.forms import fields
+from tiered_storage_airflow.forms.export_topic import FORM
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 TOPIC = "{{ params.topic or var.value.get('remote_log_export_topic', '') }}"
 
@@ -34,19 +34,19 @@ TOPIC = "{{ params.topic or var.value.get('remote_log_export_topic', '') }}"
 def export_topic() -> None:
     plan = PlanExportOperator(
         task_id="plan",
-        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         isolation="{{ params.isolation }}", codec="{{ params.codec }}", allow_gaps="{{ params.allow_gaps }}",
         max_disorder_minutes="{{ params.max_disorder_minutes }}", late_intervals="{{ params.late_intervals }}",
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     exported = ExportTopicOperator(
         task_id="export", conn_id="spark_default", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
-        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         isolation="{{ params.isolation }}", codec="{{ params.codec }}", allow_gaps="{{ params.allow_gaps }}",
         max_disorder_minutes="{{ params.max_disorder_minutes }}", late_intervals="{{ params.late_intervals }}",
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     plan >> exported
 

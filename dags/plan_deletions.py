@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 WANTED = "{{ params.what in ('both', '%s') }}"
 
@@ -25,22 +25,22 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         "what": Param("both", type="string", enum=["both", "local", "remote"], title="Which tier"),
-        **forms.common_params(),
-        "max_segments": forms.max_segments_param(),
+        **fields.common_params(),
+        "max_segments": fields.max_segments_param(),
     },
     doc_md=__doc__,
 )
 def plan_deletions() -> None:
     # No form field feeds dry_run, so nobody can switch it off here.
     PlanLocalRetentionOperator(
-        task_id="local_retention", wanted=WANTED % "local", max_segments=forms.MAX_SEGMENTS,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=True,
+        task_id="local_retention", wanted=WANTED % "local", max_segments=fields.MAX_SEGMENTS,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=True,
     )  # fmt: skip
     PlanExpiryOperator(
-        task_id="expiry", wanted=WANTED % "remote", max_segments=forms.MAX_SEGMENTS,
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=True,
+        task_id="expiry", wanted=WANTED % "remote", max_segments=fields.MAX_SEGMENTS,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=True,
     )  # fmt: skip
 
 

@@ -11,11 +11,11 @@ from datetime import timedelta
 
 from airflow.sdk import Param, XComArg, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -26,32 +26,33 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "repair"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        **forms.common_params(),
+        **fields.common_params(),
         "deep": Param(False, type="boolean", title="Deep: read every byte back"),
-        "dry_run": forms.dry_run_param("Only show the plan", default=True),
+        "dry_run": fields.dry_run_param("Only show the plan", default=True),
     },
     doc_md=__doc__,
 )
 def repair_remote_log() -> None:
     plan = PlanRepairOperator(
         task_id="plan", deep="{{ params.deep }}",
-        topics=forms.TOPICS, partitions=forms.PARTITIONS, must_match=forms.MUST_MATCH,
-        settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         pool="remote_log_reader", execution_timeout=timedelta(hours=6),
     )  # fmt: skip
     copied = CopySegmentsOperator(
-        task_id="copy", plan=XComArg(plan, key="copies"), settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        task_id="copy", plan=XComArg(plan, key="copies"), settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
     )  # fmt: skip
     committed = CommitMetadataOperator.partial(
-        task_id="commit_metadata", map_index_template="{{ batch_name }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN
-    ).expand(results=copied.output)
+        task_id="commit_metadata", map_index_template="{{ batch_name }}",
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
+    ).expand(results=copied.output)  # fmt: skip
     finished = FinishRepairOperator(
         task_id="finish",
         plan=XComArg(plan, key="repairs"),
         not_begun="{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
         pool="remote_log_deleter",
         trigger_rule="none_failed",
     )

@@ -11,10 +11,10 @@ from datetime import timedelta
 
 from airflow.sdk import dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
+from tiered_storage_airflow.forms.restore_topic import FORM
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
-from tiered_storage_airflow.restore_form import FORM
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -30,23 +30,23 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
 def restore_topic() -> None:
     plan = PlanRestoreOperator(
         task_id="plan",
-        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         from_offset="{{ '' if params.from_offset is none else params.from_offset }}",
         to_offset="{{ '' if params.to_offset is none else params.to_offset }}",
         target="{{ params.target }}", connection="{{ params.connection or '' }}",
         as_topic="{{ params.as_topic or '' }}", as_topic_id="{{ params.as_topic_id or '' }}",
-        allow_gaps="{{ params.allow_gaps }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        allow_gaps="{{ params.allow_gaps }}", settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     restored = RestoreOperator(
         task_id="restore", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
-        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=forms.PARTITIONS,
+        topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         from_offset="{{ '' if params.from_offset is none else params.from_offset }}",
         to_offset="{{ '' if params.to_offset is none else params.to_offset }}",
         target="{{ params.target }}", connection="{{ params.connection or '' }}",
         as_topic="{{ params.as_topic or '' }}", as_topic_id="{{ params.as_topic_id or '' }}",
-        allow_gaps="{{ params.allow_gaps }}", settings=forms.SETTINGS, dry_run=forms.DRY_RUN,
+        allow_gaps="{{ params.allow_gaps }}", settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
         append="{{ params.append }}", validation="{{ params.validation }}",
     )  # fmt: skip
     plan >> restored

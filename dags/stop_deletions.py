@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -21,18 +21,18 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
-    default_args={**DEFAULT_ARGS, "pre_execute": forms.warn_of_unknown_fields},
+    default_args={**DEFAULT_ARGS, "pre_execute": fields.warn_of_unknown_fields},
     params={
         "lift": Param(False, type="boolean", title="Lift: allow deletions again (admins only)"),
-        "reason": forms.reason_param("Reason", "The reason, for whoever finds deletions stopped."),
-        "settings": forms.settings_param(),
+        "reason": fields.reason_param("Reason", "The reason, for whoever finds deletions stopped."),
+        "settings": fields.settings_param(),
     },
     doc_md=__doc__,
 )
 def stop_deletions() -> None:
     # In none of our pools and with the highest priority: it must never wait for a slot held by what it stops.
     StopDeletionsOperator(
-        task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", settings=forms.SETTINGS,
+        task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", settings=fields.SETTINGS,
         priority_weight=1_000_000,
     )  # fmt: skip
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from airflow.sdk import Param, dag
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import UndeleteOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(
@@ -21,13 +21,13 @@ from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
     tags=["tiered-storage", "deletion"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
-        "topic": forms.topic_param(),
-        "partitions": forms.partitions_param(),
+        "topic": fields.topic_param(),
+        "partitions": fields.partitions_param(),
         "topic_id": Param(
             None, type=["null", "string"], title="Topic id", description="One incarnation of the topic; empty: all."
         ),
-        "dry_run": forms.dry_run_param("Only show what would come back", default=True),
-        "settings": forms.settings_param(),
+        "dry_run": fields.dry_run_param("Only show what would come back", default=True),
+        "settings": fields.settings_param(),
     },
     doc_md=__doc__,
 )
@@ -35,10 +35,10 @@ def undelete() -> None:
     UndeleteOperator(
         task_id="undelete",
         topic="{{ params.topic }}",
-        partitions=forms.PARTITIONS,
+        partitions=fields.PARTITIONS,
         topic_id="{{ params.topic_id or '' }}",
-        settings=forms.SETTINGS,
-        dry_run=forms.DRY_RUN,
+        settings=fields.SETTINGS,
+        dry_run=fields.DRY_RUN,
     )
 
 

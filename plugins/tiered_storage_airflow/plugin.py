@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from tiered_storage_airflow import forms  # noqa: F401 - the API server checks forms, and loads no DAG file
+from tiered_storage_airflow.forms import fields  # noqa: F401 - the API server checks forms, and loads no DAG file
 from tiered_storage_airflow.links import REPORTS, ReportLink, page_url
 from tiered_storage_airflow.web_app import read_service
 

@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Mount
 
 from tiered_storage_airflow.page.run_report import MOST_BYTES_SHOWN, report_page
-from tiered_storage_airflow.run_time import folder_name
+from tiered_storage_airflow.runs.task_context import folder_name
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.work_area import WorkArea

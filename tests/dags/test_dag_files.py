@@ -18,7 +18,7 @@ import pytest
 from dags.airflow_runs import AirflowHome
 from support.airflow_home import CONFIGURATION, PROJECT
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
-from tiered_storage_airflow.forms import TOPICS, TOPICS_VARIABLE, refuse_unknown_fields, warn_of_unknown_fields
+from tiered_storage_airflow.forms.fields import TOPICS, TOPICS_VARIABLE, refuse_unknown_fields, warn_of_unknown_fields
 from tiered_storage_airflow.links import ReportLink
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))

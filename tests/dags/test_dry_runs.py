@@ -10,7 +10,7 @@ import pytest
 from dags.airflow_runs import AirflowHome
 from support.airflow_home import PROJECT
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite, partition
-from tiered_storage_airflow.forms import DRY_RUN
+from tiered_storage_airflow.forms.fields import DRY_RUN
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess

@@ -9,7 +9,7 @@ import pytest
 
 from dags.airflow_runs import AirflowHome
 from support.tiered_site import TIERED, TieredSite
-from tiered_storage_airflow.forms import TOPICS_VARIABLE
+from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess

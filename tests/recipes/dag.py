@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import dag
 
 from recipes.operator import CountSegmentsOperator
-from tiered_storage_airflow.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
 @dag(schedule="@hourly", catchup=False, tags=["tiered-storage"], default_args=DEFAULT_ARGS, doc_md=__doc__)

@@ -40,10 +40,9 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
-    *(f"{AIRFLOW}.{name}" for name in ("provider", "rendering", "assets", "topic_choice", "form_settings", "forms")),
-    *(f"{AIRFLOW}.{name}" for name in ("export_form", "restore_form", "task_defaults", "run_time", "links", "hooks")),
-    *(f"{AIRFLOW}.{name}" for name in ("run_scope", "run_summary", "spark_tables", "operators", "read_service")),
-    *(f"{AIRFLOW}.{name}" for name in ("read_service.routes", "page", "web_app", "plugin", "embedded", "demo")),
+    *(f"{AIRFLOW}.{name}" for name in ("provider", "rendering", "links", "forms", "hooks", "runs", "spark_tables")),
+    *(f"{AIRFLOW}.{name}" for name in ("operators", "read_service", "read_service.routes", "page", "web_app")),
+    *(f"{AIRFLOW}.{name}" for name in ("plugin", "embedded", "demo")),
     "tiered_storage_plugin",
 )
 """Packages, the lowest first. A module at the top of `remote_log`, of the library or of the plugin is one of its own:

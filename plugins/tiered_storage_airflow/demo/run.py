@@ -35,7 +35,7 @@ from tiered_storage_airflow.demo.setting_up import DemoPlaces, expect_refusal, t
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskInstance
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, LOOPBACK, EmbeddedAirflow
-from tiered_storage_airflow.forms import TOPICS_VARIABLE
+from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 
 RUN_WITHIN = 180.0
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_scope import is_switched_on, selected
-from tiered_storage_airflow.run_summary import summarize
-from tiered_storage_airflow.run_time import run_folder
+from tiered_storage_airflow.runs.scope import is_switched_on, selected
+from tiered_storage_airflow.runs.summary import summarize
+from tiered_storage_airflow.runs.task_context import run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,9 +9,9 @@ from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
-from tiered_storage_airflow.run_scope import is_switched_on, required_number
-from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.scope import is_switched_on, required_number
+from tiered_storage_airflow.runs.summary import keep_done, summarize
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -18,9 +18,9 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     skip_unless_asked_for_or_armed,
     why_only_planned,
 )
-from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
-from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import effective_now, lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.summary import keep_done, summarize
+from tiered_storage_airflow.runs.task_context import effective_now, lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.tables.layout import Interval
     from tiered_storage.remote_log.tables.planning import TablePlan
     from tiered_storage.remote_log.tables.reading import BrokenBytes
-    from tiered_storage_airflow.run_summary import Figure
+    from tiered_storage_airflow.runs.summary import Figure
 
 
 @dataclass(frozen=True, slots=True)

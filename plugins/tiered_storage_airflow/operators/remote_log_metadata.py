@@ -17,9 +17,9 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     not_begun_message,
     not_begun_of,
 )
-from tiered_storage_airflow.run_scope import is_switched_on, selected, whole_number
-from tiered_storage_airflow.run_summary import summarize
-from tiered_storage_airflow.run_time import effective_now, own_path, run_folder, window_end
+from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.summary import summarize
+from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder, window_end
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.run_scope import Overrides, is_switched_on, opened_remote_log
-from tiered_storage_airflow.run_time import is_asked_for, own_path
+from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, opened_remote_log
+from tiered_storage_airflow.runs.task_context import is_asked_for, own_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

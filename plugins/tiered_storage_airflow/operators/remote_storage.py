@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, not_begun_message
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_scope import required_number
-from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.scope import required_number
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,9 +14,9 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     not_begun_message,
     not_begun_of,
 )
-from tiered_storage_airflow.run_scope import is_switched_on, selected
-from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.scope import is_switched_on, selected
+from tiered_storage_airflow.runs.summary import keep_done, summarize
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -10,8 +10,8 @@ from airflow.sdk import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
-from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on, whole_number
-from tiered_storage_airflow.run_summary import keep_done, summarize
+from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, whole_number
+from tiered_storage_airflow.runs.summary import keep_done, summarize
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,9 +21,9 @@ from tiered_storage_airflow.operators.export_results import (
 )
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.run_scope import ensure_may_read, is_switched_on, required_number
-from tiered_storage_airflow.run_summary import keep_done, summarize
-from tiered_storage_airflow.run_time import data_interval, is_backfill, task_folder, task_lease_owner
+from tiered_storage_airflow.runs.scope import ensure_may_read, is_switched_on, required_number
+from tiered_storage_airflow.runs.summary import keep_done, summarize
+from tiered_storage_airflow.runs.task_context import data_interval, is_backfill, task_folder, task_lease_owner
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tiered_storage_airflow.rendering import render
-from tiered_storage_airflow.run_summary import SUMMARY, RunSummary
+from tiered_storage_airflow.runs.summary import SUMMARY, RunSummary
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.work_area import WorkArea

@@ -34,7 +34,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator
-from tiered_storage_airflow.run_time import run_folder
+from tiered_storage_airflow.runs.task_context import run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

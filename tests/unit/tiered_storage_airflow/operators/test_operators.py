@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.operators.remote_log_metadata import AnnounceCopyOperator, ListSegmentsOperator
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
-from tiered_storage_airflow.run_time import run_folder
+from tiered_storage_airflow.runs.task_context import run_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -15,7 +15,7 @@ from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, RECORDS, TIERED, Tiere
 from tiered_storage.remote_log.tables.commit import IntervalCommit
 from tiered_storage.remote_log.tables.export_job import ExportJob
 from tiered_storage_airflow.operators.tables import ExportTopicOperator
-from tiered_storage_airflow.run_summary import RunSummary, summary_path
+from tiered_storage_airflow.runs.summary import RunSummary, summary_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.tables.layout import Interval, TableFolder
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage_airflow.operators import tables
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
-from tiered_storage_airflow.run_summary import RunSummary, summary_path
+from tiered_storage_airflow.runs.summary import RunSummary, summary_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

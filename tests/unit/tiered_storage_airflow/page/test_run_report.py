@@ -6,7 +6,7 @@ import pytest
 
 from support.remote_logs import a_remote_log
 from tiered_storage_airflow.page.run_report import report_page
-from tiered_storage_airflow.run_summary import RunSummary
+from tiered_storage_airflow.runs.summary import RunSummary
 
 FOLDER = "runs/a-run"
 

@@ -65,8 +65,8 @@ WAITS_FOR = {
 @pytest.fixture
 def files(logins: None, tmp_path: Path) -> RemoteLogFiles:
     """Offsets 0 to 34 of orders-0, 0 to 19 of them remote only; and what a run left in the work area."""
-    from tiered_storage_airflow.run_summary import RunSummary
-    from tiered_storage_airflow.run_time import folder_name
+    from tiered_storage_airflow.runs.summary import RunSummary
+    from tiered_storage_airflow.runs.task_context import folder_name
 
     rights = tmp_path / "rights.yaml"
     rights.write_text(RIGHTS)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage_airflow.run_time import (
+from tiered_storage_airflow.runs.task_context import (
     effective_now,
     is_backfill,
     lease_owner,

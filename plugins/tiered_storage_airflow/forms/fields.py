@@ -15,7 +15,7 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from jsonschema import FormatChecker
 
-from tiered_storage_airflow.form_settings import BY_A_FORM
+from tiered_storage_airflow.forms.allowed_settings import BY_A_FORM
 
 TOPICS_VARIABLE = "remote_log_topics"
 

@@ -8,10 +8,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage.settings.settings import Settings, load_settings
-from tiered_storage_airflow.form_settings import BY_A_FORM
+from tiered_storage_airflow.forms.allowed_settings import BY_A_FORM
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
-from tiered_storage_airflow.run_scope import _properties, is_switched_on, required_number, whole_number
+from tiered_storage_airflow.runs.scope import _properties, is_switched_on, required_number, whole_number
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from tiered_storage_airflow.form_settings import refuse_a_lifted_throttle, refuse_settings_not_for_forms
+from tiered_storage_airflow.forms.allowed_settings import refuse_a_lifted_throttle, refuse_settings_not_for_forms
 from tiered_storage_airflow.hooks.remote_log import RemoteLogHook
-from tiered_storage_airflow.run_time import was_taken_over
+from tiered_storage_airflow.runs.task_context import was_taken_over
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.manager import RemoteLogManager
@@ -28,7 +28,7 @@ def opened_remote_log(
 ) -> Iterator[RemoteLogManager]:
     """Open the remote log for a `with`; `settings` override all others.
 
-    If they are text, or `is_form`, they may contain only what a form may set; see form_settings.py. `outdated` as
+    If they are text, or `is_form`, they may contain only what a form may set; see forms.allowed_settings. `outdated` as
     RemoteLogContext.open. An error in the block that no retry can repair fails the task for good; any other error
     passes through, and Airflow retries.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow import forms
+from tiered_storage_airflow.forms import fields
 
 WORDS = {
     "from_time": "Records from this time on: ISO 8601, or ms since 1970.",
@@ -21,17 +21,17 @@ WORDS = {
 }
 
 PATTERNS = {
-    "from_time": forms.TIME_PATTERN,
-    "to_time": forms.TIME_PATTERN,
-    "from_offset": forms.OFFSET_PATTERN,
-    "to_offset": forms.OFFSET_PATTERN,
-    "connection": forms.CONNECTION_PATTERN,
-    "as_topic": forms.TOPIC_OR_NOTHING_PATTERN,
+    "from_time": fields.TIME_PATTERN,
+    "to_time": fields.TIME_PATTERN,
+    "from_offset": fields.OFFSET_PATTERN,
+    "to_offset": fields.OFFSET_PATTERN,
+    "connection": fields.CONNECTION_PATTERN,
+    "as_topic": fields.TOPIC_OR_NOTHING_PATTERN,
 }
 
 FORM = {
-    "topic": forms.topic_param(),
-    "partitions": forms.partitions_param(),
+    "topic": fields.topic_param(),
+    "partitions": fields.partitions_param(),
     "target": Param(
         "directory",
         enum=["directory", "cluster"],
@@ -41,10 +41,10 @@ FORM = {
             "running cluster, where the topic exists and is empty."
         ),
     ),
-    **{name: forms.word_param(name, description, PATTERNS.get(name, "")) for name, description in WORDS.items()},
+    **{name: fields.word_param(name, description, PATTERNS.get(name, "")) for name, description in WORDS.items()},
     "validation": Param("sizes", enum=["manifest", "sizes", "records"], title="Validation"),
     "append": Param(False, type="boolean", title="Append after the records that the cluster's topic already has"),
     "allow_gaps": Param(False, type="boolean", title="Restore even if offsets are missing"),
-    "dry_run": forms.dry_run_param("Only show the plan", default=True),
-    "settings": forms.settings_param(),
+    "dry_run": fields.dry_run_param("Only show the plan", default=True),
+    "settings": fields.settings_param(),
 }

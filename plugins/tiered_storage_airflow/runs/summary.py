@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiered_storage_airflow.run_time import task_folder, task_name
+from tiered_storage_airflow.runs.task_context import task_folder, task_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from tiered_storage_airflow.forms import refuse_unknown_fields
+from tiered_storage_airflow.forms.fields import refuse_unknown_fields
 
 DEFAULT_ARGS: dict[str, Any] = {
     "retries": 3,
