@@ -142,7 +142,7 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager, clie
 
 @each_encoding
 @pytest.mark.parametrize("share", [0, 0.5, 1], ids=["before its data", "amid its data", "before its indexes"])
-def test_of_two_concurrent_attempts_one_is_complete_and_the_other_does_no_harm(
+def test_two_concurrent_attempts_leave_one_whole_segment(
     storage: ObjectRemoteStorageManager, client: ObjectClient, encoding: Encoding, share: float
 ) -> None:
     """A worker that was given up still writes under the id of its successor, each with its own data key."""

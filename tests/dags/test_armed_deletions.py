@@ -68,7 +68,7 @@ def test_an_event_trims_nothing_until_it_is_armed(airflow: AirflowHome, copied: 
 
 
 @pytest.mark.parametrize("dag_id", DELETING)
-def test_what_a_person_asks_for_deletes(airflow: AirflowHome, copied: TieredSite, dag_id: str) -> None:
+def test_a_run_by_hand_deletes(airflow: AirflowHome, copied: TieredSite, dag_id: str) -> None:
     run = airflow.run(dag_id)
     assert run.state == "success", run.messages
     assert not unchanged(copied)

@@ -101,7 +101,7 @@ def test_a_failed_spark_submit_is_tried_again_under_new_ids_and_a_higher_fencing
     assert len(site.segments("orders-0")) == 4
 
 
-def test_what_a_dying_spark_job_left_results_of_is_committed_and_the_next_run_copies_the_rest(
+def test_results_of_a_dying_spark_job_are_committed_and_the_next_run_copies_the_rest(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:
     site.write_logs({"orders-0": 2, "orders-1": 2, "payments-0": 1})

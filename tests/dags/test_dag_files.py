@@ -219,7 +219,7 @@ def test_topics_left_empty_are_those_of_the_variable(airflow: AirflowHome, dag_i
 
 
 @pytest.mark.parametrize("dag_id", ONLY_SHOWN_UNLESS_ASKED)
-def test_what_a_person_deletes_or_repairs_is_only_shown_unless_asked_for_more_and_never_scheduled(
+def test_dags_that_delete_or_repair_by_hand_default_to_a_dry_run_and_have_no_schedule(
     airflow: AirflowHome, dag_id: str
 ) -> None:
     dag = airflow.dag(dag_id)

@@ -88,7 +88,7 @@ def test_a_task_of_a_dry_run_that_is_cleared_alone_is_skipped(
 
 
 @pytest.mark.parametrize("dag_id", FORMS)
-def test_what_a_dry_run_of_it_shows_is_there_to_do(
+def test_a_real_run_does_what_the_dry_run_only_showed(
     airflow: AirflowHome, busy: TieredSite, spark: SparkInProcess, dag_id: str
 ) -> None:
     if dag_id == "repair_remote_log":

@@ -43,7 +43,7 @@ def test_the_service_is_mounted_with_airflows_logins(api: TestClient, site: Tier
     assert document["servers"] == [{"url": V1}]
 
 
-def test_what_airflow_puts_around_it_leaves_bytes_as_they_are(api: TestClient, site: TieredSite) -> None:
+def test_airflows_middleware_leaves_bytes_as_they_are(api: TestClient, site: TieredSite) -> None:
     operator = {**login("somebody", "OP"), "Accept-Encoding": "gzip"}
     segment = site.segments("orders-0")[0]
     data = f"{ORDERS}/segments/{segment.segment_id.id}/data"
@@ -58,7 +58,7 @@ def test_what_airflow_puts_around_it_leaves_bytes_as_they_are(api: TestClient, s
     assert len(records.text.splitlines()) == 3 * RECORDS
 
 
-def test_what_goes_wrong_has_the_services_own_form_there_too(api: TestClient) -> None:
+def test_errors_keep_the_services_own_format_within_airflow(api: TestClient) -> None:
     for path, status in (
         (f"{ORDERS}/records?offset=99", 416),
         (f"{V1}/topics/none/partitions", 404),

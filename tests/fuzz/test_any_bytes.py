@@ -44,7 +44,7 @@ def test_any_bytes_give_a_value_or_our_error(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=[path.name for path in FOUND])
-def test_what_was_found_stays_mended(path: Path) -> None:
+def test_inputs_that_once_failed_still_pass(path: Path) -> None:
     TARGETS[path.name.partition(".")[0]].run(path.read_bytes())
 
 

@@ -252,7 +252,7 @@ def test_records_that_the_cluster_cannot_hold_are_refused(
     assert "the record of offset 0 was not accepted" in small.document["message"]
 
 
-def test_what_is_not_kept_is_reported(
+def test_a_restore_reports_what_it_does_not_keep(
     written: tuple[RemoteLogFiles, dict[int, list[Record]]], real_kafka: RealKafka, target: str, tmp_path: Path
 ) -> None:
     files, committed = written

@@ -92,7 +92,7 @@ def test_a_changed_lock_is_installed_into_the_same_virtual_environment(clone: Pa
     assert "pip sync" in calls(clone)
 
 
-def test_what_the_tests_need_is_added_and_stays(clone: Path) -> None:
+def test_setup_for_tests_adds_packages_and_a_later_setup_keeps_them(clone: Path) -> None:
     run_setup(clone, "run")
     run_setup(clone, "test")
     assert "--require-hashes tests/requirements.txt" in calls(clone)

@@ -402,7 +402,7 @@ def test_a_corrupt_metadata_store_is_named_and_left_as_it_is(deployment: Deploym
     assert command("audit", "--deep").code == 0
 
 
-def test_of_two_runs_at_once_each_segment_is_copied_by_one(deployment: Deployment, command: Command) -> None:
+def test_two_copies_at_once_copy_each_segment_once(deployment: Deployment, command: Command) -> None:
     arguments = [sys.executable, "-m", "tiered_storage.cli.main", "copy", "--config", str(deployment.config), "--json"]
     runs = [subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ended = [run.communicate(timeout=120) for run in runs]

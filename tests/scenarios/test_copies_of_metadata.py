@@ -246,7 +246,7 @@ def test_a_backup_is_not_restored_over_or_beside_what_is_left(site: RemoteLogFil
     assert found.read_bytes() == b"left"
 
 
-def test_what_is_no_backup_is_not_restored(site: RemoteLogFiles) -> None:
+def test_a_file_that_is_no_backup_is_not_restored(site: RemoteLogFiles) -> None:
     remove_metadata(site)
     for content in (b"", b"x" * 8192):
         wrong = site.root / "wrong.db"

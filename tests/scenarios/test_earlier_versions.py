@@ -170,7 +170,7 @@ def test_decisions_keep_their_meaning(root: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [number for number in GENERATIONS if number < WITH_DOCUMENTS])
-def test_what_later_versions_keep_of_a_partition_is_not_made_up(number: int, tmp_path: Path) -> None:
+def test_opening_metadata_of_an_earlier_version_invents_no_partition_state(number: int, tmp_path: Path) -> None:
     root = copy_generation(number, tmp_path / "site")
     with open_at(root) as remote_log:
         assert remote_log.segments.partition_states() == {

@@ -46,7 +46,7 @@ def test_a_backfill_copies_just_what_its_interval_and_earlier_ones_cover(tmp_pat
         assert_clean(remote_log)
 
 
-def test_what_is_remote_stays_readable_while_copying_is_paused(tmp_path: Path) -> None:
+def test_remote_records_stay_readable_while_copying_is_paused(tmp_path: Path) -> None:
     paused = {**ENABLED, "remote.log.copy.disable": True, "local.retention.bytes": 1}
     files = a_remote_log(tmp_path, {("orders", 0): 2})
     with files.open() as remote_log:

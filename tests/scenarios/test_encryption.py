@@ -168,7 +168,7 @@ def cut_short(path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".key", ".indexes", ".commit"])
 @pytest.mark.parametrize("damage", [without, a_flipped_bit, cut_short])
-def test_what_is_damaged_is_found_and_repaired(
+def test_an_audit_finds_damage_to_encrypted_segments_and_a_repair_mends_it(
     files: RemoteLogFiles, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     damage(orders_of(files, suffix)[1])

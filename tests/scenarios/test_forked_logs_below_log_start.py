@@ -171,7 +171,7 @@ def closed(remote_log: RemoteLogManager) -> list[LocalSegment]:
 
 
 @given(SIZES, SEGMENT_BYTES, SEGMENT_BYTES, st.integers(1, 40), VERIFIES)
-def test_what_a_person_deleted_is_trimmed_whatever_the_boundaries(
+def test_deleted_records_are_trimmed_whatever_the_segment_boundaries(
     sizes: list[int], cut_here: int, cut_there: int, before: int, verifies: bool
 ) -> None:
     kept = {"orders": {**ENABLED, "local.retention.bytes": 10**9}}

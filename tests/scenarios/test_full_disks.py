@@ -88,7 +88,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("full", [*DISKS, "all"])
-def test_what_frees_room_works_on_a_full_disk(site: Site, full: str) -> None:
+def test_retain_and_expire_work_on_a_full_disk(site: Site, full: str) -> None:
     filled = [site.disk(name) for name in (DISKS if full == "all" else [full])]
     for disk in filled:
         fill(disk)

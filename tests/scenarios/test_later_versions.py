@@ -138,7 +138,7 @@ def test_a_deep_audit_and_a_repair_do_not_take_it_for_damage(tmp_path: Path, wri
         assert {one.state for one in segments_of(remote_log)} == {SegmentState.COPY_SEGMENT_FINISHED}
 
 
-def test_what_a_quick_audit_misses_of_a_later_release_is_not_called_missing(tmp_path: Path) -> None:
+def test_a_quick_audit_reports_segments_of_a_later_release_as_unread_not_as_missing(tmp_path: Path) -> None:
     files = a_site(tmp_path, "manifest")
     for path in files.objects(".log"):
         path.unlink()

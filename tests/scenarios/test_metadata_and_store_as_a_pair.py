@@ -164,7 +164,7 @@ def test_no_damage_to_the_stores_generation_loses_anything(site: RemoteLogFiles,
     assert_taken_over(site)
 
 
-def test_what_is_no_generation_hinders_nobody_and_stays(site: RemoteLogFiles) -> None:
+def test_foreign_files_beside_the_generations_are_ignored_and_kept(site: RemoteLogFiles) -> None:
     foreign = [generations_of(site) / name for name in ("notes.txt", "5.json", f"{'9' * 30}.json", "-1.json")]
     for path in foreign:
         path.write_bytes(b"somebody's")

@@ -288,7 +288,7 @@ def test_a_backup_of_postgres_is_a_file_that_either_database_takes(
 
 
 @pytest.mark.parametrize("what", ["no database", "missing", "damaged"])
-def test_what_is_no_backup_is_not_restored(site: RemoteLogFiles, url: str, what: str) -> None:
+def test_a_file_that_is_no_backup_is_not_restored_to_postgres(site: RemoteLogFiles, url: str, what: str) -> None:
     backup = site.root / "backup.db"
     if what == "damaged":
         assert run_on(site, "metadata", "backup", backup).exit_code == 0

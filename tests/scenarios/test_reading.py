@@ -254,14 +254,14 @@ def test_remote_reads_are_tried_again_with_growing_pauses_until_their_time_is_up
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
 
 
-def test_what_broke_on_its_way_is_fetched_once_more(tmp_path: Path) -> None:
+def test_a_chunk_that_broke_in_transit_is_fetched_once_more(tmp_path: Path) -> None:
     with reading(tmp_path) as site:
         site.staged.break_next = True
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
         assert sorted(site.staged.fetched.values()) == [1, 1, 1, 2]
 
 
-def test_what_fails_further_ahead_holds_up_nothing_that_is_there(tmp_path: Path) -> None:
+def test_a_failed_read_ahead_does_not_delay_fetched_batches(tmp_path: Path) -> None:
     time = FakeTime()
     with reading(tmp_path, time=time) as site:
         site.staged.fail_with = RemoteStorageError("only the second segment")

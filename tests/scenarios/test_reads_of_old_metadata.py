@@ -209,7 +209,9 @@ def test_metadata_are_not_read_any_more_once_a_rebuild_took_their_store(site: Re
     refused(site, *READ)
 
 
-def test_what_is_open_looks_again(site: RemoteLogFiles, tmp_path: Path) -> None:
+def test_an_open_remote_log_checks_again_whether_its_metadata_are_outdated(
+    site: RemoteLogFiles, tmp_path: Path
+) -> None:
     def looks(remote_log: RemoteLogManager) -> None:
         remote_log.guard.ensure_readable()
 

@@ -166,7 +166,7 @@ def test_a_store_that_was_away_for_longer_than_total_retention(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("right", ["local.deletion.allowed", "remote.deletion.allowed"])
-def test_what_was_never_copied_needs_both_rights_to_go(tmp_path: Path, right: str) -> None:
+def test_expiring_segments_that_were_never_copied_needs_both_rights(tmp_path: Path, right: str) -> None:
     topic = {**ENABLED, "retention.ms": LIMIT_MS, "local.retention.ms": 0, right: False}
     files = a_remote_log(tmp_path, topics={"orders": topic})
     with files.open() as remote_log:
@@ -264,7 +264,7 @@ def test_a_topic_that_is_copied_no_more(tmp_path: Path, how: tuple[str, ...]) ->
         assert_clean(remote_log)
 
 
-def test_what_is_read_is_what_was_written_whatever_was_deleted(tmp_path: Path) -> None:
+def test_reads_return_what_was_written_after_every_kind_of_deletion(tmp_path: Path) -> None:
     """Copy, trim, delete records, expire and copy again, in one test."""
     topic: dict[str, Any] = {**ENABLED, "local.retention.bytes": TOTAL - 2 * SEGMENT_BYTES}
     files = a_copied_remote_log(tmp_path, topics={"orders": topic})

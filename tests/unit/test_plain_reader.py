@@ -154,7 +154,7 @@ def test_a_segment_is_read_up_to_where_a_new_leader_truncated_it(tmp_path: Path)
         assert [one.offset for one in reader.records(20)] == list(range(20, 35))
 
 
-def test_where_a_new_leader_cut_a_batch_in_two_nothing_from_there_on_is_read(tmp_path: Path) -> None:
+def test_a_read_stops_at_a_batch_that_a_new_leader_cut_in_two(tmp_path: Path) -> None:
     """The checkpoint's first entry has the log's start, which need not be the start of an epoch."""
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:

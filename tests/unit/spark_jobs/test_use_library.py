@@ -90,7 +90,7 @@ def test_a_folder_that_somebody_else_made_first_is_not_used(
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "file", "writable for all"])
-def test_what_cannot_be_trusted_to_be_a_folder_of_ours_is_not_used(
+def test_a_job_uses_no_folder_that_others_own_or_can_write_to(
     job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
 ) -> None:
     archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
@@ -121,7 +121,7 @@ def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
     assert not [path for path in sys.path if Path(path).name == archive.stem]
 
 
-def test_what_a_cleaner_of_temporary_files_took_away_is_put_back(
+def test_a_job_unpacks_again_what_a_cleaner_of_temporary_files_deleted(
     job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     archive = build_library_archive(tmp_path_factory.mktemp("submitted"))

@@ -191,7 +191,7 @@ def test_damage_beside_the_log_is_copied_and_the_run_fails(tmp_path: Path) -> No
     assert "00000000000000000020.snapshot is missing" in result.err
 
 
-def test_what_somebody_else_holds_is_left_and_the_run_did_not_do_all_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_copy_leaves_a_partition_that_another_run_holds_and_exits_with_1(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     with files.open() as remote_log:
         remote_log.leases.acquire(ORDERS_0, "another run", 10**12)

@@ -37,7 +37,7 @@ def amounts(local: int = 0, remote: int = 0, never_copied: int = 0, local_waitin
 
 
 @pytest.mark.parametrize("command", [("plan",), ("topics", "allow-deletion", "orders")])
-def test_what_is_remote_and_past_both_limits_is_counted_in_each_tier(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_remote_segments_past_both_limits_count_in_each_tier(tmp_path: Path, command: tuple[str, ...]) -> None:
     limits = {"retention.bytes": 2 * SEGMENT_BYTES + BATCH_BYTES, "local.retention.bytes": SEGMENT_BYTES + BATCH_BYTES}
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": -1, **limits}})
     before = (files.local_starts(), len(files.objects()))
@@ -58,7 +58,7 @@ def test_segments_that_were_never_copied_are_counted_by_age(tmp_path: Path, comm
     assert f"0 remote ones (0 bytes) and 3 never copied ({size}) past total retention, deletion " in said
 
 
-def test_no_more_than_the_run_then_deletes(tmp_path: Path) -> None:
+def test_the_warning_counts_what_the_next_run_deletes(tmp_path: Path) -> None:
     limits = {"retention.bytes": SEGMENT_BYTES + BATCH_BYTES, "local.retention.bytes": BATCH_BYTES}
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED_ONLY, "retention.ms": -1, **limits}})
 
@@ -80,7 +80,7 @@ def test_rights_are_reported_beside_it_and_nothing_is_said_where_nothing_is_past
     assert said.strip().endswith("past total retention, deletion not allowed")
 
 
-def test_what_waits_for_the_grace_time_of_deleted_records_is_reported_and_is_no_failure(tmp_path: Path) -> None:
+def test_segments_that_wait_for_a_grace_time_are_reported_without_a_failure(tmp_path: Path) -> None:
     limits = {"retention.ms": -1, "local.retention.bytes": BATCH_BYTES}
     files = a_copied_remote_log(
         tmp_path, topics={"orders": {**ENABLED, **limits}}, remote_log_deletion_grace_ms=3_600_000

@@ -38,7 +38,7 @@ def test_without_a_grace_time_nothing_of_it_is_said(files: RemoteLogFiles) -> No
     assert (done.document["deleted"], done.document["waiting"], done.err) == (2, [], "")
 
 
-def test_what_expired_is_brought_back_and_would_expire_again(files: RemoteLogFiles) -> None:
+def test_undelete_restores_expired_segments_and_warns_that_they_expire_again(files: RemoteLogFiles) -> None:
     assert run_on(files, "expire").exit_code == 0
     assert run_on(files, "read", "orders", "0", "--offset", "0", "--max-records", "1").exit_code == 1
 
@@ -89,7 +89,9 @@ def test_partitions_that_are_named_alone_are_brought_back(files: RemoteLogFiles)
         (("orders", "--topic-id", "x"), "nothing was brought back"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(files: RemoteLogFiles, arguments: tuple[str, ...], said: str) -> None:
+def test_undelete_refuses_arguments_without_a_meaning(
+    files: RemoteLogFiles, arguments: tuple[str, ...], said: str
+) -> None:
     refused = run_on(files, "undelete", *arguments)
     assert refused.exit_code == 1
     assert said in refused.err

@@ -84,7 +84,7 @@ def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("enabled", "said"), [(False, "scheduled deletion is off"), (True, "scheduled deletion is on")]
 )
-def test_it_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, said: str) -> None:
+def test_doctor_says_whether_scheduled_runs_delete(tmp_path: Path, enabled: bool, said: str) -> None:
     files = a_remote_log(tmp_path, scheduled_deletion_enable=enabled)
 
     assert any(said in message for message in examined(files, {"PATH": ""}).ok("settings"))

@@ -59,7 +59,9 @@ def test_a_lease_until_the_end_of_all_time_is_an_error_like_another(files: Remot
     assert run_on(files, "leases", "end", "orders", "0", "--yes").exit_code == 0
 
 
-def test_it_asks_before_and_a_no_leaves_the_lease(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_end_asks_first_and_a_no_leaves_the_lease(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken_by_a_clock_that_was_ahead(files)
     for answer, left in (("n\n", 1), ("", 1), ("y\n", 0)):
         monkeypatch.setattr(sys, "stdin", io.StringIO(answer))

@@ -73,7 +73,7 @@ def imported_by(*arguments: object) -> set[str]:
 
 
 @pytest.mark.parametrize("asked", ["--version", "--help"])
-def test_what_takes_long_to_import_is_imported_by_no_command_that_does_without(asked: str) -> None:
+def test_commands_do_not_import_slow_modules_that_they_do_not_need(asked: str) -> None:
     imported = imported_by(asked)
 
     assert "typer" in imported
@@ -147,7 +147,7 @@ def test_an_operating_system_error_is_one_line_that_names_the_file(tmp_path: Pat
         (TimeoutError("timed\nout"), "timed out (TimeoutError)"),
     ],
 )
-def test_what_the_system_says_is_reported_with_both_names_or_none(
+def test_system_errors_are_reported_with_both_file_names_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, expected: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -198,7 +198,7 @@ def test_a_regular_expression_that_is_invalid_is_an_error(tmp_path: Path) -> Non
         assert (result.exit_code, "not a regular expression" in result.err) == (1, True), command
 
 
-def test_what_the_settings_want_noticed_goes_to_standard_error(tmp_path: Path) -> None:
+def test_notices_about_settings_go_to_standard_error(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["remote.log.retention.minutes"] = 5
     files.properties["log.retention.ms"] = 604_800_000
@@ -227,7 +227,7 @@ def test_the_installed_command_runs_with_the_settings_that_the_environment_names
     assert [row["start_offset"] for row in json.loads(ended.stdout)["rows"]] == [0, 10, 20]
 
 
-def test_the_whole_road_by_the_command_line(tmp_path: Path) -> None:
+def test_a_log_is_copied_trimmed_expired_and_read_by_commands(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     files.properties["topics"] = {
         "orders": {**ENABLED, "local.retention.bytes": 0, "retention.bytes": 2 * SEGMENT_BYTES + BATCH_BYTES}

@@ -59,7 +59,7 @@ def test_segments_are_shown_in_every_state(tmp_path: Path) -> None:
     assert "2023-11-14 22:13:29 UTC" in shown.out
 
 
-def test_only_the_segments_of_the_topics_that_were_asked_for(tmp_path: Path) -> None:
+def test_only_segments_of_requested_topics_are_shown(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
 
     result = run_on(files, "segments", "--topics", "clicks", "--json")
@@ -260,7 +260,7 @@ def test_a_long_value_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
         (("orders", 0, "--max-records", 0), 2, "max-records"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(
+def test_reading_what_is_not_there_is_an_error(
     tmp_path: Path, arguments: tuple[object, ...], code: int, expected: str
 ) -> None:
     result = run_on(a_copied_remote_log(tmp_path), "read", *arguments)

@@ -84,7 +84,7 @@ def test_lost_metadata_are_rebuilt(tmp_path: Path) -> None:
     assert (topic["local_deletion_allowed"], topic["remote_deletion_allowed"]) == (False, False)
 
 
-def test_what_cannot_be_known_again_is_reported_and_fails(tmp_path: Path) -> None:
+def test_a_rebuild_reports_unreadable_segments_and_exits_with_1(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     flip_bit(files.objects(".indexes")[1], 100)
     result = run_on(files, "rebuild-metadata", "--into", tmp_path / "new.db", "--yes", "--json")

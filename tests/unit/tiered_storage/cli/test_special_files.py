@@ -65,7 +65,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "command"), REFUSED, ids=lambda each: each if isinstance(each, str) else each[0])
-def test_it_is_refused_by_name_in_a_log_directory(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
+def test_a_fifo_in_a_log_directory_is_refused_by_name(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": ENABLED})
     fifo = make_fifo(files.log_directory / name)
 
@@ -76,9 +76,7 @@ def test_it_is_refused_by_name_in_a_log_directory(tmp_path: Path, name: str, com
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "txnindex", "snapshot"])
-def test_an_index_that_is_one_is_reported_as_a_damaged_one_and_keeps_nobody_from_the_records(
-    tmp_path: Path, suffix: str
-) -> None:
+def test_a_fifo_in_place_of_an_index_counts_as_damage_and_stops_no_read(tmp_path: Path, suffix: str) -> None:
     files = a_remote_log(tmp_path, topics={"orders": ENABLED})
     fifo = make_fifo(files.partition_directory() / f"00000000000000000010.{suffix}")
 

@@ -314,7 +314,7 @@ def test_a_paused_topic_is_copied_again_once_it_is_resumed(tmp_path: Path) -> No
     assert len(run_on(files, "copy", "--json").rows) == 3
 
 
-def test_what_is_remote_goes_with_the_topic_only_where_that_is_said_and_allowed(tmp_path: Path) -> None:
+def test_disable_deletes_remote_segments_only_if_asked_for_and_allowed(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
 
     refused = topics(files, "disable", "orders", "--delete-remote")

@@ -34,7 +34,7 @@ def test_no_directory_is_worth_a_note(tmp_path: Path) -> None:
     assert "| set log.dirs" in message
 
 
-def test_what_is_no_log_directory_is_wrong_and_the_next_one_is_looked_at(tmp_path: Path) -> None:
+def test_doctor_reports_folders_that_are_no_log_directories_and_checks_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     files = a_remote_log(tmp_path)
     files.properties["log.dirs"] = [str(tmp_path / name) for name in ("nowhere", "empty", "logs")]
@@ -94,7 +94,7 @@ def test_partitions_that_cannot_be_read_are_named_up_to_a_number(
     assert "orders" not in more
 
 
-def test_what_is_left_out_is_worth_a_note(tmp_path: Path) -> None:
+def test_doctor_notes_folders_that_are_left_out(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     for number in range(7):
         (files.log_directory / f"lost+found{number}").mkdir()

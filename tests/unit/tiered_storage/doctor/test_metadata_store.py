@@ -271,7 +271,7 @@ def test_failed_deletions_are_worth_a_note(tmp_path: Path) -> None:
     assert "2 more segments" in more
 
 
-def test_what_an_audit_found_is_wrong(tmp_path: Path) -> None:
+def test_doctor_reports_what_the_last_audit_found(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     assert "nothing was ever audited" in examined(files).notes("audit")[0]
     with files.open() as remote_log:

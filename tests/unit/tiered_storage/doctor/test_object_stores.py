@@ -98,7 +98,7 @@ def test_a_store_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
         ("keeps", "still shows a deleted object"),
     ],
 )
-def test_what_a_store_does_not_do_is_wrong(
+def test_doctor_reports_what_a_store_fails_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, expected: str
 ) -> None:
     [found] = wrong(probed(tmp_path, monkeypatch, fault))

@@ -59,7 +59,7 @@ def test_state_that_anybody_may_read_is_wrong_and_left_as_it_is(site: RemoteLogF
     assert (state.stat().st_mode & 0o777, everything_in(site.root)) == (0o755, before)
 
 
-def test_what_lies_outside_is_looked_at_too(site: RemoteLogFiles) -> None:
+def test_doctor_checks_rights_outside_the_state_folder_too(site: RemoteLogFiles) -> None:
     elsewhere = site.root / "elsewhere"
     for name in ("metadata", "store", "work"):
         (elsewhere / name).mkdir(parents=True)

@@ -14,10 +14,12 @@ GOLDEN = GoldenLogs(Path(__file__).parents[3] / "golden")
 
 
 @pytest.mark.parametrize("check", checks.CHECKS)
-def test_golden_logs(check: Callable[[GoldenLogs], None]) -> None:
+def test_golden_logs_of_real_brokers_pass_every_check(check: Callable[[GoldenLogs], None]) -> None:
     check(GOLDEN)
 
 
 @pytest.mark.parametrize("check", checks.CHECKS_OF_COPIES)
-def test_copies_of_golden_logs(check: Callable[[GoldenLogs, Path], None], tmp_path: Path) -> None:
+def test_copies_of_golden_logs_pass_every_check_that_writes(
+    check: Callable[[GoldenLogs, Path], None], tmp_path: Path
+) -> None:
     check(GOLDEN, tmp_path)

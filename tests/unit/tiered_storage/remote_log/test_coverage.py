@@ -35,7 +35,7 @@ def test_only_finished_segments_cover_anything() -> None:
     assert Coverage.of(others, ONE_LEADER).holding(0, 0) is None
 
 
-def test_what_is_held_is_named_segment_by_segment_and_a_missing_offset_is_noticed() -> None:
+def test_coverage_names_held_segments_and_missing_offsets() -> None:
     coverage = Coverage.of([segment(20, 29), segment(0, 9), segment(10, 19), segment(40, 49)], ONE_LEADER)
 
     assert ranges(coverage.holding(0, 29)) == [(0, 9), (10, 19), (20, 29)]
@@ -124,7 +124,7 @@ def test_the_copy_of_a_deposed_leader_covers_nothing_from_its_heirs_first_offset
 
 
 @pytest.mark.parametrize("local", [((0, 0), (1, 15)), ((1, 15),), ((1, 17),)])
-def test_what_lies_before_the_new_leaders_first_offset_is_still_covered(local: tuple[tuple[int, int], ...]) -> None:
+def test_offsets_before_the_new_leaders_first_stay_covered(local: tuple[tuple[int, int], ...]) -> None:
     """The heir's own copy is not there yet, or holds only what it wrote itself."""
     lineage = [EpochEntry(*entry) for entry in local]
     longer, heir = segment(10, 29, (0, 10)), segment(15, 34, (1, 15))
@@ -141,7 +141,7 @@ def test_the_share_of_a_cut_segment_counts() -> None:
     assert [covered.size for covered in coverage.ranges] == [4096 * 5 // 20, 4096]
 
 
-def test_where_a_segments_own_first_epoch_is_contradicted_none_of_it_is_covered() -> None:
+def test_a_segment_with_a_contradicted_first_epoch_covers_nothing() -> None:
     began_inside = segment(10, 29, (0, 15))
 
     assert Coverage.of([segment(0, 9), began_inside], [EpochEntry(0, 0), EpochEntry(1, 12)]).end_offset == 9
@@ -220,7 +220,7 @@ def test_any_segments_hold_exactly_their_union(drawn: list[tuple[int, int]], sta
     [(), ((1, 30),), ((1, 20), (2, 25)), ((0, 12), (1, 15))],
     ids=["out of reach", "trimmed", "trimmed in another epoch", "trimmed a little"],
 )
-def test_what_the_local_log_has_forgotten_of_its_leaders_the_remote_segments_still_know(
+def test_remote_segments_supply_epochs_that_the_local_log_forgot(
     local: tuple[tuple[int, int], ...],
 ) -> None:
     deposed, heir = segment(10, 19, (0, 10)), segment(10, 19, (0, 10), (1, 15))

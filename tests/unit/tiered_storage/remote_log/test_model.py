@@ -130,6 +130,6 @@ RemoteLogAgainstRecords.TestCase.settings = settings(
 )
 
 
-def test_any_course_of_appends_copies_trims_and_expiries() -> None:
+def test_any_course_of_appends_copies_trims_and_expiries_loses_no_record() -> None:
     with unsynced():
         RemoteLogAgainstRecords.TestCase("runTest").runTest()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from tiered_storage.remote_log.progress import Amount, TaskProgress
 
 
-def test_it_says_now_and_then_how_far_it_is_and_how_far_it_came() -> None:
+def test_progress_is_reported_every_few_seconds_and_at_the_end() -> None:
     now = 100.0
     said: list[str] = []
     progress = TaskProgress("restored", Amount(3, 10_000_000), said.append, every_seconds=5, monotonic=lambda: now)
@@ -30,7 +30,7 @@ def assert_says(line: str, what: str, *amounts: str) -> None:
     assert [amount for amount, part in zip(amounts, said, strict=True) if not part.startswith(amount)] == []
 
 
-def test_where_nothing_is_to_be_done_nothing_is_said() -> None:
+def test_nothing_is_reported_if_there_is_nothing_to_do() -> None:
     said: list[str] = []
     TaskProgress("deleted", Amount(), said.append, every_seconds=0).conclude()
     assert said == []

@@ -76,7 +76,7 @@ def test_admins_that_are_no_list_of_logins_are_refused(tmp_path: Path, text: str
         ("bob", [], Right.DESCRIBE, "orders", False),
     ],
 )
-def test_what_is_not_allowed_is_forbidden(
+def test_all_that_is_not_allowed_is_forbidden(
     tmp_path: Path, user: str, roles: list[str], right: Right, topic: str, expected: bool
 ) -> None:
     assert load(tmp_path, TEXT).allows(user, roles, right, topic) is expected

@@ -43,7 +43,7 @@ def remove_local(site: TieredSite, segments: int) -> None:
         segment.log_path.unlink()
 
 
-def test_what_is_in_both_tiers_is_equal(site: TieredSite, written: list[Record]) -> None:
+def test_both_tiers_return_equal_records(site: TieredSite, written: list[Record]) -> None:
     site.copy()
     remove_local(site, 2)
 
@@ -85,7 +85,7 @@ def test_records_that_were_lost_at_the_start_fail(site: TieredSite, written: lis
         compared(site, written)
 
 
-def test_what_has_not_expired_although_it_should_have_fails(site: TieredSite, written: list[Record]) -> None:
+def test_the_comparison_fails_if_records_did_not_expire(site: TieredSite, written: list[Record]) -> None:
     site.copy()
 
     with pytest.raises(DemoError, match=f"its log begins at offset 0, not at {RECORDS}"):

@@ -17,7 +17,7 @@ from tiered_storage_airflow.demo.limits import (
 BEFORE = {"a": 9, "b": 19, "c": 29}
 
 
-def test_where_nothing_went_the_log_begins_where_it_began() -> None:
+def test_the_start_stays_if_nothing_was_deleted() -> None:
     assert start_after_expiry(3, BEFORE, BEFORE) == 3
     assert start_after_expiry(3, {}, {}) == 3
 

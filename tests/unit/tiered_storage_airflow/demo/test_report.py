@@ -45,7 +45,7 @@ def test_one_partition_that_shows_all_is_enough() -> None:
         (nothing_remote, "is remote only"),
     ],
 )
-def test_what_no_partition_shows_fails(harm: Callable[[PartitionRow], PartitionRow], words: str) -> None:
+def test_the_demo_fails_if_no_partition_shows_a_step(harm: Callable[[PartitionRow], PartitionRow], words: str) -> None:
     row = harm(ROW)
 
     with pytest.raises(DemoError, match=words):

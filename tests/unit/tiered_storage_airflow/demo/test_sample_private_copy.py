@@ -77,7 +77,7 @@ def test_high_watermarks_that_lag_behind_hold_nothing_back(original: TieredSite)
     assert private.notices == ()
 
 
-def test_what_lies_after_the_start_of_an_open_transaction_is_neither_copied_nor_expected(
+def test_records_after_the_start_of_an_open_transaction_are_neither_copied_nor_expected(
     original: TieredSite,
 ) -> None:
     end = 4 * RECORDS
@@ -129,7 +129,7 @@ def test_a_log_that_begins_inside_a_segment_is_expected_from_there(original: Tie
     assert compare_all(private, site) == [Compared(15, 4 * RECORDS - 15)]
 
 
-def test_what_is_missing_or_left_out_is_reported(original: TieredSite) -> None:
+def test_missing_checkpoints_and_folders_left_out_are_reported(original: TieredSite) -> None:
     (original.logs / LOG_START_OFFSET_CHECKPOINT).unlink()
     (original.logs / "payments-0.0123456789abcdef-delete").mkdir()
 

@@ -48,7 +48,7 @@ def test_a_link_on_the_path_leads_to_the_home_that_java_itself_names(tmp_path: P
 
 
 @pytest.mark.parametrize("version", ["11", "16", "1.8"])
-def test_where_there_is_no_new_java_one_is_made_that_runs(tmp_path: Path, version: str) -> None:
+def test_a_java_that_runs_is_made_if_none_is_new_enough(tmp_path: Path, version: str) -> None:
     environ = {"PATH": str(make_java(tmp_path / "old", version) / "bin")}
     home = java_home(tmp_path / "state", environ)
     assert home == tmp_path / "state" / "java"

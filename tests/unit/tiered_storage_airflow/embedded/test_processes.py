@@ -89,7 +89,7 @@ def test_a_service_of_an_earlier_boot_has_left_nothing(home: Path) -> None:
     assert not replace(service, started="another boot:1").may_have_left_orphans()
 
 
-def test_what_airflow_leaves_in_the_session_of_a_service_that_is_gone_is_found_by_its_title(home: Path) -> None:
+def test_workers_in_the_session_of_an_ended_service_are_found_by_their_title(home: Path) -> None:
     # Airflow's workers write their title over their arguments, and over the mark in their environment.
     service = start_shell(home, f"env -u {MARK_VARIABLE} bash -c 'exec -a \"airflow worker\" sleep 60' & READY")
     assert wait_until(lambda: not service.is_running())
@@ -111,7 +111,7 @@ def test_members_are_all_that_was_started_also_outside_of_the_session(home: Path
     assert sorted(process.name() for process in members([service], "")) == ["bash", "sleep", "sleep"]
 
 
-def test_what_outlives_its_service_is_found_by_the_mark(home: Path) -> None:
+def test_processes_that_outlive_their_service_are_found_by_the_mark(home: Path) -> None:
     service = start_shell(home, "sleep 60 & setsid sleep 60 & READY")
     assert wait_until(lambda: not service.is_running())
     os.waitpid(service.pid, 0)

@@ -94,7 +94,7 @@ def test_another_identity_replaces_the_keys_of_the_environment(
         ({"role_arn": ROLE, "assume_role_method": "assume_role_with_web_identity"}, "federation: file"),
     ],
 )
-def test_what_an_aws_connection_asks_for_in_vain_is_reported(
+def test_unsupported_extras_of_an_aws_connection_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, extra: dict[str, object], mark: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=mark):

@@ -172,7 +172,7 @@ REFUSED: list[tuple[dict[str, Any], int | None, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "first_hour", "message"), REFUSED, ids=[message for *_, message in REFUSED])
-def test_what_cannot_be_meant_fails_for_good(
+def test_arguments_without_a_meaning_fail_for_good(
     site: TieredSite, fields: dict[str, Any], first_hour: int | None, message: str
 ) -> None:
     for operator in (export(**fields), PlanExportOperator(task_id="plan", **{"topic": "orders", **fields})):

@@ -178,7 +178,7 @@ def test_an_interval_that_another_run_exports_is_left_to_it(site: TieredSite) ->
     assert figures(site, context(4, 5))["late_intervals"] == [second.name]
 
 
-def test_what_goes_wrong_with_a_late_one_fails_the_task_after_its_own(site: TieredSite) -> None:
+def test_a_failed_late_export_fails_the_task_after_its_own_interval(site: TieredSite) -> None:
     first, second = two_late(site)
     gone = copied_of(site, 1, 2)
     content = gone.read_bytes()
@@ -193,7 +193,7 @@ def test_what_goes_wrong_with_a_late_one_fails_the_task_after_its_own(site: Tier
     assert records(second) == 2 * RECORDS
 
 
-def test_over_a_gap_that_was_allowed_it_is_exported_again_as_it_was_before(site: TieredSite) -> None:
+def test_an_interval_with_an_allowed_gap_is_exported_again(site: TieredSite) -> None:
     lose(site, 1)
     first = export(context(1, 3), allow_gaps=True)
     assert records(first) == 2 * RECORDS
@@ -299,7 +299,7 @@ def test_a_run_fails_only_for_late_intervals_that_another_try_may_export(
     assert (found["late_intervals"], found["late_intervals_left"]) == ([first.name], 1)
 
 
-def test_where_nothing_can_be_found_out_the_own_interval_is_exported_all_the_same(
+def test_the_own_interval_is_exported_though_late_ones_cannot_be_found(
     site: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: TableFolder) -> None:

@@ -218,7 +218,7 @@ def test_every_page_asks_for_a_login_and_for_rights(own_site: ReadServiceSite, l
         ("/nothing", 404),
     ],
 )
-def test_what_cannot_be_shown_is_a_page_that_says_why(look: Look, path: str, status: int) -> None:
+def test_pages_that_cannot_be_shown_say_why(look: Look, path: str, status: int) -> None:
     answer = look(path)
     shown(answer, status)
     assert "<script>" not in answer.text.replace("<script src=", "")
@@ -274,9 +274,7 @@ def test_a_user_without_topics_sees_which_line_to_add(look: Look, own_site: Read
     assert "orders" in look("/", "stranger").text
 
 
-def test_where_the_file_of_rights_is_broken_its_content_is_nobodys_business(
-    look: Look, own_site: ReadServiceSite
-) -> None:
+def test_a_broken_rights_file_is_reported_without_its_content(look: Look, own_site: ReadServiceSite) -> None:
     own_site.rights.write_text("users: {reader: {read: payments}}")
     page = look("/").text
     assert f"{own_site.rights} (read.service.rights.file) is missing or invalid" in page
@@ -285,7 +283,7 @@ def test_where_the_file_of_rights_is_broken_its_content_is_nobodys_business(
     assert "is missing or invalid" in look("/").text
 
 
-def test_whose_rights_fit_no_topic_is_shown_no_lines(look: Look, own_site: ReadServiceSite) -> None:
+def test_a_user_whose_rights_match_no_topic_sees_no_rows(look: Look, own_site: ReadServiceSite) -> None:
     own_site.rights.write_text("users: {reader: {read: [nothing]}}")
     page = look("/").text
     assert "Your rights match no existing topic" in page

@@ -26,7 +26,7 @@ def test_the_run_that_copied_a_segment_is_found_after_those_that_exported_it(tmp
         assert _search(remote_log, "A" * 22) is None
 
 
-def test_many_exports_do_not_keep_it_from_being_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_of_a_copy_is_found_among_many_exports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_page, "MOST_FILES", 2)
     files = a_remote_log(tmp_path)
     with unsynced(), files.open() as remote_log:

@@ -81,7 +81,7 @@ def test_one_alone_waits_for_nobody_but_for_its_next_turn() -> None:
     assert at[-1] - at[0] <= 12
 
 
-def test_who_leaves_while_waiting_takes_nobodys_turn() -> None:
+def test_leaving_the_queue_takes_nobodys_turn() -> None:
     async def ask() -> int:
         turns = FairQueue(1, ShortCalls(), 0)
         await turns.take()

@@ -44,7 +44,7 @@ def test_a_cookie_is_a_login_too(site: ReadServiceSite) -> None:
 
 
 @pytest.mark.parametrize("path", DESCRIBING)
-def test_who_may_describe_or_read_sees_metadata(site: ReadServiceSite, path: str) -> None:
+def test_users_who_may_describe_or_read_see_metadata(site: ReadServiceSite, path: str) -> None:
     for name, role in (("reader", "VIEWER"), ("watcher", "VIEWER"), ("anybody", "OP")):
         assert outcome(site, path, login(name, role)) == 200
     assert outcome(site, path, login("stranger", "ADMIN")) == 404
@@ -145,7 +145,7 @@ def test_numbers_that_are_no_partitions_lead_nowhere(site: ReadServiceSite, part
     assert answer.status_code in {404, 422}
 
 
-def test_who_read_what_is_logged_in_one_line_a_request(site: ReadServiceSite) -> None:
+def test_each_request_is_logged_in_one_line_with_its_user_and_offsets(site: ReadServiceSite) -> None:
     site.get("/topics")
     with capture_logs() as lines:
         answer = site.get(READING[0], params={"offset": 7, "max_records": 3})

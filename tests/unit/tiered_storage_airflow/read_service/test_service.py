@@ -53,7 +53,7 @@ def test_every_route_asks_who_it_is(site: ReadServiceSite) -> None:
         assert visitor_of in {dependency.call for dependency in route.dependant.dependencies}, route.path
 
 
-def test_what_is_not_there_says_no_more_than_that(site: ReadServiceSite) -> None:
+def test_unknown_paths_reveal_nothing(site: ReadServiceSite) -> None:
     answer = site.get("/nothing/here")
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
@@ -118,7 +118,7 @@ def test_a_service_that_is_set_up_wrongly_says_so_without_a_word_of_how(logins: 
     assert len(attempts) == 2
 
 
-def test_who_waits_for_the_opening_shares_one_attempt() -> None:
+def test_requests_that_wait_for_the_opening_share_one_attempt() -> None:
     import asyncio
     import time
 
@@ -221,7 +221,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
         (errors.LogDirectoryLockedError("/srv/kafka-logs is held"), True),
     ],
 )
-def test_who_has_no_right_hears_no_paths_hosts_or_topics(
+def test_users_without_rights_see_no_paths_hosts_or_topics(
     own_site: ReadServiceSite, error: errors.TieredStorageError, is_told: bool
 ) -> None:
     """What is said of the metadata as a whole is for those alone who run the service."""
@@ -237,7 +237,7 @@ def test_who_has_no_right_hears_no_paths_hosts_or_topics(
     assert ["/srv/" in answer.text for answer in answers] == [False, is_told, False]
 
 
-def test_what_nobody_foresaw_is_counted_and_reported_without_a_word_of_it(own_site: ReadServiceSite) -> None:
+def test_unforeseen_errors_are_counted_and_reported_without_details(own_site: ReadServiceSite) -> None:
     from unittest import mock
 
     unforeseen = mock.patch(

@@ -321,7 +321,7 @@ def test_an_answer_that_breaks_off_is_no_whole_one_behind_airflows_layers(
             client.get(url, headers=login("reader"))
 
 
-def test_what_a_client_has_that_stood_still_is_no_whole_answer_behind_airflows_layers(
+def test_a_client_that_stalled_gets_no_complete_response_within_airflows_middleware(
     narrow_site: ReadServiceSite,
 ) -> None:
     async def produce(*_: object) -> Any:
@@ -399,7 +399,7 @@ def test_others_have_their_turn_after_a_few_parts_that_are_sent(own_site: ReadSe
     assert max(turns_at_each_part.count(turn) for turn in turns_at_each_part) <= 4
 
 
-def test_who_asks_for_metadata_waits_for_few_of_those_who_come_for_bytes(own_site: ReadServiceSite) -> None:
+def test_requests_for_metadata_wait_for_few_requests_for_bytes(own_site: ReadServiceSite) -> None:
     """All at once: to judge a login takes time of the loop in which nobody else is served."""
     from airflow.api_fastapi.core_api.security import get_user
 

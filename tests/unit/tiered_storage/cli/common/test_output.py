@@ -50,7 +50,7 @@ def test_times_and_sizes_are_shown_as_people_read_them(capsys: pytest.CaptureFix
     ]
 
 
-def test_what_does_not_fit_a_line_stands_under_its_row_and_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_too_long_for_a_line_stand_unbroken_under_their_row(capsys: pytest.CaptureFixture[str]) -> None:
     path, segment_id = "/var/lib/kafka/" + "x" * 90, "A-b_" * 5
     rows = [("orders-0", path, segment_id, "word " * 30), ("orders-1", None, segment_id, "short")]
     lines = shown_table(capsys, ("partition", "file", "segment id", "why"), *rows)
@@ -125,9 +125,7 @@ def test_no_rows_are_an_empty_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_stands_beside_a_result_goes_to_standard_error_as_it_is(
-    as_json: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_notes_and_findings_go_to_standard_error_as_they_are(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(as_json)
     output.say("[bold]" + "x" * 200)
     output.findings("error", [Finding("orders-0", "broken [1]"), Finding("orders-1", "too")])

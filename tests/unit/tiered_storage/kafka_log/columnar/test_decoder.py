@@ -431,7 +431,7 @@ def test_chunks_of_more_records_than_fit_are_used_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("codec", list(Compression)[1:])
-def test_what_a_batch_decompresses_to_stops_at_its_cap(codec: Compression) -> None:
+def test_decompression_of_a_batch_stops_at_its_limit(codec: Compression) -> None:
     batch = encode_batch(some_records(value=bytes(MIB)), codec)
 
     with pytest.raises(CorruptRecordError, match="more than the 100000 bytes"):
@@ -469,7 +469,7 @@ def test_claims_of_gigabytes_cost_no_memory(count: int, fields: list[int]) -> No
     assert pa.default_memory_pool().max_memory() < arrow_before + MIB
 
 
-def test_what_is_kept_of_a_chunk_does_not_keep_the_chunk() -> None:
+def test_decoded_batches_do_not_keep_their_chunk_in_memory() -> None:
     batches = batches_of([1000, 1000], value=bytes(500))
 
     decoded = [*_record_batches(batches, within=RecordRange(first_offset=1999))]
@@ -507,7 +507,7 @@ def test_the_memory_of_a_large_batch_is_freed() -> None:
     assert pa.total_allocated_bytes() < before + MIB
 
 
-def test_who_looks_into_the_decoder_while_it_works_does_not_make_it_write_over_what_is_kept() -> None:
+def test_a_profiler_does_not_make_the_decoder_overwrite_its_results() -> None:
     batches = [encode_batch([Record(offset, offset, b"k", b"v" * 100)]) for offset in range(60)]
     looks: list[int] = []
 
@@ -597,7 +597,7 @@ def test_a_decoder_in_each_thread_reads_alike() -> None:
         {"chunk_bytes": 0},
     ],
 )
-def test_what_cannot_be_meant_is_refused(arguments: dict[str, object]) -> None:
+def test_arguments_without_a_meaning_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(ConfigurationError):
         ColumnDecoder("a segment", **arguments)  # type: ignore[arg-type]
 

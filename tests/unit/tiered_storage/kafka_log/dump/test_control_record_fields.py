@@ -18,7 +18,7 @@ def control(kind: int, value: bytes | None, version: int = 0) -> Record:
 
 
 @pytest.mark.parametrize(("kind", "word"), [(0, "ABORT"), (1, "COMMIT")])
-def test_an_end_marker(kind: int, word: str) -> None:
+def test_an_end_marker_is_shown_field_by_field(kind: int, word: str) -> None:
     assert describe_control_record(control(kind, b"\0\0\0\0\0\7")) == {"endTxnMarker": word, "coordinatorEpoch": 7}
 
 
@@ -68,7 +68,9 @@ def test_an_end_marker(kind: int, word: str) -> None:
         ),
     ],
 )
-def test_what_kraft_writes(kind: int, value: bytes, word: str, fields: dict[str, object]) -> None:
+def test_kraft_control_records_are_shown_field_by_field(
+    kind: int, value: bytes, word: str, fields: dict[str, object]
+) -> None:
     assert describe_control_record(control(kind, value)) == {"controlType": word, "control": fields}
 
 

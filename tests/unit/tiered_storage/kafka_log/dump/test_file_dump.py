@@ -107,7 +107,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert "Permission denied" in reason
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_dump_names_files_that_it_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / NAMES[FileKind.META_PROPERTIES]
     path.mkdir()
     [(name, _, reason)] = problems(dumped(path))

@@ -127,7 +127,7 @@ def test_an_entry_that_its_log_does_not_bear_out_is_named(
 
 
 @pytest.mark.parametrize("kind", range(3))
-def test_where_the_log_is_broken_the_log_is_named(tmp_path: Path, kind: int) -> None:
+def test_a_dump_of_an_index_names_the_broken_log(tmp_path: Path, kind: int) -> None:
     segment = a_segment(tmp_path)
     content = segment.log_path.read_bytes()
     segment.log_path.write_bytes(content[:-5])

@@ -276,7 +276,7 @@ def test_an_offset_that_falls_is_damage_also_in_a_preallocated_log(tmp_path: Pat
     assert "offsets rise" in reason
 
 
-def test_what_is_shown_of_a_long_log_does_not_depend_on_windows(tmp_path: Path) -> None:
+def test_a_dump_of_a_long_log_does_not_depend_on_windows(tmp_path: Path) -> None:
     path = a_log(tmp_path, *batches_of([1] * 300, BASE, value=bytes(10_000)))
     shown = rows(dumped(path), RowKind.BATCH)
     assert [row["baseOffset"] for row in shown] == list(range(BASE, BASE + 300))

@@ -10,7 +10,7 @@ from unit.tiered_storage.kafka_log.dump.dumps import dumped, problems, rows
 TOPIC_ID = "cxfmXdFdRF2-6WITmvYjdA"
 
 
-def test_producers_of_a_snapshot(tmp_path: Path) -> None:
+def test_producers_of_a_snapshot_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000042.snapshot"
     write_producer_snapshot(
         path,
@@ -78,7 +78,9 @@ def test_producers_of_a_snapshot(tmp_path: Path) -> None:
         (".kafka_cleanshutdown", '{"version":0,"brokerEpoch":12}', [{"version": 0, "brokerEpoch": 12}]),
     ],
 )
-def test_small_files(tmp_path: Path, name: str, content: str, expected: list[dict[str, object]]) -> None:
+def test_checkpoints_and_properties_are_shown(
+    tmp_path: Path, name: str, content: str, expected: list[dict[str, object]]
+) -> None:
     path = tmp_path / name
     path.write_text(content)
     events = dumped(path)
@@ -99,7 +101,7 @@ def test_small_files(tmp_path: Path, name: str, content: str, expected: list[dic
         (".kafka_cleanshutdown", "{", [], 1),
     ],
 )
-def test_broken_ones_are_shown_up_to_the_break(
+def test_broken_files_are_shown_up_to_the_break(
     tmp_path: Path, name: str, content: str, expected: list[dict[str, object]], position: int
 ) -> None:
     path = tmp_path / name

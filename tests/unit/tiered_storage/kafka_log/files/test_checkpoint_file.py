@@ -60,7 +60,7 @@ def test_a_broken_file_is_refused_with_the_place(path: Path, content: bytes, pos
 
 
 @pytest.mark.parametrize("text", ["2147483648", "-1", "1.0", "", "9" * 30, "1_0"])
-def test_what_is_no_number_of_the_width_is_refused(path: Path, text: str) -> None:
+def test_numbers_out_of_range_are_refused(path: Path, text: str) -> None:
     entry = checkpoint_file.CheckpointEntry(path, 4, (text,))
 
     with pytest.raises(CorruptIndexError, match="no number from 0 to 2147483647"):

@@ -101,7 +101,7 @@ def test_a_character_of_two_escapes_is_one(path: Path) -> None:
     assert MetaProperties.read(path).cluster_id == "\N{GRINNING FACE}"
 
 
-def test_what_python_strips_of_a_number_it_also_reads_past(path: Path) -> None:
+def test_characters_that_python_strips_from_numbers_are_ignored(path: Path) -> None:
     path.write_bytes(b"version=\x1d1\ncluster.id=c\nnode.id=7\x1c\n")
 
     assert MetaProperties.read(path).node_id == 7

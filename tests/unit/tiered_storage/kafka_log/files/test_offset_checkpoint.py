@@ -33,7 +33,7 @@ def test_a_partition_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     assert raised.value.position == 16
 
 
-def test_what_is_read_again_is_what_stands_there_now(tmp_path: Path) -> None:
+def test_a_second_read_sees_a_changed_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     for offset in (1, 2, 1):
         path.write_text(f"0\n1\norders 0 {offset}\n")

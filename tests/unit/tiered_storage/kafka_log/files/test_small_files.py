@@ -66,7 +66,7 @@ def test_temporary_files_of_a_crash_are_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "other.tmp", "yours.tmp"}
 
 
-def test_what_is_no_regular_file_is_neither_read_nor_waited_for_nor_written_through(tmp_path: Path) -> None:
+def test_folders_fifos_and_links_are_neither_read_nor_written_through(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     for name, reason in (("folder", "Is a directory"), ("fifo", "it is no regular file")):

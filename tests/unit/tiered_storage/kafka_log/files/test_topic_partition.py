@@ -45,7 +45,7 @@ def test_other_names_are_no_partitions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a b", "ä", "a\n"])
-def test_what_kafka_takes_for_no_topic_is_none(name: str) -> None:
+def test_names_that_kafka_refuses_are_no_topic_names(name: str) -> None:
     assert not is_topic_name(name)
     with pytest.raises(ConfigurationError, match="topic name"):
         partition_directory_name(name, 0)

@@ -48,7 +48,9 @@ def refusal(index: OffsetIndex | TimeIndex, tables: list[BatchTable]) -> Corrupt
 
 
 @given(batch_lists(), st.integers(0, 1500), some_cuts)
-def test_what_a_broker_writes_is_true_at_any_interval(batches: list[Batch], interval: int, cuts: list[int]) -> None:
+def test_the_check_accepts_a_brokers_indexes_at_any_interval(
+    batches: list[Batch], interval: int, cuts: list[int]
+) -> None:
     table = batch_table(BASE, batches)
     builder = IndexBuilder(BASE, interval)
     builder.append(table)
@@ -61,7 +63,7 @@ def test_what_a_broker_writes_is_true_at_any_interval(batches: list[Batch], inte
 
 
 @given(batch_lists(min_size=1), st.data(), some_cuts)
-def test_what_a_broker_writes_for_several_batches_at_once_is_true(
+def test_the_check_accepts_a_brokers_index_of_appends_with_several_batches(
     batches: list[Batch], data: st.DataObject, cuts: list[int]
 ) -> None:
     table = batch_table(BASE, batches)

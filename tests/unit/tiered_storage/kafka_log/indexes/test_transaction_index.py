@@ -65,7 +65,7 @@ def test_an_entry_has_kafkas_bytes(path: Path) -> None:
     assert index.to_bytes() == BY_HAND
 
 
-def test_what_a_follower_writes_of_a_whole_fetch_is_read(path: Path) -> None:
+def test_an_index_that_a_follower_wrote_for_a_whole_fetch_is_read(path: Path) -> None:
     path.write_bytes(OTHER_BEGINS_LATER_INDEX)
 
     index = TransactionIndex.read(path, 0)
@@ -90,7 +90,9 @@ def test_a_missing_file_has_no_aborts(path: Path) -> None:
         (BY_HAND[:26] + b"\xff" * 8, 0, "the last stable offset -1 is below 0"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(path: Path, content: bytes, position: int, reason: str) -> None:
+def test_impossible_entries_are_refused_with_their_position(
+    path: Path, content: bytes, position: int, reason: str
+) -> None:
     path.write_bytes(content)
 
     with pytest.raises(CorruptIndexError, match=reason) as raised:

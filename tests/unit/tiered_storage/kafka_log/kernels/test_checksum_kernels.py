@@ -50,7 +50,7 @@ def _is_found_sound(content: bytes) -> bool:
 
 
 @pytest.mark.parametrize("stretch", [0, 64, 128, 256, 320, 384, 512, 1024, 3072, 6144])
-def test_at_the_ends_of_stretches(stretch: int) -> None:
+def test_the_kernel_is_right_at_the_ends_of_stretches(stretch: int) -> None:
     for size in range(max(stretch - 17, 0), stretch + 18):
         assert _is_found_sound(CONTENT[:size].tobytes()), size
 
@@ -69,12 +69,12 @@ def test_wide_products_are_used_where_the_cpu_has_them_and_numba_lets_them_be(ve
 
 
 @given(begin=st.integers(0, 5000), size=st.integers(0, 15_000))
-def test_bytes_that_begin_anywhere(begin: int, size: int) -> None:
+def test_the_kernel_is_right_for_bytes_that_begin_anywhere(begin: int, size: int) -> None:
     assert _is_found_sound(CONTENT[begin : begin + size].tobytes())
 
 
 @given(content=st.binary(max_size=4000))
-def test_any_bytes(content: bytes) -> None:
+def test_the_kernel_is_right_for_any_bytes(content: bytes) -> None:
     assert _is_found_sound(content)
 
 

@@ -57,7 +57,9 @@ def test_a_bit_that_changed_is_found(folder: Path) -> None:
     assert kept.read_bytes() == whole
 
 
-def test_what_is_judged_is_what_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_exchanged_after_the_check_of_its_rights_is_not_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine_code.code_of_kernels()
     (kept,) = folder.iterdir()
     other = folder / "of another user"
@@ -99,7 +101,7 @@ def test_a_change_of_any_source_has_another_name(tmp_path: Path, monkeypatch: py
     assert len(set(names)) == len(machine_code.SOURCES) + 1
 
 
-def test_where_nothing_can_be_kept_each_process_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_compiles_if_no_folder_can_keep_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(machine_code, "_folders", lambda: iter([tmp_path / "file" / "folder"]))
 

@@ -89,7 +89,7 @@ def test_offset_deltas_are_0_1_2_and_so_on(offsets: tuple[int, ...]) -> None:
             read_record_times(batch, read_produced_batch(batch))
 
 
-def test_what_no_producer_may_send_is_refused_by_its_header() -> None:
+def test_batches_that_no_producer_may_send_are_refused_by_their_header() -> None:
     def changed(position: int, value: bytes) -> bytes:
         batch = bytearray(data(0, 7, 0, count=2))
         batch[position : position + len(value)] = value
@@ -141,7 +141,7 @@ def test_any_records_are_taken_by_both_readers_or_by_neither(content: bytes, cou
 
 
 @given(st.data())
-def test_what_is_taken_is_what_readers_can_read(draw: st.DataObject) -> None:
+def test_readers_can_read_every_accepted_batch(draw: st.DataObject) -> None:
     batch = bytearray(encode_batch(numbered(3), draw.draw(st.sampled_from(Compression))))
     for _ in range(draw.draw(st.integers(1, 3))):
         batch[draw.draw(st.integers(16, len(batch) - 1))] = draw.draw(st.integers(0, 255))

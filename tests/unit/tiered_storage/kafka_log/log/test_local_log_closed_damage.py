@@ -146,7 +146,7 @@ def test_epochs_are_known_where_a_broken_batch_hides_none(
 @pytest.mark.parametrize(
     ("epochs", "number"), [([0, 0, 0, 0, 0, 0, 1], 2), ([0, 0, 0, 0, 1, 1, 2, 2], 1), ([-1] * 6 + [3], 0)]
 )
-def test_where_an_epoch_begins_is_not_guessed(tmp_path: Path, epochs: list[int], number: int) -> None:
+def test_recovery_does_not_guess_where_an_epoch_begins(tmp_path: Path, epochs: list[int], number: int) -> None:
     log = in_epochs(tmp_path, epochs)
     content = break_batch(log.segments[1], number)
 

@@ -136,9 +136,7 @@ def test_a_torn_end_in_the_midst_of_a_log_is_cut_off_on_the_disk(
 
 
 @pytest.mark.parametrize("end", [0, 1, 4, 7])
-def test_what_a_truncation_takes_is_taken_on_the_disk_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int
-) -> None:
+def test_a_truncation_is_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int) -> None:
     with written(tmp_path) as log:
         log.flush()
         synced = Synced(monkeypatch)

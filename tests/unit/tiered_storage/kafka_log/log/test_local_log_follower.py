@@ -59,7 +59,7 @@ def test_a_followers_log_has_the_same_transactions_as_its_leaders(tmp_path: Path
             assert log.fetch(0, 1, Isolation.READ_COMMITTED).aborted == (AbortedTransaction(1, 0, 6, 7),)
 
 
-def test_what_kafka_wrote_of_whole_fetches_hides_no_later_abort(tmp_path: Path) -> None:
+def test_index_entries_of_whole_fetches_hide_no_later_abort(tmp_path: Path) -> None:
     """Our own entries are true; Kafka's name a transaction that begins later than the next one of the same producer."""
     with create(tmp_path) as log:
         log.append_as_follower(BEGINS_ANEW)
@@ -95,7 +95,7 @@ def test_batches_that_do_not_continue_the_log_are_refused_and_none_is_appended(t
         assert log.log_end_offset == 5
 
 
-def test_what_a_later_leader_wrote_is_left_to_its_time(tmp_path: Path) -> None:
+def test_a_follower_appends_batches_of_a_later_leader_only_under_its_epoch(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         assert log.append_as_follower(data(0, leader_epoch=4) + data(1, leader_epoch=5), leader_epoch=4) == 1
         assert log.append_as_follower(data(1, leader_epoch=5), leader_epoch=5) == 2

@@ -45,7 +45,7 @@ def test_each_of_the_last_five_batches_is_known_again_and_not_appended_twice(tmp
         assert log.log_end_offset == 22
 
 
-def test_what_is_not_a_producers_turn_is_refused_by_its_kind_and_nothing_is_appended(tmp_path: Path) -> None:
+def test_each_kind_of_wrong_turn_of_a_producer_has_its_error_and_appends_nothing(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         log.append_encoded_batch(data(0, 7, 0, epoch=2))
         transactional(log, 8, 0)

@@ -189,7 +189,7 @@ def test_the_files_of_a_segment_go_a_while_after_it(tmp_path: Path) -> None:
         assert not list(log.directory.glob("*.deleted"))
 
 
-def test_what_waits_to_be_removed_goes_when_the_log_is_opened_again(tmp_path: Path) -> None:
+def test_opening_a_log_removes_files_that_wait_for_deletion(tmp_path: Path) -> None:
     with log_of(tmp_path) as log:
         log.delete_records(4)
         log.delete_old_segments()

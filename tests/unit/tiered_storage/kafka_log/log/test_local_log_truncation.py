@@ -224,7 +224,7 @@ def test_only_the_part_of_a_long_segment_near_the_offset_is_read(tmp_path: Path)
         assert log.append(records(1)) == 90
 
 
-def test_where_producers_have_to_be_followed_a_batch_that_cannot_be_read_stops_a_truncation(tmp_path: Path) -> None:
+def test_an_unreadable_batch_stops_a_truncation_that_must_follow_producers(tmp_path: Path) -> None:
     with create(tmp_path, config=LogConfig(index_interval_bytes=0)) as log:
         for sequence in range(20):
             log.append_encoded_batch(data(0, 1, sequence))
@@ -253,7 +253,7 @@ steps = st.lists(
 
 @settings(max_examples=2 * USUAL_EXAMPLES, deadline=None)
 @given(steps, st.data())
-def test_a_cut_log_knows_what_one_knows_that_was_never_longer(
+def test_a_cut_log_has_the_state_of_one_that_was_never_longer(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], draw: st.DataObject
 ) -> None:
     config = LogConfig(index_interval_bytes=draw.draw(st.sampled_from([0, 200, 4096]), label="interval"))

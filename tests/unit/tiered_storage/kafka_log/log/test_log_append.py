@@ -81,7 +81,7 @@ def test_a_batch_gets_its_place_which_no_checksum_covers() -> None:
     assert bytes(placed.content[16:]) == BATCHES[0][16:]
 
 
-def test_what_a_header_says_of_its_largest_timestamp_is_set_right() -> None:
+def test_an_append_corrects_the_largest_timestamp_of_a_header() -> None:
     lying = bytearray(BATCHES[0])
     correct_max_timestamp(lying, TIME - 5)
 

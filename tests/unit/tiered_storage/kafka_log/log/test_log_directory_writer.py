@@ -85,7 +85,7 @@ def test_the_directory_is_locked_for_as_long_as_it_is_written(tmp_path: Path) ->
     ensure_unlocked(tmp_path)
 
 
-def test_a_directory_is_gone_on_with_and_is_not_clean_meanwhile(tmp_path: Path) -> None:
+def test_a_reopened_directory_continues_and_is_not_clean_while_open(tmp_path: Path) -> None:
     write(tmp_path)
 
     with LogDirectoryWriter.open(tmp_path, clock=lambda: NOW) as directory:
@@ -149,7 +149,7 @@ def test_a_partition_of_which_only_a_swap_is_left_is_opened_with_what_its_checkp
     assert quorums.exists()
 
 
-def test_what_checkpoints_say_of_partitions_that_are_passed_over_is_kept(tmp_path: Path) -> None:
+def test_checkpoint_entries_of_partitions_without_a_log_are_kept(tmp_path: Path) -> None:
     write(tmp_path)
     names = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint")
     (tmp_path / "empty-0").mkdir()
@@ -224,7 +224,7 @@ def test_without_the_mark_of_a_clean_shutdown_all_after_the_recovery_points_is_v
         assert directory.log("orders", 0).log_end_offset == (9 if was_clean else 1)
 
 
-def test_what_was_not_stable_does_not_become_so_by_opening_and_closing(tmp_path: Path) -> None:
+def test_opening_and_closing_does_not_raise_the_high_watermark(tmp_path: Path) -> None:
     with LogDirectoryWriter.create(tmp_path, "cluster") as writer:
         writer.create_log("orders", 0, TOPIC_ID).append(records(3))
     checkpoint = tmp_path / HIGH_WATERMARK_CHECKPOINT
@@ -339,7 +339,7 @@ def test_an_open_that_fails_leaves_the_mark_of_a_clean_shutdown(tmp_path: Path) 
         assert not mark.exists()
 
 
-def test_what_was_refused_for_a_damaged_last_batch_is_refused_again(tmp_path: Path) -> None:
+def test_a_log_refused_for_a_damaged_last_batch_is_refused_again(tmp_path: Path) -> None:
     """Without the mark it would pass for what a crash has torn."""
     path, _ = _damaged_in_the_middle(tmp_path)
     content = path.read_bytes()[: 4 * (path.stat().st_size // 10)]
@@ -351,7 +351,7 @@ def test_what_was_refused_for_a_damaged_last_batch_is_refused_again(tmp_path: Pa
         assert path.read_bytes() == content
 
 
-def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path: Path) -> None:
+def test_a_process_killed_while_opening_leaves_no_false_mark_of_a_clean_shutdown(tmp_path: Path) -> None:
     """Where the mark is, no file of a log says anything that the batches do not, and none says less than it did."""
     config = LogConfig(index_interval_bytes=0)
     with LogDirectoryWriter.create(tmp_path / "logs", "cluster", clock=lambda: NOW) as directory:
@@ -372,7 +372,7 @@ def test_whoever_is_killed_while_it_opens_leaves_no_mark_that_is_untrue(tmp_path
 
 
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_whoever_is_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Path, is_emptied: bool) -> None:
+def test_a_process_killed_while_opening_cuts_a_log_leaves_no_mark(tmp_path: Path, is_emptied: bool) -> None:
     root = tmp_path / "logs"
     write(root)
     if is_emptied:
@@ -401,7 +401,7 @@ def test_repairs_of_all_logs_are_reported(tmp_path: Path) -> None:
         assert [event.path for event in directory.mended] == lost
 
 
-def test_a_second_close_leaves_alone_what_others_do_by_then(tmp_path: Path) -> None:
+def test_a_second_close_changes_nothing_of_a_later_writer(tmp_path: Path) -> None:
     first = LogDirectoryWriter.create(tmp_path, "cluster", clock=lambda: NOW)
     first.create_log("orders", 0, TOPIC_ID).append(records(1))
     first.close()

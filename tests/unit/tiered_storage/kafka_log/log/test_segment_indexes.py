@@ -145,7 +145,7 @@ def test_an_index_that_ends_too_early_stays_where_the_log_is_broken(tmp_path: Pa
     assert (closed.events, closed.segment.offset_index_path.read_bytes()) == ([], early)
 
 
-def test_up_to_where_a_log_is_broken_as_well_it_is_found(closed: Closed) -> None:
+def test_positions_before_a_break_are_found_without_an_index(closed: Closed) -> None:
     closed.segment.offset_index_path.unlink()
     closed.break_log()
 
@@ -184,7 +184,7 @@ def test_a_time_index_that_cannot_be_read_is_rebuilt(closed: Closed, content: by
     assert closed.contents() == closed.before
 
 
-def test_nothing_is_guessed_where_the_log_is_broken_as_well(closed: Closed) -> None:
+def test_no_timestamp_is_guessed_if_index_and_log_are_broken(closed: Closed) -> None:
     closed.segment.time_index_path.unlink()
     closed.break_log()
 
@@ -242,7 +242,7 @@ def test_a_transaction_index_that_cannot_be_read_is_rebuilt(closed: Closed) -> N
         assert closed.contents() == closed.before
 
 
-def test_a_mending_says_what_was_wrong_and_what_became_of_it(closed: Closed) -> None:
+def test_a_recovery_event_says_what_was_wrong_and_what_was_done(closed: Closed) -> None:
     path = closed.segment.offset_index_path
     path.write_bytes(b"torn")
     closed.positions()

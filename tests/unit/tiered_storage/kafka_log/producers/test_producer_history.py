@@ -99,7 +99,7 @@ def test_after_a_gap_only_the_rest_is_known(tmp_path: Path, damage: str) -> None
     assert known.open_transactions == {3: 3}
 
 
-def test_what_was_found_out_is_remembered(tmp_path: Path) -> None:
+def test_the_history_returns_remembered_producers_without_reading(tmp_path: Path) -> None:
     directory = log_from(tmp_path, 0)
     known = expected(directory, 3)
     for offset in range(1, 5):

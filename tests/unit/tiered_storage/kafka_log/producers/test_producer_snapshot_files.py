@@ -40,26 +40,28 @@ def test_snapshots_are_found_by_their_names(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "found"), [(0, 99, 37), (0, 37, 37), (0, 36, 30), (0, 29, 20), (20, 25, 20), (21, 29, None)]
 )
-def test_the_latest_sound_one_in_reach_is_begun_from(directory: Path, start: int, end: int, found: int | None) -> None:
+def test_the_state_begins_from_the_latest_sound_snapshot_within_reach(
+    directory: Path, start: int, end: int, found: int | None
+) -> None:
     begun = latest_state(directory, start, end)
 
     assert begun.end_offset == (start if found is None else found)
     assert begun.snapshot() == (() if found is None else state(found).snapshot())
 
 
-def test_those_out_of_reach_are_removed(directory: Path) -> None:
+def test_snapshots_out_of_reach_are_removed(directory: Path) -> None:
     remove_snapshots(directory, 20, 30)
 
     assert list_snapshots(directory) == [20, 25, 30]
 
 
-def test_strays_are_removed_but_the_latest_one(directory: Path) -> None:
+def test_all_stray_snapshots_but_the_latest_are_removed(directory: Path) -> None:
     remove_stray_snapshots(directory, {10, 30})
 
     assert list_snapshots(directory) == [10, 30, 37]
 
 
-def test_broken_ones_are_removed_where_they_are_come_upon(directory: Path) -> None:
+def test_broken_snapshots_from_an_offset_on_are_removed_and_reported(directory: Path) -> None:
     reported: list[RecoveryEvent] = []
     remove_broken_snapshots(directory, 25, reported.append)
     assert (list_snapshots(directory), reported) == ([10, 20, 25, 30, 37], [])

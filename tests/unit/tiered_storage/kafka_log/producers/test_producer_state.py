@@ -120,7 +120,7 @@ def test_an_empty_batch_that_compaction_left_keeps_its_producers_sequence() -> N
     assert state.snapshot() == (ProducerSnapshotEntry(1, 0, 9, 2, 2, TIME + 0, -1, -1),)
 
 
-def test_what_is_below_the_end_offset_is_known_already() -> None:
+def test_batches_below_the_end_offset_change_nothing() -> None:
     batches = [data(0, 1, 0), data(1, 1, 1), data(2, 1, 2)]
     state, _ = fed(batches[:2])
     before = list(state.producers[1].batches)

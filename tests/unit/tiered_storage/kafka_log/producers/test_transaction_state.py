@@ -136,7 +136,7 @@ def test_a_snapshot_above_the_high_watermark_knows_too_much_and_is_not_used(tmp_
     assert read_last_stable_offset(tmp_path, 4) == 4
 
 
-def test_what_a_crash_tore_after_the_high_watermark_is_not_reached(tmp_path: Path) -> None:
+def test_the_stable_offset_ignores_a_torn_batch_after_the_high_watermark(tmp_path: Path) -> None:
     write(tmp_path, 0, [data(0), data(1)[:-1]])
 
     assert read_last_stable_offset(tmp_path, 1) == 1

@@ -17,7 +17,7 @@ def lists(table: BatchTable) -> list[list[int]]:
 
 @pytest.mark.parametrize("first", range(6))
 @pytest.mark.parametrize("end", range(6))
-def test_rows_lie_where_they_lay(first: int, end: int) -> None:
+def test_rows_share_the_memory_of_their_table(first: int, end: int) -> None:
     taken = TABLE.rows(first, end)
 
     assert lists(taken) == [column[first:end] for column in lists(TABLE)]

@@ -100,7 +100,7 @@ def test_a_flipped_bit_gives_our_error_or_some_output(codec: Compression, place:
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
 @given(data=payloads, changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(max_size=3)), max_size=2))
-def test_at_once_and_piece_by_piece_are_one(
+def test_decompressing_at_once_equals_streaming(
     codec: Compression, data: bytes, changes: list[tuple[float, bytes]]
 ) -> None:
     packed = bytearray(compress(codec, data))
@@ -113,7 +113,7 @@ def test_at_once_and_piece_by_piece_are_one(
 
 @pytest.mark.parametrize("tail", [b"", b"\x00", TEXT[:100], b"\x28\xb5\x2f\xfd"])
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-def test_what_follows_the_end_counts_at_once_too(codec: Compression, tail: bytes) -> None:
+def test_decompressing_at_once_treats_trailing_bytes_as_streaming_does(codec: Compression, tail: bytes) -> None:
     packed = compress(codec, TEXT)
     trailer = packed[-8:]
 
@@ -184,7 +184,7 @@ def test_lz4_blocks_are_independent_as_java_demands() -> None:
 
 @pytest.mark.parametrize("name", ODD_FRAMINGS)
 @pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
-def test_what_stands_after_the_end_is_read_as_a_broker_reads_it(name: str, text: bytes) -> None:
+def test_trailing_bytes_are_read_as_a_broker_reads_them(name: str, text: bytes) -> None:
     framing = ODD_FRAMINGS[name]
 
     assert decompress(framing.codec, framing.pack(text)) == text
@@ -192,7 +192,7 @@ def test_what_stands_after_the_end_is_read_as_a_broker_reads_it(name: str, text:
 
 @pytest.mark.parametrize("name", [name for name in BROKEN_FRAMINGS if name.split(", ")[1] not in OF_LZ4])
 @pytest.mark.parametrize("text", [b"some text, some other text", TEXT], ids=["short", "long"])
-def test_what_stands_after_the_end_is_refused_as_a_broker_refuses_it(name: str, text: bytes) -> None:
+def test_trailing_bytes_are_refused_as_a_broker_refuses_them(name: str, text: bytes) -> None:
     framing = BROKEN_FRAMINGS[name]
 
     with pytest.raises(CorruptRecordError, match="data is broken"):
@@ -205,7 +205,7 @@ def test_a_wrong_checksum_of_an_lz4_frame_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
-def test_what_stands_after_the_end_costs_no_more_than_it_holds(codec: Compression) -> None:
+def test_trailing_bytes_take_no_more_memory_than_their_size(codec: Compression) -> None:
     tail = bytes(MIB) if codec is not Compression.SNAPPY else compress(codec, b"") * (MIB // 16)
     packed = compress(codec, TEXT) + tail
     tracemalloc.start()

@@ -72,7 +72,7 @@ def test_control_records_of_other_types_are_no_end_marker(kind: int) -> None:
     assert read_end_marker(control_batch(key, b"whatever")) is None
 
 
-def test_what_later_versions_add_is_read_over() -> None:
+def test_fields_of_later_versions_are_ignored() -> None:
     key, value = struct.pack(">hh", 1, 1) + b"more", struct.pack(">hi", 1, 4) + b"more"
 
     assert read_end_marker(control_batch(key, value)) == EndTransactionMarker(ControlRecordType.COMMIT, 4, 0)

@@ -107,7 +107,7 @@ def test_batches_of_a_java_producer_are_read(codec: Compression) -> None:
     assert (header.size, header.partition_leader_epoch) == (len(BY_KAFKA[codec]), 9)
 
 
-def test_what_a_java_producer_writes_is_written_byte_for_byte() -> None:
+def test_an_encoded_batch_equals_a_java_producers_byte_for_byte() -> None:
     assert encode_batch(RECORDS, partition_leader_epoch=9) == BY_KAFKA[Compression.NONE]
 
 
@@ -317,7 +317,7 @@ def test_a_wrong_checksum_is_let_pass_on_request() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_another_magic_is_named(magic: int) -> None:
+def test_an_unknown_magic_is_named(magic: int) -> None:
     batch = bytearray(BY_KAFKA[Compression.NONE])
     batch[16] = magic & 0xFF
 

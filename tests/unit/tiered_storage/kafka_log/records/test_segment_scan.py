@@ -156,7 +156,7 @@ def test_a_large_window_has_no_table_for_the_batches_that_came_before() -> None:
     assert peak < MIB
 
 
-def test_what_is_needed_is_first_a_glimpse_and_then_the_batch() -> None:
+def test_a_scanner_needs_the_head_of_a_batch_first_and_then_the_batch() -> None:
     (batch,) = batches_of([4])
     scanner = SegmentScanner("a segment", 0)
 

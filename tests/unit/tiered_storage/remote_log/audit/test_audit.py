@@ -216,7 +216,7 @@ def test_a_file_of_somebody_elses_is_unreferenced(files: RemoteLogFiles) -> None
     assert (anomaly.kind, anomaly.what) == (AnomalyKind.UNREFERENCED_OBJECT, "holiday.jpg")
 
 
-def test_what_a_killed_writer_left_is_named_as_such(files: RemoteLogFiles) -> None:
+def test_an_audit_names_what_a_killed_writer_left(files: RemoteLogFiles) -> None:
     left = files.objects(".log")[0]
     left.with_name(left.name + ".0123456789abcdef.tmp").write_bytes(b"half")
     with files.open() as remote_log:
@@ -313,7 +313,7 @@ def test_local_deletion_before_a_copy_is_a_gap(tmp_path: Path) -> None:
     assert anomaly == a_gap(10, 19)
 
 
-def test_what_went_locally_of_a_topic_that_is_not_copied_is_no_anomaly(tmp_path: Path) -> None:
+def test_local_deletions_of_a_topic_that_is_not_copied_are_no_anomaly(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         assert copy(remote_log, max_segments=1).is_whole
@@ -404,7 +404,7 @@ def test_copies_and_deletions_under_way_are_no_anomaly(files: RemoteLogFiles) ->
         assert remote_log.checks.audit(deep=True) == AuditReport(2, 14, 2 * SEGMENT_BYTES, (), ())
 
 
-def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
+def test_only_requested_topics_are_audited(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     files.clock = _later()
     files.objects(".log")[0].unlink()

@@ -88,7 +88,7 @@ def test_segments_are_cut_into_groups_of_about_the_same_size(
         assert by_workers(remote_log).anomalies == ()
 
 
-def test_what_no_worker_read_clears_nothing_and_is_reported(files: RemoteLogFiles) -> None:
+def test_segments_that_no_worker_read_are_reported_and_clear_no_verdict(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         report = by_workers(remote_log, lambda _: None)
 

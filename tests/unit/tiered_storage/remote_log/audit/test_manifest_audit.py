@@ -136,7 +136,7 @@ def repaired(remote_log: RemoteLogManager) -> RepairReport:
 
 @DEPTHS
 @BREAKS
-def test_what_is_wrong_with_a_document_is_named_and_mended(
+def test_an_audit_names_a_wrong_manifest_and_a_repair_writes_it_again(
     files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None], deep: bool
 ) -> None:
     with files.open() as remote_log:
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_document_is_named_and_mended(
 
 
 @BREAKS
-def test_what_is_wrong_with_a_document_keeps_nobody_from_trimming(
+def test_a_wrong_manifest_does_not_stop_trimming(
     files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None]
 ) -> None:
     breaks(files)
@@ -166,7 +166,7 @@ def test_what_is_wrong_with_a_document_keeps_nobody_from_trimming(
 
 
 @BREAKS
-def test_what_had_ended_stays_so_when_metadata_are_lost_after_a_repair(
+def test_deleted_segments_stay_deleted_if_metadata_are_lost_after_a_repair(
     files: RemoteLogFiles, breaks: Callable[[RemoteLogFiles], None]
 ) -> None:
     breaks(files)
@@ -182,7 +182,7 @@ def test_what_had_ended_stays_so_when_metadata_are_lost_after_a_repair(
         assert offsets_read(remote_log, 10)[0] == 10
 
 
-def test_one_that_a_writer_is_just_ahead_with_is_no_anomaly(files: RemoteLogFiles) -> None:
+def test_a_manifest_just_ahead_of_the_metadata_is_no_anomaly(files: RemoteLogFiles) -> None:
     rewritten(files, lambda state: replace(state, log_start_offset=25), written_at=files.clock.now)
     with files.open() as remote_log:
         assert anomalies(remote_log) == ()
@@ -197,7 +197,7 @@ def test_a_broken_document_keeps_nobody_from_copying_and_is_written_again(files:
         assert stored(remote_log).state.log_start_offset == 10
 
 
-def test_one_of_a_lease_that_the_metadata_never_gave_is_reported_and_left_alone(files: RemoteLogFiles) -> None:
+def test_a_manifest_of_an_unknown_lease_is_reported_and_left_alone(files: RemoteLogFiles) -> None:
     document = document_of(files)
     later = document.with_name(document.name.replace(document.stem, f"{10**6:0{len(document.stem)}}"))
     content = PartitionManifest.parse(document.read_bytes(), "")
@@ -209,7 +209,7 @@ def test_one_of_a_lease_that_the_metadata_never_gave_is_reported_and_left_alone(
         assert later.exists()
 
 
-def test_a_partition_of_which_nothing_was_finished_needs_none(tmp_path: Path) -> None:
+def test_a_partition_without_finished_segments_needs_no_manifest(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         begin(remote_log)
         assert remote_log.segments.partition_state(ORDERS_0).lineage

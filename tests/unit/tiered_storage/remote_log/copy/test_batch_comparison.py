@@ -40,7 +40,7 @@ def found(content: bytes) -> list[tuple[int, int]]:
     st.sampled_from([61, 64, 100, 500, 1 << 20]),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_broken_is_passed_over(
+def test_broken_batches_are_left_out(
     monkeypatch: pytest.MonkeyPatch, broken: set[int], at: int, window_bytes: int
 ) -> None:
     monkeypatch.setattr(batch_comparison, "_WINDOW_BYTES", window_bytes)
@@ -52,5 +52,5 @@ def test_what_is_broken_is_passed_over(
 
 
 @given(st.integers(0, len(CONTENT)))
-def test_what_is_cut_off_ends_it(size: int) -> None:
+def test_a_cut_batch_ends_the_comparison(size: int) -> None:
     assert found(CONTENT[:size]) == [(5 * each, 5 * each + 4) for each in range(size // BATCH_BYTES)]

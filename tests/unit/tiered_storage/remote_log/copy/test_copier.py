@@ -318,7 +318,7 @@ def test_batches_of_another_leader_than_the_lineage_names_are_refused(
         "the lineage begins later",
     ],
 )
-def test_where_nothing_is_known_of_leaders_nothing_contradicts(
+def test_batches_without_a_known_lineage_are_copied(
     segment: LogSegment, storage: ObjectRemoteStorageManager, batch_epoch: int, lineage: tuple[EpochEntry, ...]
 ) -> None:
     first, second = batches_in(segment.log_path)

@@ -250,7 +250,7 @@ def test_another_last_stable_offset_is_no_damage_and_the_lower_one_travels(
 
 
 @pytest.mark.parametrize("oldest", [False, True])
-def test_what_a_broker_wrote_of_whole_fetches_is_sound_and_no_reader_stops_too_early(
+def test_a_brokers_index_of_whole_fetches_is_sound_and_ends_no_read_early(
     tmp_path: Path, storage: ObjectRemoteStorageManager, oldest: bool
 ) -> None:
     """Also as the oldest segments of a log that begins later, after others in the store."""
@@ -345,7 +345,7 @@ def test_an_index_that_nothing_contradicts_is_believed(
     assert outcome.damages == outcome.notices == ()
 
 
-def test_where_nothing_can_be_aborted_nothing_has_to_be_known(
+def test_a_segment_without_transactions_needs_no_earlier_state(
     directory: Path, storage: ObjectRemoteStorageManager
 ) -> None:
     segment = next(each for each in list_segments(directory)[1:] if not each.has_transaction_index())
@@ -384,7 +384,7 @@ def test_the_abort_of_an_empty_transaction_needs_no_index(
     assert "records from offset 20 on" in message
 
 
-def test_where_the_store_has_records_before_it_may_not_be_empty(
+def test_a_missing_transaction_index_is_not_taken_for_empty_if_the_store_has_earlier_records(
     fenced: LogSegment, storage: ObjectRemoteStorageManager
 ) -> None:
     message = refused(copied(fenced, storage, readable_from=19), storage)

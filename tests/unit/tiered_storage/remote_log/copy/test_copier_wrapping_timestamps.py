@@ -70,7 +70,7 @@ def table(remote_log: RemoteLogManager) -> Iterable[pa.RecordBatch]:
         yield from read_range(each, query.rows, remote_log.storage, taken)
 
 
-def test_it_is_copied_audited_and_read_as_all_others(files: RemoteLogFiles) -> None:
+def test_a_batch_with_wrapping_timestamps_is_copied_audited_and_read(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
         assert_clean(remote_log, as_read)
@@ -80,7 +80,7 @@ def test_it_is_copied_audited_and_read_as_all_others(files: RemoteLogFiles) -> N
 
 
 @pytest.mark.parametrize("is_local", [True, False])
-def test_it_is_found_by_its_timestamps(files: RemoteLogFiles, *, is_local: bool) -> None:
+def test_records_with_wrapping_timestamps_are_found_by_time(files: RemoteLogFiles, *, is_local: bool) -> None:
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
         if not is_local:
@@ -93,7 +93,7 @@ def test_it_is_found_by_its_timestamps(files: RemoteLogFiles, *, is_local: bool)
             assert reader.offsets(ORDERS_0, OffsetSpec.MAX_TIMESTAMP) == FoundOffset(FIRST + 1, LATEST, 0)
 
 
-def test_dump_shows_it(files: RemoteLogFiles) -> None:
+def test_a_dump_shows_wrapping_timestamps(files: RemoteLogFiles) -> None:
     logs = find_files([each.log_path for each in files.local_segments()])
     shown = [str(event) for file in logs for event in dump_file(file, with_records=True)]
     assert any(str(EARLIEST) in line for line in shown)

@@ -77,7 +77,7 @@ def test_a_job_is_found_again_by_its_folder_alone(tmp_path: Path) -> None:
             CopyJob.read(remote_log.work, "runs/test/2")
 
 
-def test_what_a_job_leaves_in_the_work_area_holds_no_secret(tmp_path: Path) -> None:
+def test_a_job_leaves_no_secret_in_the_work_area(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as opened:
@@ -117,7 +117,7 @@ def test_after_a_failure_the_rest_of_that_partition_is_left_out_and_others_conti
     assert left_out.error == "CorruptRecordError"
 
 
-def test_what_was_copied_after_a_failure_while_that_was_under_way_is_left_out_too(
+def test_segments_copied_beside_an_earlier_failure_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first copy fails only once the second is through: two are under way at once, and never more."""
@@ -173,7 +173,7 @@ def test_a_copy_that_hangs_takes_one_place_and_holds_up_its_own_partition_only(
     assert len(copied) == 9
 
 
-def test_what_a_dying_worker_had_done_is_known_and_the_rest_has_no_result(tmp_path: Path) -> None:
+def test_a_dying_worker_leaves_results_of_what_it_copied(tmp_path: Path) -> None:
     class Dying(ObjectRemoteStorageManager):
         def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
             if metadata.start_offset == 20:

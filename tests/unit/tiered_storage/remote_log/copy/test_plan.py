@@ -207,7 +207,7 @@ def test_nothing_below_our_log_start_is_due(tmp_path: Path) -> None:
         assert due(remote_log.plan_copy()) == [("orders-0", 20, 29)]
 
 
-def test_what_the_broker_gave_up_is_not_due_though_its_files_are_still_there(tmp_path: Path) -> None:
+def test_segments_below_the_brokers_log_start_are_not_due_though_their_files_exist(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     write_offset_checkpoint(files.log_directory / LOG_START_OFFSET_CHECKPOINT, {("orders", 0): 15})
 

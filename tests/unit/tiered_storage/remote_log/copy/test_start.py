@@ -151,7 +151,7 @@ def test_a_task_says_from_where_on_readers_are_given_the_partition(tmp_path: Pat
             assert (task.metadata.start_offset, task.readable_from) == (20, readable_from)
 
 
-def test_what_a_run_copies_before_counts_as_readable(tmp_path: Path) -> None:
+def test_earlier_segments_of_the_same_run_count_as_readable(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         assert [task.readable_from for task in begin(remote_log).tasks] == [0, 0, 0]
 
@@ -190,7 +190,7 @@ def test_the_retry_of_a_run_takes_over_from_its_dead_try(tmp_path: Path) -> None
         assert start_offsets(remote_log.commit_copy(done(retry.tasks)).committed) == [0, 10, 20]
 
 
-def test_what_a_holder_left_whose_lease_ran_out_is_given_up(tmp_path: Path) -> None:
+def test_copies_of_a_run_whose_lease_expired_are_given_up(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
     with files.open() as remote_log:
@@ -386,7 +386,7 @@ def test_a_second_commit_is_no_failure_though_another_run_has_the_lease_by_then(
 
 
 @pytest.mark.parametrize("meanwhile", ["locked", "unmounted", "gone", "leader changed", "truncated"])
-def test_what_was_committed_once_stays_so_whatever_became_of_the_local_log(tmp_path: Path, meanwhile: str) -> None:
+def test_a_second_commit_changes_nothing_whatever_became_of_the_local_log(tmp_path: Path, meanwhile: str) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         outcomes = done(begin(remote_log).tasks)
@@ -692,7 +692,7 @@ def test_nothing_is_copied_of_a_partition_that_is_being_deleted(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("ends", ["well", "with an error"])
-def test_who_holds_leases_for_a_block_gives_them_back_however_it_ends(tmp_path: Path, ends: str) -> None:
+def test_leases_of_a_block_are_released_however_it_ends(tmp_path: Path, ends: str) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         begun = begin(remote_log, "copy")
@@ -704,7 +704,7 @@ def test_who_holds_leases_for_a_block_gives_them_back_however_it_ends(tmp_path: 
         held_by(remote_log, "another")
 
 
-def test_what_a_repair_replaces_is_begun_though_it_is_there(tmp_path: Path) -> None:
+def test_a_repair_begins_a_copy_of_a_segment_that_is_already_remote(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         _, second, _ = segments_of(remote_log)

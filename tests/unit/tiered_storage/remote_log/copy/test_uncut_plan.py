@@ -157,7 +157,7 @@ def test_offsets_that_the_brokers_deleted_before_their_copy_are_a_gap() -> None:
     assert planned(fake, remote((0, 99))) == PlannedCuts(150, 999, (1000,) * 8)
 
 
-def test_what_was_never_wanted_is_no_gap() -> None:
+def test_offsets_below_our_log_start_are_no_gap() -> None:
     assert find_gap(FakeLog(end=1000, start=150).log, remote(), PartitionState()) is None
     moved = PartitionState(log_start_offset=200)
     assert find_gap(FakeLog(end=1000, start=150).log, remote((0, 99)), moved) is None

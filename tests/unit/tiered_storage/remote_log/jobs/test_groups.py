@@ -50,7 +50,7 @@ def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_
             job.description(Rated)
 
 
-def test_what_comes_of_a_group_is_there_before_its_end(tmp_path: Path) -> None:
+def test_results_of_a_group_can_be_read_before_it_ends(tmp_path: Path) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
         job = JobFolder.of(remote_log.work, "runs/test/1")
         results = GroupResults(job, 3, Piece)

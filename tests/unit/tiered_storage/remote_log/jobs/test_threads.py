@@ -20,7 +20,7 @@ def test_every_group_is_run_once_by_so_many_at_a_time() -> None:
     JobThreads(0, 2, run).run()
 
 
-def test_what_a_group_raises_is_raised_and_no_other_begins() -> None:
+def test_an_error_of_a_group_is_raised_and_no_other_group_begins() -> None:
     ran: list[int] = []
 
     def run(number: int) -> None:

@@ -21,7 +21,7 @@ class FakeTime:
 
 
 @given(st.integers(1, 1 << 30), st.lists(st.integers(1, 1 << 22), max_size=20))
-def test_what_passes_takes_as_long_as_the_rate_says(rate: int, sizes: list[int]) -> None:
+def test_a_rate_limit_takes_the_time_of_its_rate(rate: int, sizes: list[int]) -> None:
     time = FakeTime()
     limit = RateLimit(rate, time, time.sleep)
     for size in sizes:
@@ -71,7 +71,7 @@ def test_in_no_window_more_passes_than_the_quota_and_nobody_waits_while_there_is
 
 
 @given(st.integers(1000, 1 << 20), st.integers(1, 20), st.integers(1, 200))
-def test_what_waits_for_a_quota_all_the_time_gets_all_of_it(rate: int, window: int, count: int) -> None:
+def test_a_client_that_always_waits_gets_the_whole_quota(rate: int, window: int, count: int) -> None:
     time = FakeTime()
     limit = QuotaLimit(Quota(rate, window), time, time.sleep)
     for _ in range(count):

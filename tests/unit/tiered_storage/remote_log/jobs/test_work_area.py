@@ -35,7 +35,7 @@ def test_messages_are_read_as_they_were_written_and_may_be_written_again(work: W
     assert work.read(PATH, Finding) == []
 
 
-def test_what_is_not_there_is_an_error_unless_it_may_be_missing(work: WorkArea) -> None:
+def test_a_missing_message_is_an_error_unless_it_may_be_missing(work: WorkArea) -> None:
     with pytest.raises(RemoteObjectNotFoundError):
         work.read(PATH, Finding)
     assert work.read_if_there(PATH, Finding) == []

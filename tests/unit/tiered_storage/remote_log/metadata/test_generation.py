@@ -128,7 +128,7 @@ def begun_by_a_person(remote_log: RemoteLogManager) -> dict[str, Callable[[], ob
 
 
 @pytest.mark.parametrize("name", ["delete-topic", "undelete", "repair"])
-def test_what_a_person_starts_renews_though_it_finds_nothing_and_metadata_that_lack_a_renewal_are_refused(
+def test_every_command_renews_the_generation_and_metadata_that_lack_a_renewal_are_refused(
     files: RemoteLogFiles, name: str
 ) -> None:
     with files.open() as remote_log:
@@ -214,7 +214,7 @@ def test_one_of_two_metadata_at_one_generation_wins_and_the_other_is_refused(
             remote_log.guard.renew("an expiry")
 
 
-def test_where_the_store_knows_no_conditional_writes_the_one_that_wrote_first_notices(files: RemoteLogFiles) -> None:
+def test_the_first_writer_notices_an_overwritten_generation(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         remote_log.guard.renew("a copy run")
         [ours] = (files.store / STORE_GENERATION).iterdir()

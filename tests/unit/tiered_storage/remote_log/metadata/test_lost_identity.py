@@ -150,7 +150,7 @@ def test_another_cluster_has_topics_of_the_same_names(files: RemoteLogFiles, tmp
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_was_copied_under_a_second_cluster_id_already_continues(
+def test_a_copy_already_made_under_a_second_cluster_id_continues(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     with monkeypatch.context() as earlier:

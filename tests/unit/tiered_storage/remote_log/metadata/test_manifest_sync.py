@@ -175,7 +175,7 @@ def plan_without_asking_the_store(remote_log: RemoteLogManager) -> CopyPlan:
     return plan_copy(remote_log, CopySelection(EVERYTHING))
 
 
-def test_what_others_put_into_the_folder_and_deleted_segments_are_no_sign_of_age(tmp_path: Path) -> None:
+def test_foreign_files_and_deleted_segments_do_not_make_metadata_outdated(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
     with files.open() as remote_log:
         (files.objects(".log")[0].parent / "notes.txt").write_text("mine")

@@ -341,6 +341,6 @@ def offsets_at(segment: RemoteLogSegmentMetadata, epoch: int | None) -> list[int
 
 
 @pytest.mark.parametrize("calls", [30, pytest.param(60, marks=pytest.mark.nightly)])
-def test_any_order_of_calls(calls: int) -> None:
+def test_any_order_of_calls_agrees_with_the_model(calls: int) -> None:
     share = settings(max_examples=USUAL_EXAMPLES // 5, stateful_step_count=calls, deadline=None)
     run_state_machine_as_test(MetadataStoreMachine, settings=share)

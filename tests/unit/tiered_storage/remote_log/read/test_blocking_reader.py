@@ -73,7 +73,7 @@ def test_each_step_says_what_counts_of_its_whole_batches_and_where_they_are(tmp_
     assert all(len(each.content) == each.table.size.sum() for each in fetched)
 
 
-def test_columns_are_those_that_were_asked_for(tmp_path: Path) -> None:
+def test_a_table_has_the_requested_columns(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path), 20) as (_, reader):
         tables = list(reader.tables(ORDERS_0, 3, end_offset=33, columns=["value", "offset"]))
         with pytest.raises(ConfigurationError, match="no_such_column"):
@@ -83,7 +83,7 @@ def test_columns_are_those_that_were_asked_for(tmp_path: Path) -> None:
     assert found == [{"value": record(offset).value, "offset": offset} for offset in range(3, 33)]
 
 
-def test_offsets_by_their_names(tmp_path: Path) -> None:
+def test_offsets_are_found_by_their_names(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path), 20) as (_, reader):
         found = {spec.name: reader.offsets(ORDERS_0, spec, Isolation.READ_COMMITTED) for spec in OffsetSpec}
 
@@ -96,7 +96,7 @@ def test_offsets_by_their_names(tmp_path: Path) -> None:
     }
 
 
-def test_offsets_by_time(tmp_path: Path) -> None:
+def test_offsets_are_found_by_time(tmp_path: Path) -> None:
     with a_reader(a_copied_remote_log(tmp_path), 20) as (_, reader):
         for local_start in range(35):
             moment = NOW + 1000 * local_start
@@ -108,7 +108,7 @@ def test_offsets_by_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("local_start", [0, 20])
-def test_numbers_that_no_log_can_hold_are_only_very_large(tmp_path: Path, local_start: int) -> None:
+def test_numbers_beyond_64_bits_are_handled_as_very_large_ones(tmp_path: Path, local_start: int) -> None:
     with a_reader(a_copied_remote_log(tmp_path), local_start) as (_, reader):
         for huge in (2**63 - 1, 2**63, 10**30):
             assert reader.offsets(ORDERS_0, huge) is None
@@ -154,7 +154,7 @@ def test_a_reader_that_was_closed_says_so(tmp_path: Path) -> None:
         assert next(reader.records(ORDERS_0, 0)) == record(0)
 
 
-def test_what_a_crash_tore_after_the_high_watermark_hinders_nobody(tmp_path: Path) -> None:
+def test_a_torn_batch_after_the_high_watermark_does_not_stop_a_read(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     active = files.local_segments()[-1].log_path
     active.write_bytes(active.read_bytes() + active.read_bytes()[:40] + bytes(3000))
@@ -192,7 +192,7 @@ def test_an_iterator_that_is_forgotten_in_the_thread_of_the_loop_holds_nothing_u
         assert list(reader.records(ORDERS_0, 0)) == records(0, 35)
 
 
-def test_what_is_on_its_way_ahead_is_given_back_however_a_read_ends(tmp_path: Path) -> None:
+def test_read_ahead_is_released_however_a_read_ends(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties |= {"remote.log.reader.read.ahead.bytes": 1000, "remote.log.reader.cache.memory.bytes": 700}
     with files.open() as remote_log:

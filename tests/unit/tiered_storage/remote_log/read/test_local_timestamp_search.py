@@ -175,7 +175,7 @@ def test_a_search_by_time_that_takes_long_holds_up_no_local_read(
         asyncio.run(ask(reader))
 
 
-def test_what_is_decoded_for_a_search_is_decoded_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timestamp_search_decodes_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
     find = ScannedBatches.largest
 

@@ -44,14 +44,14 @@ def test_the_first_records_are_given_before_the_last_are_made() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [0, MANY - 2, MANY - 1])
-def test_by_time_one_is_found_without_all_at_once(timestamp: int) -> None:
+def test_a_search_by_time_does_not_hold_all_records_in_memory(timestamp: int) -> None:
     found: list[FoundOffset | None] = []
     assert memory_of(lambda: found.append(SCANNED.first_at_or_after(timestamp, 0, MANY))) < MOST_MEMORY
     assert found[0] == (FoundOffset(timestamp, timestamp, 0) if timestamp < MANY - 1 else None)
 
 
 @pytest.mark.parametrize(("end", "expected"), [(MANY, MANY - 2), (MANY - 5, MANY - 6)])
-def test_the_newest_is_found_without_all_at_once(end: int, expected: int) -> None:
+def test_a_search_for_the_newest_does_not_hold_all_records_in_memory(end: int, expected: int) -> None:
     found: list[int] = []
     assert memory_of(lambda: found.append(SCANNED.largest(1, end))) < MOST_MEMORY
     assert found[0] == expected

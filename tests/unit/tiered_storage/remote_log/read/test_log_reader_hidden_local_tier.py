@@ -66,7 +66,7 @@ def _looks_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 25, 30, 33])
-def test_up_to_an_end_that_only_it_might_have_the_rest_is_given_and_then_the_error(tmp_path: Path, start: int) -> None:
+def test_a_read_returns_remote_records_before_the_error_of_the_hidden_tier(tmp_path: Path, start: int) -> None:
     with a_site(tmp_path) as site:
         site.hides.append(LOCKED)
         found = []
@@ -77,7 +77,7 @@ def test_up_to_an_end_that_only_it_might_have_the_rest_is_given_and_then_the_err
         assert list(site.reader.records(ORDERS_0, min(start, 30))) == records(min(start, 30), 30)
 
 
-def test_when_a_broker_takes_it_in_the_midst_of_a_read_nothing_counts_as_lost(tmp_path: Path) -> None:
+def test_a_directory_locked_during_a_read_does_not_count_as_lost(tmp_path: Path) -> None:
     with a_site(tmp_path) as site:
         steps = site.reader.batches(ORDERS_0, 20)
         assert next(steps).tier is Tier.LOCAL
@@ -86,7 +86,7 @@ def test_when_a_broker_takes_it_in_the_midst_of_a_read_nothing_counts_as_lost(tm
             list(steps)
 
 
-def test_what_the_store_lost_counts_as_lost_all_the_same(tmp_path: Path) -> None:
+def test_a_lost_object_is_an_error_also_while_the_local_tier_is_hidden(tmp_path: Path) -> None:
     with a_site(tmp_path) as site:
         site.hides.append(LOCKED)
         site.files.objects(".log")[0].unlink()
@@ -94,7 +94,7 @@ def test_what_the_store_lost_counts_as_lost_all_the_same(tmp_path: Path) -> None
             next(site.reader.records(ORDERS_0, 5))
 
 
-def test_below_our_log_start_it_has_nothing(tmp_path: Path) -> None:
+def test_offsets_below_our_log_start_are_out_of_range_while_the_tier_is_hidden(tmp_path: Path) -> None:
     with a_site(tmp_path) as site:
         move_log_start(site.remote_log, 10, held_by(site.remote_log, "test"))
         site.hides.append(LOCKED)
@@ -104,7 +104,7 @@ def test_below_our_log_start_it_has_nothing(tmp_path: Path) -> None:
             next(site.reader.records(ORDERS_0, 36))
 
 
-def test_once_it_is_in_sight_again_it_is_read_however_old_what_was_seen_may_be(tmp_path: Path) -> None:
+def test_a_tier_in_sight_again_is_read_whatever_the_age_of_the_view(tmp_path: Path) -> None:
     with a_site(tmp_path, max_age_ms=HOUR) as site:
         site.hides.append(LOCKED)
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 30)
@@ -115,7 +115,7 @@ def test_once_it_is_in_sight_again_it_is_read_however_old_what_was_seen_may_be(t
 
 
 @pytest.mark.parametrize("isolation", list(Isolation))
-def test_offsets_are_reported_where_it_cannot_change_them(tmp_path: Path, isolation: Isolation) -> None:
+def test_offsets_that_the_hidden_tier_cannot_change_are_reported(tmp_path: Path, isolation: Isolation) -> None:
     with a_site(tmp_path) as site:
         site.hides.append(PermissionError("not ours"))
         assert site.reader.offsets(ORDERS_0, OffsetSpec.EARLIEST, isolation) == FoundOffset(0, -1, 0)
@@ -126,7 +126,7 @@ def test_offsets_are_reported_where_it_cannot_change_them(tmp_path: Path, isolat
                 site.reader.offsets(ORDERS_0, spec, isolation)
 
 
-def test_who_did_not_say_that_it_may_be_hidden_gets_the_error(tmp_path: Path) -> None:
+def test_a_locked_directory_is_an_error_unless_the_local_tier_may_be_hidden(tmp_path: Path) -> None:
     with a_site(tmp_path, may_be_hidden=False) as site:
         site.hides.append(LOCKED)
         with pytest.raises(LogDirectoryLockedError):

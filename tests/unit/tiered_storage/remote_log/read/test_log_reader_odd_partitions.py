@@ -113,7 +113,7 @@ def test_a_lost_first_segment_is_no_offset_out_of_range(tmp_path: Path) -> None:
         assert list(reader.records(ORDERS_0, 10)) == records(10, 35)
 
 
-def test_what_is_after_the_end_as_it_was_seen_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_read_after_the_cached_end_looks_at_the_log_again(tmp_path: Path) -> None:
     files, end = a_copied_remote_log(tmp_path), [30]
     files.properties["remote.log.reader.metadata.max.age.ms"] = 3_600_000
     with a_reader(files, lambda log: replace(log, last_stable_offset=end[0], high_watermark=end[0])) as (_, reader):

@@ -71,7 +71,7 @@ def test_a_view_is_looked_at_again_when_it_is_too_old() -> None:
         assert len(looks.at) == expected
 
 
-def test_where_looking_takes_long_a_view_may_be_twenty_times_as_old() -> None:
+def test_a_view_may_be_twenty_times_as_old_as_it_took_to_build() -> None:
     looks = Looks(cost=2)
     views = looks.views()
     asyncio.run(views.get(P[0], in_time()))
@@ -100,7 +100,7 @@ def test_two_who_ask_at_once_share_a_look_and_who_must_know_looks_again() -> Non
     assert 2 <= len(looks.at) < 10
 
 
-def test_who_must_know_again_and_again_keeps_no_thread_busy_and_is_shown_what_there_is() -> None:
+def test_repeated_refreshes_leave_the_thread_idle_half_of_the_time_and_are_up_to_date() -> None:
     looks = Looks(cost=2)
     views = looks.views()
     begun = looks.time.seconds
@@ -152,7 +152,7 @@ def test_no_more_segments_are_kept_than_may_be_and_the_last_view_always_is() -> 
     assert [views.fresh(partition) is not None for partition in P] == [False, False, False, True]
 
 
-def test_what_could_not_be_looked_at_is_reported_and_not_kept() -> None:
+def test_a_failed_look_is_reported_and_not_kept() -> None:
     looks = Looks()
     views = looks.views()
 

@@ -75,7 +75,7 @@ def test_a_view_refuses_what_a_broker_refuses(
         assert (raised.value.epoch, raised.value.end_offset) == error
 
 
-def test_where_no_epoch_is_known_any_is_unknown() -> None:
+def test_every_epoch_is_unknown_in_a_log_without_epochs() -> None:
     with pytest.raises(UnknownLeaderEpochError):
         PartitionView(ORDERS_0, None, Coverage(()), END, ()).check_epochs(0, FetchEpochs(last_fetched=0))
 

@@ -127,7 +127,7 @@ def test_a_dry_run_writes_nothing(files: RemoteLogFiles) -> None:
     assert {path: path.read_bytes() for path in files.root.rglob("*") if path.is_file()} == before
 
 
-def test_what_expired_stays_so(files: RemoteLogFiles) -> None:
+def test_expired_segments_stay_expired(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         state = remote_log.segments.partition_state(ORDERS_0)
@@ -146,7 +146,7 @@ def test_what_expired_stays_so(files: RemoteLogFiles) -> None:
         assert offsets_read(remote_log, 10) == list(range(10, 35))
 
 
-def test_what_was_never_finished_is_marked_and_goes_in_the_ordinary_way(files: RemoteLogFiles) -> None:
+def test_unfinished_copies_are_marked_and_deleted_as_usual(files: RemoteLogFiles) -> None:
     files.append(2)
     with files.open() as remote_log:
         carry_out(remote_log, begin(remote_log))

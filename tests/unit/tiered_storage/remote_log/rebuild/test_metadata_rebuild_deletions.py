@@ -109,7 +109,7 @@ def test_all_that_was_marked_as_a_topic_was_disabled_stays_marked(tmp_path: Path
     assert stored_marks(files) == ()
 
 
-def test_what_was_copied_since_is_alive_beside_what_was_marked(tmp_path: Path) -> None:
+def test_segments_copied_since_are_readable_beside_marked_ones(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     with files.open() as remote_log:
         mark(remote_log)
@@ -128,7 +128,7 @@ def test_what_was_copied_since_is_alive_beside_what_was_marked(tmp_path: Path) -
         assert_clean(remote_log)
 
 
-def test_what_lies_below_our_log_start_is_marked_without_being_named(tmp_path: Path) -> None:
+def test_segments_below_our_log_start_are_marked_though_no_manifest_names_them(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "retention.bytes": 1}})
     with files.open() as remote_log:
         mark(remote_log)
@@ -158,7 +158,7 @@ def test_a_second_copy_that_was_marked_stays_so(tmp_path: Path) -> None:
         assert_clean(remote_log)
 
 
-def test_what_was_being_deleted_is_no_copy_that_waits_to_be_finished(tmp_path: Path) -> None:
+def test_segments_under_deletion_are_not_taken_for_unfinished_copies(tmp_path: Path) -> None:
     """All commit markers went, as a deletion begins; then the run was killed, and the metadata were lost."""
     files = a_copied_remote_log(tmp_path, topics={"orders": DELETED_ON_DISABLE})
     with files.open() as remote_log:
@@ -308,7 +308,7 @@ def test_a_topic_that_was_only_marked_is_marked_again(tmp_path: Path) -> None:
     assert_the_deletion_ends(files)
 
 
-def test_what_a_deletion_of_a_topic_could_not_remove_is_not_alive_again(
+def test_segments_that_a_topic_deletion_failed_to_delete_are_not_readable_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": DISABLED})
@@ -360,7 +360,7 @@ def without_documents(files: RemoteLogFiles) -> None:
         path.unlink()
 
 
-def test_what_was_copied_last_does_not_hide_what_was_not_copied_yet(tmp_path: Path) -> None:
+def test_a_later_segment_does_not_hide_an_earlier_one_that_was_not_copied(tmp_path: Path) -> None:
     """The very first run died with its second segment whole in the store, and its first one only in the local log."""
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:

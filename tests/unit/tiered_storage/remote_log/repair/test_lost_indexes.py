@@ -147,7 +147,7 @@ def turn_a_bit(path: Path) -> None:
         (".commit", cut_short),
     ],
 )
-def test_what_the_log_says_comes_again(files: RemoteLogFiles, suffix: str, damage: Callable[[Path], None]) -> None:
+def test_indexes_are_rebuilt_from_the_log(files: RemoteLogFiles, suffix: str, damage: Callable[[Path], None]) -> None:
     with files.open() as remote_log:
         before, lost = offsets(remote_log), aborting(remote_log)
         sent = bundle(remote_log, lost)
@@ -169,7 +169,7 @@ def test_what_the_log_says_comes_again(files: RemoteLogFiles, suffix: str, damag
         assert remote_log.checks.audit(deep=True).anomalies == ()
 
 
-def test_all_of_them_come_again_each_going_on_from_the_one_before(files: RemoteLogFiles) -> None:
+def test_lost_indexes_of_all_segments_are_rebuilt_each_from_the_one_before(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         before, known = offsets(remote_log), segments_of(remote_log)
         for path in files.objects(".indexes"):
@@ -191,7 +191,7 @@ def without_snapshot(files: RemoteLogFiles, remote_log: RemoteLogManager, lost: 
         path_of(files, before, suffix).unlink()
 
 
-def test_where_nobody_knows_what_is_aborted_nothing_is_invented(files: RemoteLogFiles) -> None:
+def test_a_repair_invents_no_aborted_transactions(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lost = aborting(remote_log)
         without_snapshot(files, remote_log, lost)
@@ -207,7 +207,7 @@ def test_where_nobody_knows_what_is_aborted_nothing_is_invented(files: RemoteLog
         assert finished(segments_of(remote_log)) == before
 
 
-def test_what_begins_the_readable_log_needs_nothing_from_before_and_its_snapshot_is_reported_as_absent(
+def test_the_first_readable_segment_is_rebuilt_without_a_producer_snapshot(
     files: RemoteLogFiles,
 ) -> None:
     with files.open() as remote_log:

@@ -269,7 +269,7 @@ def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing
     assert "looks wrong" in report.failures[0].message
 
 
-def test_what_ended_waits_for_the_right_and_is_reported(tmp_path: Path) -> None:
+def test_objects_of_replaced_segments_stay_without_the_right_to_delete(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "remote.deletion.allowed": False}})
     flip_object(files)
     with files.open() as remote_log:
@@ -359,7 +359,7 @@ def test_a_segment_that_the_audit_named_stands_in_for_no_other(files: RemoteLogF
     assert "holds all of its offsets" in report.failures[0].message
 
 
-def test_where_the_audit_could_not_name_all_no_segment_ends(files: RemoteLogFiles) -> None:
+def test_no_segment_is_replaced_if_the_audit_could_not_name_all_anomalies(files: RemoteLogFiles) -> None:
     delete_object(files)
     with files.open() as remote_log:
         found = remote_log.checks.audit(deep=True)

@@ -89,7 +89,7 @@ def remove_markers(files: RemoteLogFiles) -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("with_markers", [True, False])
-def test_they_are_finished_and_the_former_objects_are_deleted(
+def test_uncommitted_segments_are_finished_and_their_former_objects_deleted(
     files: RemoteLogFiles, with_markers: bool, marked: bool
 ) -> None:
     if not with_markers:
@@ -126,7 +126,7 @@ def test_they_are_finished_and_the_former_objects_are_deleted(
     assert len(files.objects()) == 9
 
 
-def test_an_audit_reports_them_until_they_are_finished(files: RemoteLogFiles) -> None:
+def test_an_audit_reports_uncommitted_segments_until_they_are_finished(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         [notice] = remote_log.checks.audit().notices
         assert mentions(notice, "orders-0", "3 uncommitted copies", "complete in the store")
@@ -139,7 +139,7 @@ def test_an_audit_reports_them_until_they_are_finished(files: RemoteLogFiles) ->
         assert remote_log.checks.audit().notices == ()
 
 
-def test_what_was_finished_below_stays_where_no_log_start_is_known(tmp_path: Path) -> None:
+def test_a_segment_finished_below_others_stays_if_no_log_start_is_known(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     files.objects(".commit")[1].unlink()
     for path in (*files.store.rglob("state/*.json"), *files.root.glob("state/remote_log_metadata.db*")):
@@ -157,7 +157,7 @@ def test_what_was_finished_below_stays_where_no_log_start_is_known(tmp_path: Pat
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
-def test_what_lost_its_marker_before_the_metadata_were_rebuilt_is_finished_too(tmp_path: Path) -> None:
+def test_a_segment_that_lost_its_marker_before_a_rebuild_is_finished_too(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
     files.objects(".commit")[1].unlink()
@@ -178,7 +178,7 @@ def test_what_lost_its_marker_before_the_metadata_were_rebuilt_is_finished_too(t
         assert remote_log.checks.audit(deep=True).anomalies == ()
 
 
-def test_where_nobody_knows_our_log_start_nothing_that_is_readable_is_hidden_by_it(tmp_path: Path) -> None:
+def test_an_unknown_log_start_hides_no_readable_segment(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=TOPICS)
     shutil.rmtree(files.partition_directory())
     files.objects(".commit")[1].unlink()
@@ -283,7 +283,7 @@ def test_a_second_whole_copy_of_the_same_offsets_takes_the_place_of_a_broken_one
         assert offsets_read(remote_log, 0) == list(range(30))
 
 
-def test_what_another_leader_contradicts_stays(files: RemoteLogFiles) -> None:
+def test_segments_that_a_later_leader_contradicts_are_not_finished(files: RemoteLogFiles) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "a later run")
         remote_log.segments.put_lineage(ORDERS_0, [EpochEntry(0, 0), EpochEntry(3, 15)], lease)
@@ -295,7 +295,7 @@ def test_what_another_leader_contradicts_stays(files: RemoteLogFiles) -> None:
         assert "under leader epochs that no longer hold" in report.failures[0].message
 
 
-def test_what_the_local_log_knows_of_later_leaders_counts(tmp_path: Path) -> None:
+def test_later_leaders_in_the_local_log_count(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         remote_log.bind_store()

@@ -90,7 +90,7 @@ class Producers:
     start=st.integers(-1, 40),
     end=st.integers(1, 60),
 )
-def test_what_is_committed_is_given_whichever_segments_tell_of_it(
+def test_committed_records_are_restored_whichever_segments_have_their_markers(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], start: int, end: int
 ) -> None:
     files = a_remote_log(tmp_path_factory.mktemp("log"), {("orders", 0): 0})

@@ -27,7 +27,7 @@ def lines(path: Path) -> list[str]:
     start=st.integers(0, 5),
     torn=st.integers(0, 40),
 )
-def test_what_was_added_is_found_and_a_second_run_continues_after_it(
+def test_added_offsets_are_found_and_a_second_run_continues_after_them(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, bool]], start: int, torn: int
 ) -> None:
     """Old offsets have gaps, as markers leave them; now and then the process ends, once with a torn last line."""

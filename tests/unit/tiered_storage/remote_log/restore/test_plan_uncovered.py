@@ -261,7 +261,7 @@ def test_a_copy_under_way_is_a_notice_and_a_gap_once_its_lease_ended(files: Remo
 
 
 @pytest.mark.parametrize("state", [SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED])
-def test_what_is_being_deleted_after_the_end_is_no_gap(files: RemoteLogFiles, state: SegmentState) -> None:
+def test_a_segment_under_deletion_after_the_end_is_no_gap(files: RemoteLogFiles, state: SegmentState) -> None:
     with files.open() as remote_log:
         lease = held_by(remote_log, "test")
         last = segments_of(remote_log)[-1]

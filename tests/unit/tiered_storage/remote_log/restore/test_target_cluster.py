@@ -40,7 +40,7 @@ def test_a_value_that_the_client_does_not_take_is_refused_and_not_shown(name: st
 
 
 @pytest.mark.parametrize("name", sorted(client_properties._RUN_OR_LOAD_CODE))
-def test_what_loads_or_runs_code_is_refused_by_name_wherever_it_comes_from(tmp_path: Path, name: str) -> None:
+def test_properties_that_load_or_run_code_are_refused_from_every_source(tmp_path: Path, name: str) -> None:
     path = tmp_path / "client.properties"
     path.write_text(f"# plugins\n{name}=/tmp/mine.so\n")
     with pytest.raises(ConfigurationError, match=f"line 2: {name} is refused: it loads or runs code"):
@@ -56,12 +56,12 @@ def test_what_loads_or_runs_code_is_refused_by_name_wherever_it_comes_from(tmp_p
 @pytest.mark.parametrize(
     "name", ["debug", "stats_cb", "error_cb", "group.id", "statistics.interval.ms", "sasl.oauthbearer.config"]
 )
-def test_what_is_neither_for_connecting_nor_for_security_is_refused_by_name(name: str) -> None:
+def test_only_properties_for_connecting_and_security_are_accepted(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"connection lab: {name} is refused: only properties for connecting"):
         checked_properties({name: "all"}, "connection lab")
 
 
-def test_what_a_shell_would_read_is_refused() -> None:
+def test_values_with_shell_characters_are_refused() -> None:
     shelled = {"sasl.kerberos.principal": "me; touch /tmp/here"}
     with pytest.raises(ConfigurationError, match=r"sasl\.kerberos\.principal is refused: .*a shell's command") as error:
         checked_properties(shelled, "connection lab")

@@ -162,7 +162,7 @@ def test_segments_end_once_their_latest_record_is_older_than_the_limit(
         assert going(plan_with(remote_log, record(9).timestamp + age_of_first, retention_ms=limit)) == bases
 
 
-def test_what_is_in_both_tiers_counts_once_and_what_is_only_local_counts_too(tmp_path: Path) -> None:
+def test_retention_bytes_counts_local_records_and_those_of_both_tiers_once(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         assert going(plan_with(remote_log, retention_bytes=TOTAL - SEGMENT_BYTES)) == [0]
@@ -233,7 +233,7 @@ def test_a_log_start_that_the_broker_moved_ends_nothing_remote(tmp_path: Path) -
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-def test_what_lies_below_our_log_start_is_still_deleted(tmp_path: Path) -> None:
+def test_segments_below_our_log_start_are_still_deleted(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         advance(remote_log, 15)
         plan = plan_with(remote_log)
@@ -260,7 +260,7 @@ def test_nothing_expires_that_was_not_switched_on(tmp_path: Path, topics: dict[s
         assert remote_log.deletions.plan_expiry(EVERYTHING, NOW * 2) == ([], [])
 
 
-def test_only_the_topics_that_were_asked_for(tmp_path: Path) -> None:
+def test_only_requested_topics_expire(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("clicks", 0): 1, ("orders", 0): 1})
     with files.open() as remote_log:
         for topic in ("clicks", "orders"):
@@ -507,7 +507,7 @@ def test_nothing_is_deleted_any_more_once_the_disk_of_the_store_is_unmounted(tmp
 # -------------------------------------------------------------------------------------------------- unfinished copies
 
 
-def test_what_a_dead_copy_left_is_deleted_after_a_grace_time_in_which_its_worker_may_still_write(
+def test_objects_of_a_dead_copy_are_deleted_after_a_grace_time(
     tmp_path: Path,
 ) -> None:
     files = a_remote_log(tmp_path, topics={"orders": {"remote.storage.enable": True}})
@@ -629,7 +629,7 @@ def test_total_retention_ends_also_what_was_never_copied_but_never_the_active_se
         ]
 
 
-def test_what_ended_before_it_was_copied_goes_locally_and_only_that(tmp_path: Path) -> None:
+def test_only_local_segments_past_total_retention_are_trimmed_before_their_copy(tmp_path: Path) -> None:
     files = the_store_is_away(tmp_path, retention_bytes=TOTAL - 2 * SEGMENT_BYTES)
     with files.open() as remote_log:
         expire(remote_log)
@@ -641,7 +641,7 @@ def test_what_ended_before_it_was_copied_goes_locally_and_only_that(tmp_path: Pa
         assert [segment.start_offset for segment in copy(remote_log).committed] == [20]
 
 
-def test_what_is_not_stable_never_ends(tmp_path: Path) -> None:
+def test_records_above_the_stable_offset_never_expire(tmp_path: Path) -> None:
     files = the_store_is_away(tmp_path, retention_bytes=1)
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 20})
 
@@ -650,7 +650,7 @@ def test_what_is_not_stable_never_ends(tmp_path: Path) -> None:
         assert plan.new_log_start == 20
 
 
-def test_what_is_only_local_of_a_topic_that_is_not_tiered_is_not_ours_to_end(tmp_path: Path) -> None:
+def test_local_segments_of_a_topic_that_is_not_tiered_do_not_expire(tmp_path: Path) -> None:
     files = the_store_is_away(tmp_path, retention_bytes=1, remote_storage_enable=False)
     with files.open() as remote_log:
         assert remote_log.deletions.plan_expiry(EVERYTHING, NOW) == ([], [])
@@ -893,7 +893,7 @@ def test_everything_that_is_remote_of_a_disabled_topic_is_deleted_where_that_is_
     ],
     ids=["enabled", "not asked for", "not allowed", "paused"],
 )
-def test_what_is_remote_stays_unless_it_is_disabled_and_asked_for_and_allowed(
+def test_remote_segments_stay_unless_the_topic_is_disabled_and_deletion_asked_for_and_allowed(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     asked = {**ENABLED, "remote.storage.enable": False, "remote.log.delete.on.disable": True, **changed}

@@ -144,7 +144,7 @@ def documented_start(remote_log: RemoteLogManager, partition: TopicIdPartition) 
     return document.state.log_start_offset
 
 
-def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(
+def test_a_failure_of_one_partition_stops_no_other_of_its_group(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is held by a copy, of one the document cannot be written, of one the store has lost an object."""

@@ -59,7 +59,7 @@ def test_a_plan_from_before_ends_nothing_of_a_topic_that_was_compacted_since(tmp
 
 
 @pytest.mark.parametrize("given", [{}, {"remote_storage_enable": False, "remote_log_delete_on_disable": True}])
-def test_what_a_person_asks_for_is_deleted_of_a_compacted_topic(tmp_path: Path, given: dict[str, object]) -> None:
+def test_deletions_by_hand_work_on_a_compacted_topic(tmp_path: Path, given: dict[str, object]) -> None:
     files = a_log(tmp_path, **given)
     compact(files)
     with files.open() as remote_log:

@@ -68,7 +68,7 @@ def test_a_second_deletion_of_the_same_records_does_nothing(tmp_path: Path) -> N
         assert remote_log.segments.log_start_offset(ORDERS_0) == 20
 
 
-def test_it_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
+def test_a_deletion_of_records_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert plan is not None
@@ -83,7 +83,7 @@ def test_it_needs_the_right_to_delete_remotely(tmp_path: Path) -> None:
             remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
 
 
-def test_while_deletions_are_stopped_they_are_planned_as_ever_and_not_carried_out(tmp_path: Path) -> None:
+def test_stopped_deletions_are_planned_and_not_carried_out(tmp_path: Path) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         remote_log.safety.stop("to look at it", "somebody")
         planned = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)

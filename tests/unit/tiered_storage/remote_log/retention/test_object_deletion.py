@@ -191,7 +191,7 @@ def test_a_stop_holds_before_the_next_group(tmp_path: Path) -> None:
             held_by(remote_log, "another", partition_of("orders", number))
 
 
-def test_what_is_wrong_with_one_of_a_group_stops_none_of_the_others(tmp_path: Path) -> None:
+def test_a_failure_of_one_partition_stops_no_other_of_its_group(tmp_path: Path) -> None:
     """One is held by somebody else, one cannot be deleted."""
     files = a_marked_remote_log(tmp_path, segments=1, batch=10, partitions=4)
 

@@ -108,7 +108,7 @@ def test_a_deleted_topic_is_finished_only_after_the_grace_time(tmp_path: Path) -
         assert remote_log.segments.partition_state(ORDERS_0).delete_state is PartitionDeleteState.FINISHED
 
 
-def test_what_will_be_marked_of_a_deleted_topic_counts_as_waiting(tmp_path: Path) -> None:
+def test_segments_of_a_deleted_topic_that_are_not_marked_yet_count_as_pending(tmp_path: Path) -> None:
     files = a_site(tmp_path, **{"remote.storage.enable": False})
     with files.open() as remote_log:
         delete_topic(remote_log)
@@ -204,7 +204,7 @@ def test_a_zero_grace_deletes_in_the_same_run(tmp_path: Path) -> None:
         assert len(expire(remote_log).deleted) == 2
 
 
-def test_what_a_clock_that_was_ahead_marked_is_not_deleted_by_the_right_one(tmp_path: Path) -> None:
+def test_the_right_clock_does_not_delete_segments_that_a_clock_ahead_marked(tmp_path: Path) -> None:
     """A person trusted it while it was ahead, and the store is a directory with the same clock."""
     files = a_copied_remote_log(
         tmp_path, topics={"orders": {**ENABLED, "retention.ms": 604_800_000}}, remote_log_deletion_grace_ms=GRACE

@@ -95,7 +95,7 @@ def test_copies_committed_after_the_backup_stay_and_are_reported(restored: Remot
         assert offsets_read(remote_log, 0) == list(range(35))
 
 
-def test_it_goes_where_the_local_log_has_its_offsets(restored: RemoteLogFiles) -> None:
+def test_an_orphan_is_deleted_if_the_local_log_has_its_offsets(restored: RemoteLogFiles) -> None:
     shutil.rmtree(restored.log_directory)
     (restored.root / "before").rename(restored.log_directory)
 
@@ -103,7 +103,7 @@ def test_it_goes_where_the_local_log_has_its_offsets(restored: RemoteLogFiles) -
     assert restored.objects() == []
 
 
-def test_it_goes_where_it_lies_below_our_log_start(restored: RemoteLogFiles) -> None:
+def test_an_orphan_below_our_log_start_is_deleted(restored: RemoteLogFiles) -> None:
     with restored.open() as remote_log:
         end_below(remote_log, 15)
 
@@ -258,7 +258,7 @@ def test_a_segment_of_which_only_the_data_are_left_stays_when_the_metadata_are_r
     assert data.read_bytes() == content
 
 
-def test_the_data_of_a_segment_go_where_the_local_log_has_their_batches(tmp_path: Path) -> None:
+def test_the_data_of_a_segment_are_deleted_if_the_local_log_has_their_batches(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
@@ -268,7 +268,7 @@ def test_the_data_of_a_segment_go_where_the_local_log_has_their_batches(tmp_path
     assert not data.exists()
 
 
-def test_the_data_of_a_second_copy_go_where_a_finished_one_has_their_batches(tmp_path: Path) -> None:
+def test_the_data_of_a_second_copy_are_deleted_if_a_finished_one_has_their_batches(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=TOPICS)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
@@ -294,7 +294,7 @@ def test_data_without_any_sound_batch_are_deleted(tmp_path: Path) -> None:
     assert not data.exists()
 
 
-def test_half_of_a_copy_goes_whatever_else_there_is(restored: RemoteLogFiles) -> None:
+def test_half_of_a_copy_is_always_deleted(restored: RemoteLogFiles) -> None:
     for marker in restored.objects(".commit"):
         marker.unlink()
     for bundle in restored.objects(".indexes")[:2]:

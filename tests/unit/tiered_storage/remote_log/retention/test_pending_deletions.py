@@ -32,7 +32,7 @@ def test_topics_that_are_to_be_deleted_are_shown_with_all_their_segments(tmp_pat
         assert remote_log.deletions.pending_deletions() == []
 
 
-def test_what_expired_and_was_not_deleted_is_shown_while_it_may_go(tmp_path: Path) -> None:
+def test_expired_segments_are_pending_while_their_deletion_is_allowed(tmp_path: Path) -> None:
     with a_site(tmp_path).open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert plan is not None
@@ -44,7 +44,7 @@ def test_what_expired_and_was_not_deleted_is_shown_while_it_may_go(tmp_path: Pat
         assert remote_log.deletions.pending_deletions() == []
 
 
-def test_it_is_shown_while_deletions_are_stopped_too(tmp_path: Path) -> None:
+def test_pending_deletions_are_shown_while_deletions_are_stopped(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     assert run_on(files, "delete-topic", "former").exit_code == 0
     with files.open() as remote_log:
@@ -53,7 +53,7 @@ def test_it_is_shown_while_deletions_are_stopped_too(tmp_path: Path) -> None:
         assert remote_log.deletions.pending_deletions() == before != []
 
 
-def test_the_command_line_shows_it_and_a_plan_takes_only_its_own_partitions(tmp_path: Path) -> None:
+def test_the_command_line_shows_pending_deletions_of_the_selected_partitions(tmp_path: Path) -> None:
     files = a_site(tmp_path)
     plan = tmp_path / "plan.jsonl"
     assert run_on(files, "delete-topic", "former").exit_code == 0

@@ -154,7 +154,9 @@ def test_a_copy_that_never_finished_waits_for_the_grace_time_and_so_does_the_end
         assert files.objects() == []
 
 
-def test_what_a_zombie_writes_after_the_deletion_is_deleted_after_the_grace_time(files: RemoteLogFiles) -> None:
+def test_objects_that_a_zombie_writes_after_the_deletion_are_deleted_after_the_grace_time(
+    files: RemoteLogFiles,
+) -> None:
     with files.open() as remote_log:
         mark(remote_log)
         zombie = files.objects(".log")[0]

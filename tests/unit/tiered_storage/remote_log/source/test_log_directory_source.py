@@ -337,7 +337,7 @@ def test_no_directory_and_one_that_is_not_kafkas_are_refused(tmp_path: Path) -> 
     assert LogDirectorySource(()).partition(ORDERS_0) is None
 
 
-def test_what_is_missing_or_left_out_is_reported(tmp_path: Path) -> None:
+def test_missing_checkpoints_and_folders_left_out_are_reported(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 0})
     (files.log_directory / LOG_START_OFFSET_CHECKPOINT).unlink()
     (files.log_directory / "orders-1.0123456789abcdef0123456789abcdef-delete").mkdir()

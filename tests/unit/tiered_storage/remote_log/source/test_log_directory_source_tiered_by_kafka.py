@@ -68,7 +68,7 @@ def test_a_topic_that_is_not_enabled_stops_nothing(tmp_path: Path) -> None:
     assert len(files.objects(".log")) == 1
 
 
-def test_what_was_copied_before_kafka_tiered_it_is_neither_trimmed_nor_audited_in_silence(tmp_path: Path) -> None:
+def test_trims_and_audits_report_a_copied_topic_that_kafka_now_tiers(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=FREEING)
     let_kafka_tier(files)
     with files.open() as remote_log:
@@ -182,7 +182,7 @@ def test_other_topics_of_a_broker_that_tiers_are_copied(tmp_path: Path) -> None:
             assert [segment.base_offset for segment in plan.segments] == [10, 20]
 
 
-def test_what_we_trimmed_ourselves_is_no_sign_of_it(tmp_path: Path) -> None:
+def test_our_own_trims_are_not_taken_for_kafkas_tiering(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=FREEING)
     with files.open() as remote_log:
         plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, 0)

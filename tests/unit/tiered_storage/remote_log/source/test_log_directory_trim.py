@@ -145,9 +145,7 @@ def test_the_lock_is_held_while_files_go_and_given_back_after(tmp_path: Path, mo
     ],
     ids=["not the oldest", "a gap", "start too low", "start too high", "the active one too", "the active one"],
 )
-def test_what_is_not_the_oldest_closed_part_of_the_log_is_refused(
-    tmp_path: Path, going: list[int], new_start: int
-) -> None:
+def test_a_trim_refuses_all_but_the_oldest_closed_segments(tmp_path: Path, going: list[int], new_start: int) -> None:
     files = a_remote_log(tmp_path)
     segments = seen(files)
 

@@ -34,7 +34,7 @@ def test_the_lineage_of_a_range_begins_where_the_range_does(
     assert epochs_within(LINEAGE, start, end) == tuple(EpochEntry(*entry) for entry in expected)
 
 
-def test_where_the_lineage_says_nothing_a_range_has_none() -> None:
+def test_a_range_outside_the_lineage_has_no_epochs() -> None:
     assert epochs_within((), 0, 9) == ()
     assert epochs_within((EpochEntry(3, 15),), 0, 9) == ()
     assert epochs_within((EpochEntry(3, 15),), 10, 19) == (EpochEntry(3, 15),)

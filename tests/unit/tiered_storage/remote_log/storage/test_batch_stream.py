@@ -28,14 +28,14 @@ def streamed(segment: bytes, cuts: list[int]) -> BatchTable:
 
 
 @given(st.lists(st.integers(0, len(SEGMENT)), max_size=30))
-def test_however_it_is_cut_the_batches_are_the_same(cuts: list[int]) -> None:
+def test_batches_do_not_depend_on_how_the_stream_is_cut(cuts: list[int]) -> None:
     whole, _ = SegmentScanner("segment", 0).feed(memoryview(SEGMENT))
 
     for found, expected in zip(streamed(SEGMENT, cuts).columns(), whole.columns(), strict=True):
         assert np.array_equal(found, expected)
 
 
-def test_byte_by_byte() -> None:
+def test_a_segment_is_streamed_byte_by_byte() -> None:
     assert len(streamed(SEGMENT, list(range(len(SEGMENT))))) == len(BATCHES)
 
 

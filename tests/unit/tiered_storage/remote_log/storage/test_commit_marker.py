@@ -60,7 +60,7 @@ def test_a_later_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("is_encrypted", [True, False])
-def test_that_of_an_encoded_segment_has_the_size_of_its_object(is_encrypted: bool) -> None:
+def test_the_marker_of_an_encoded_segment_has_the_size_of_its_object(is_encrypted: bool) -> None:
     marker = replace(MARKER, stored_size=700, is_encrypted=is_encrypted)
     assert json.loads(marker.to_bytes())["format_version"] == 2
     assert CommitMarker.parse(marker.to_bytes(), "marker") == marker
@@ -79,7 +79,7 @@ def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
         CommitMarker.parse(raw, "marker")
 
 
-def test_one_is_reported_in_words() -> None:
+def test_a_marker_is_shown_in_words() -> None:
     marker = CommitMarker("LRlSo8aWSY2Bd2IKwOXe9g", 1000, 0x12AB, 200, 0xCD)
     assert str(marker) == (
         "segment LRlSo8aWSY2Bd2IKwOXe9g, 1000 bytes of data with CRC-32C 000012ab, 200 of indexes with 000000cd"

@@ -30,7 +30,9 @@ def found(files: RemoteLogFiles, number: int = 1, **changed: Any) -> tuple[Store
 
 
 @pytest.mark.parametrize("with_marker", [True, False])
-def test_it_is_known_as_the_finished_copy_that_it_would_be(files: RemoteLogFiles, with_marker: bool) -> None:
+def test_a_whole_stored_copy_is_recognised_with_and_without_its_marker(
+    files: RemoteLogFiles, with_marker: bool
+) -> None:
     if not with_marker:
         files.objects(".commit")[1].unlink()
     copy, finished = found(files)
@@ -57,14 +59,16 @@ def take_the_first_ones(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [remove, cut])
-def test_without_all_of_its_data_it_is_none(files: RemoteLogFiles, change: Callable[[Path], None]) -> None:
+def test_a_copy_without_all_of_its_data_is_not_recognised(
+    files: RemoteLogFiles, change: Callable[[Path], None]
+) -> None:
     change(files.objects(".log")[1])
     assert found(files)[0] is None
 
 
 @pytest.mark.parametrize("with_marker", [True, False])
 @pytest.mark.parametrize("change", [remove, cut, flip, take_the_first_ones])
-def test_with_a_broken_bundle_or_another_segments_it_is_none(
+def test_a_copy_with_a_wrong_bundle_is_not_recognised(
     files: RemoteLogFiles, change: Callable[[Path], None], with_marker: bool
 ) -> None:
     change(files.objects(".indexes")[1])
@@ -74,12 +78,12 @@ def test_with_a_broken_bundle_or_another_segments_it_is_none(
 
 
 @pytest.mark.parametrize("change", [cut, take_the_first_ones])
-def test_with_a_marker_of_something_else_it_is_none(files: RemoteLogFiles, change: Callable[[Path], None]) -> None:
+def test_a_copy_with_a_wrong_marker_is_not_recognised(files: RemoteLogFiles, change: Callable[[Path], None]) -> None:
     change(files.objects(".commit")[1])
     assert found(files)[0] is None
 
 
-def test_under_another_base_offset_it_is_none(files: RemoteLogFiles) -> None:
+def test_a_copy_under_another_base_offset_is_not_recognised(files: RemoteLogFiles) -> None:
     for suffix in (".log", ".indexes"):
         path = files.objects(suffix)[1]
         path.rename(path.with_name(path.name.replace(f"{10:020}", f"{12:020}")))

@@ -124,7 +124,7 @@ def test_the_largest_head_is_read_at_once() -> None:
     assert len(BundleHead.parse(raw, "bundle", len(raw)).sections) == 64
 
 
-def test_what_no_reader_would_take_is_not_built() -> None:
+def test_bundles_that_no_reader_would_accept_are_not_built() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         build_bundle({})
     with pytest.raises(ConfigurationError, match="OFFSET"):

@@ -115,7 +115,7 @@ def test_classes_that_cannot_be_used_are_refused(class_name: str, reason: str) -
         load_remote_storage_manager(class_name, "own://somewhere", OPTIONS)
 
 
-def test_what_a_class_says_of_its_store_passes() -> None:
+def test_errors_of_an_own_class_pass_through() -> None:
     with pytest.raises(RemoteStorageError, match="the server is away"):
         load_remote_storage_manager("own_package.storage.Away", "own://somewhere", OPTIONS)
 

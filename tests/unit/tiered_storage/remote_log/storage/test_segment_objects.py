@@ -175,7 +175,7 @@ def test_a_segment_whose_deletion_fails_is_reported_and_holds_up_no_other(
     assert list(client.list()) == []
 
 
-def test_where_leftovers_cannot_be_looked_for_no_segment_counts_as_gone(
+def test_no_segment_counts_as_deleted_if_leftovers_cannot_be_listed(
     storage: ObjectRemoteStorageManager, client: RecordingDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     segments = [copy(storage), copy(storage)]

@@ -650,7 +650,7 @@ def assert_each_offset_once(files: RemoteLogFiles) -> None:
     assert len(found) == len(set(found))
 
 
-def test_what_a_late_attempt_left_in_another_interval_keeps_off_what_overlaps(files: RemoteLogFiles) -> None:
+def test_leftovers_of_a_late_attempt_block_overlapping_intervals(files: RemoteLogFiles) -> None:
     late = target(files) / "orders" / Interval(NOW, NOW + 4_000).folder / "00000-00000000000000000000-000.parquet"
     export(files)
     late.parent.mkdir()

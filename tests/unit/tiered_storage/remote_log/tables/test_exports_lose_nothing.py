@@ -125,7 +125,7 @@ def test_later_records_do_not_hide_missing_ones(files: RemoteLogFiles) -> None:
     assert offsets(files) == list(range(5, 30))
 
 
-def test_what_was_broken_or_missing_before_hinders_nothing(files: RemoteLogFiles) -> None:
+def test_segments_broken_or_missing_before_do_not_stop_a_second_export(files: RemoteLogFiles) -> None:
     rot(files, 5)
     lose(files, 10)
     assert export(files, allow_gaps=True).rows == 10
@@ -136,7 +136,7 @@ def test_what_was_broken_or_missing_before_hinders_nothing(files: RemoteLogFiles
     assert not export(files, allow_gaps=True).changed
 
 
-def test_what_broke_beside_what_was_broken_before_is_reported_alone(files: RemoteLogFiles) -> None:
+def test_only_newly_broken_batches_are_reported(files: RemoteLogFiles) -> None:
     rot(files, 10)
     assert export(files).rows == 20
     copy_more(files)
@@ -145,7 +145,7 @@ def test_what_broke_beside_what_was_broken_before_is_reported_alone(files: Remot
     assert offsets(files) == [*range(5, 10), *range(15, 30)]
 
 
-def test_a_broken_batch_in_front_of_a_gap_that_was_there(files: RemoteLogFiles) -> None:
+def test_a_broken_batch_before_a_known_gap_is_reported_alone(files: RemoteLogFiles) -> None:
     """Of both, what lies where the earlier export has records counts, and only that."""
     lose(files, 10)
     export(files, allow_gaps=True)
@@ -167,7 +167,7 @@ def test_a_manifest_without_gaps_means_that_there_were_none(files: RemoteLogFile
     assert_refused(files, r"offsets 10 to 19 of partition 0 \(missing in the remote log\)", allow_gaps=True)
 
 
-def test_letters_that_somebody_took_away_are_none(files: RemoteLogFiles) -> None:
+def test_deleted_dead_letters_count_as_none(files: RemoteLogFiles) -> None:
     rot(files, 10)
     export(files)
     copy_more(files)

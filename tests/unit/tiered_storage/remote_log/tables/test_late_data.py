@@ -94,7 +94,7 @@ def test_an_interval_waits_until_what_is_copied_continues_after_it(files: Remote
     assert late(files) == LateIntervals()
 
 
-def test_exported_again_it_has_the_bytes_of_an_export_made_afterwards(files: RemoteLogFiles) -> None:
+def test_a_late_export_has_the_bytes_of_a_first_export_made_then(files: RemoteLogFiles) -> None:
     export(files, codec="gzip", query=TableQuery("orders", rows=RowFilter(committed_only=True, disorder_ms=10_000)))
     append_and_copy(files, 4)
     assert late(files).due == ()  # 49 is closer to the end than records may be out of order
@@ -110,7 +110,7 @@ def test_exported_again_it_has_the_bytes_of_an_export_made_afterwards(files: Rem
     assert '"codec": "gzip"' in (table(files) / TAIL.folder / "_manifest.json").read_text()
 
 
-def test_several_partitions_one_by_one_and_the_latest_interval_first(tmp_path: Path) -> None:
+def test_late_intervals_of_several_partitions_come_the_latest_first(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3})
     later = Interval(NOW + 40_000, NOW + 50_000)
     assert (export(files), export(files, later)) == ((0, 1), (0, 1))
@@ -186,7 +186,7 @@ def test_an_interval_is_exported_again_with_the_isolation_that_it_had(tmp_path: 
     assert late(files, query=other) == LateIntervals()
 
 
-def test_what_a_commit_left_on_its_way_is_due(files: RemoteLogFiles) -> None:
+def test_an_interval_whose_commit_was_interrupted_is_due(files: RemoteLogFiles) -> None:
     interval = Interval(NOW, NOW + 10_000)
     export(files, interval)
     (table(files) / interval.folder / "_SUCCESS").unlink()

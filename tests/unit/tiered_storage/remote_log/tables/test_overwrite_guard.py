@@ -130,7 +130,7 @@ def test_refused_is_what_lies_in_a_file_and_was_not_lacking_before(
         (False, 19, 19, True),
     ],
 )
-def test_what_ends_before_the_earlier_files_is_refused(
+def test_an_export_that_ends_before_the_earlier_files_is_refused(
     log_end: int, decided_end: int, *, committed_before: bool, refused: bool
 ) -> None:
     earlier = an_export(3, [(10, 19)], committed_only=committed_before)

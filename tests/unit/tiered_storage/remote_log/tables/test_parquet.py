@@ -68,7 +68,7 @@ def test_a_row_group_ends_with_the_row_that_fills_it_and_a_file_with_its_group(t
     assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [2, 2]
 
 
-def test_headers_count(tmp_path: Path) -> None:
+def test_a_row_group_counts_the_bytes_of_headers(tmp_path: Path) -> None:
     whole = rows([b"value"] * 6)
     headers: list[list[tuple[str, bytes | None]] | None] = [
         [],

@@ -219,7 +219,7 @@ def test_a_record_of_a_clock_that_is_ahead_ends_no_interval(files: RemoteLogFile
     assert not partition.has_all(RowFilter(NOW))
 
 
-def test_where_nothing_has_an_end_no_manifest_is_read_for_it(files: RemoteLogFiles) -> None:
+def test_a_plan_without_an_end_time_reads_no_manifest(files: RemoteLogFiles) -> None:
     """Nothing needs the end then; it may be too low, never too high."""
     files.append(2)
     files.clock = ManualClock(NOW + 32_500)
@@ -247,7 +247,9 @@ YEARS_MS = 3_000 * DAY_MS
         ([[4_000, 10 * DAY_MS]], 10 * DAY_MS),  # not later than the copy
     ],
 )
-def test_how_far_it_reaches_where_a_clock_is_ahead(tmp_path: Path, segments: list[list[int]], expected: int) -> None:
+def test_timestamps_of_a_clock_ahead_do_not_move_the_reached_time(
+    tmp_path: Path, segments: list[list[int]], expected: int
+) -> None:
     """A backlog of ten days, copied at its end."""
     files = a_remote_log(tmp_path, {("orders", 0): 0})
     with unsynced(), LogDirectoryWriter.open(files.log_directory, ANY_TIME, clock=lambda: NOW + 10 * DAY_MS) as writer:
@@ -279,7 +281,7 @@ def test_a_segment_without_its_manifest_has_no_known_times(
     assert reached(files) == 29_000
 
 
-def test_what_is_decided_may_continue_after_an_interval_though_the_end_is_not(tmp_path: Path) -> None:
+def test_decided_offsets_may_pass_an_interval_whose_end_is_undecided(tmp_path: Path) -> None:
     """Where transactions follow one another without a break, what is copied always ends within some."""
     steps: list[Step] = [Sent([0]), ROLL, Sent([50_000]), ROLL, Sent([90_000], producer=1), ROLL, Ended(1, COMMIT)]
     files, _ = a_copied_topic(tmp_path, steps)
@@ -364,7 +366,7 @@ def test_a_range_outside_of_another_is_none(remote_log: RemoteLogManager) -> Non
 
 
 @pytest.mark.parametrize("rolls", [10, 20])
-def test_where_some_transaction_is_always_open_each_index_is_read_once(
+def test_each_index_is_read_once_though_some_transaction_is_always_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rolls: int
 ) -> None:
     """Two producers in turn: at the end of each segment a transaction is open that began in it."""

@@ -81,7 +81,7 @@ def test_a_query_gives_the_rows_for_which_all_that_it_took_in_is_true(
     ],
     ids=str,
 )
-def test_what_cannot_be_taken_in_is_left(comparison: Comparison) -> None:
+def test_unsupported_comparisons_are_left_to_spark(comparison: Comparison) -> None:
     assert narrowed(TableQuery("orders"), comparison) is None
 
 

@@ -239,7 +239,7 @@ def test_limits_and_offsets_that_cannot_be_meant_are_refused_and_named(
     assert next(iter(params)) in answer.json()["detail"]
 
 
-def test_what_came_a_moment_ago_is_not_out_of_range(own_site: ReadServiceSite) -> None:
+def test_records_appended_a_moment_ago_are_in_range(own_site: ReadServiceSite) -> None:
     assert lines(own_site.get(RECORDS, params={"offset": 35})) == []
     own_site.files.append(1)
     assert [each["offset"] for each in lines(own_site.get(RECORDS, params={"offset": 38}))] == [38, 39]
@@ -263,7 +263,7 @@ def test_by_time_what_came_a_moment_ago_is_not_out_of_range(
 
 
 @pytest.mark.parametrize("offset", [30, 33])
-def test_what_a_broker_takes_between_the_check_and_the_read_is_not_out_of_range(
+def test_a_directory_locked_between_check_and_read_is_not_out_of_range(
     ageless_site: ReadServiceSite, monkeypatch: pytest.MonkeyPatch, offset: int
 ) -> None:
     from tiered_storage.kafka_log.files.directory_lock import DirectoryLock

@@ -89,7 +89,7 @@ def test_opening_a_log_keeps_aborts_that_only_its_index_has(
     assert segment.transaction_index_path.stat().st_ino == file.st_ino
 
 
-def test_it_is_never_gone_from_the_disk_while_the_log_is_open(tmp_path: Path) -> None:
+def test_retained_aborts_stay_on_the_disk_while_the_log_is_open(tmp_path: Path) -> None:
     segment = aborting(tmp_path, closed=False)
 
     log = reopen(segment.directory)
@@ -169,7 +169,7 @@ def test_entries_that_the_log_contradicts_are_removed(tmp_path: Path, false: Abo
     assert entries(segment) == (WITHIN,)
 
 
-def test_where_all_is_known_the_log_alone_counts(tmp_path: Path) -> None:
+def test_the_log_alone_counts_if_it_holds_all_transactions(tmp_path: Path) -> None:
     with create(tmp_path) as log:
         log.append_encoded_batch(data(0, 20, 0, transactional=True))
         log.roll()

@@ -121,7 +121,7 @@ def test_batches_of_a_log_without_epochs_are_read(tmp_path: Path, read: Callable
         read(remote_log)
 
 
-def test_who_takes_broken_batches_of_a_table_gets_all_around_it(tmp_path: Path) -> None:
+def test_a_table_that_takes_broken_batches_has_all_other_rows(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with_epoch(files.objects(".log")[1], WRONG)
     broken: list[BrokenBytes] = []

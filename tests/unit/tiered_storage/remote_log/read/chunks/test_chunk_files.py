@@ -58,7 +58,7 @@ def test_the_least_recently_used_entry_is_evicted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 8, 30, SIZE - 1])
-def test_what_the_disk_broke_is_not_given(tmp_path: Path, position: int) -> None:
+def test_a_chunk_that_the_disk_damaged_is_not_returned(tmp_path: Path, position: int) -> None:
     files = ChunkFiles(tmp_path, 10 * SIZE)
     files.put("key", a_chunk(1))
     [path] = files_of(tmp_path)
@@ -83,7 +83,7 @@ def test_a_disk_that_takes_nothing_costs_nothing(tmp_path: Path, monkeypatch: py
     files.close()
 
 
-def test_what_dead_processes_left_is_deleted_and_what_the_living_hold_stays(tmp_path: Path) -> None:
+def test_folders_of_dead_processes_are_deleted_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     living = ChunkFiles(tmp_path, 10 * SIZE)
     living.put("key", a_chunk(1))
     dead = tmp_path / "4711-0123456789abcdef"

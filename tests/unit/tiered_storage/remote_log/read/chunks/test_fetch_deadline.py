@@ -37,7 +37,7 @@ def attempt(time: FakeTime, wait_ms: int, *raised: TieredStorageError) -> str:
     return asyncio.run(deadline.attempt(once))
 
 
-def test_what_succeeds_at_once_waits_for_nothing() -> None:
+def test_a_fetch_that_succeeds_does_not_wait() -> None:
     time = FakeTime()
     assert attempt(time, 1000) == "fetched"
     assert time.slept == []

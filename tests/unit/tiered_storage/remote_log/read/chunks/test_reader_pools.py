@@ -54,7 +54,7 @@ def test_so_many_run_at_once_and_so_many_may_wait(threads: int, pending: int) ->
     pool.close()
 
 
-def test_what_waits_can_be_taken_back_and_its_place_is_free_again() -> None:
+def test_withdrawing_waiting_work_frees_its_place() -> None:
     pool, gate = ReaderPool("reads", 1, 1), Gate()
     running = pool.submit(gate.work)
     assert gate.begun.acquire(timeout=10)
@@ -84,7 +84,7 @@ def test_after_its_end_a_pool_takes_nothing_and_what_waited_is_refused() -> None
     assert running.result(10) == "done"
 
 
-def test_who_waits_may_leave_or_run_out_of_time_and_the_work_continues() -> None:
+def test_work_continues_if_its_waiter_leaves_or_times_out() -> None:
     pool, gate = ReaderPool("reads", 1), Gate()
     future = pool.submit(gate.work)
 

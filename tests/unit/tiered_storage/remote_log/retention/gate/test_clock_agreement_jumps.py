@@ -119,7 +119,7 @@ def test_two_runs_under_a_clock_a_year_ahead_delete_nothing(
     assert deletes is delete_topic or files.local_starts() == [0, 10, 20, 30]
 
 
-def test_what_was_marked_by_a_right_clock_keeps_its_grace_time_when_the_clock_jumps(files: RemoteLogFiles) -> None:
+def test_a_clock_that_jumps_does_not_shorten_a_grace_time(files: RemoteLogFiles) -> None:
     run(files, delete_records)
     files.clock.step(2 * HOUR)
     refused(files, expire, "ahead by 2:00:00")
@@ -269,7 +269,7 @@ def test_a_restart_after_a_persons_word_keeps_the_grace_time(files: RemoteLogFil
     assert len(files.objects()) == 9
 
 
-def test_what_a_wrong_clock_marked_waits_once_more_when_the_right_one_is_trusted(tmp_path: Path) -> None:
+def test_segments_marked_by_a_wrong_clock_wait_again_after_trust_clock(tmp_path: Path) -> None:
     """The first reading of all may be that of a clock that is behind."""
     files = a_remote_log(tmp_path, remote_log_deletion_grace_ms=GRACE)
     with files.open() as remote_log:
@@ -404,7 +404,7 @@ def test_a_clock_that_was_never_read_is_held_against_the_newest_time_known(
 
 @pytest.mark.parametrize("writes", [copy_more, decide, take_over, take_back])
 @pytest.mark.parametrize("lose", [forget_reading, rebuild])
-def test_what_a_clock_that_was_never_read_writes_does_not_vouch_for_it(
+def test_times_written_by_an_unread_clock_do_not_vouch_for_it(
     files: RemoteLogFiles, lose: Callable[[RemoteLogFiles], None], writes: Callable[[RemoteLogFiles], None]
 ) -> None:
     files.clock.step(YEAR)
@@ -454,7 +454,7 @@ def test_a_clock_that_was_never_read_may_not_be_behind(files: RemoteLogFiles) ->
     refused(files, delete_records, "never read.* earlier, and nothing")
 
 
-def test_what_was_marked_before_the_first_reading_waits_its_grace_time_once_more(files: RemoteLogFiles) -> None:
+def test_segments_marked_before_the_first_reading_wait_their_grace_time_again(files: RemoteLogFiles) -> None:
     run(files, delete_records)
     forget_reading(files)
     files.clock.now += 2 * HOUR

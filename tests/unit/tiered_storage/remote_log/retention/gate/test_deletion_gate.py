@@ -57,7 +57,7 @@ def verdict(anomalies: int, *, deep: bool = False, audited_at: int = 1_000) -> A
     return AuditVerdict(ORDERS_0.cluster_id, ORDERS_0.topic_id, deep, audited_at, anomalies, f"{anomalies} things")
 
 
-def test_what_was_allowed_may_go_where_no_audit_ever_ran(remote_log: RemoteLogManager) -> None:
+def test_the_gate_is_open_for_an_allowed_topic_that_was_never_audited(remote_log: RemoteLogManager) -> None:
     assert refused(remote_log.deletions.gate) == {}
 
 
@@ -142,7 +142,7 @@ def test_a_store_whose_objects_nobody_knows_stops_every_kind(remote_log: RemoteL
         (10, 10**9, 0, False),
     ],
 )
-def test_what_stops_is_a_share_above_the_limit_of_more_than_a_few(
+def test_only_a_large_share_of_many_unreferenced_objects_stops_deletions(
     unreferenced: int, objects: int, percent: int, stops: bool
 ) -> None:
     found = store_verdict(unreferenced, objects, percent, 1_000, deep=True)

@@ -125,7 +125,7 @@ def test_by_size_a_segment_goes_that_our_log_start_cuts_though_its_first_part_wa
         assert starts(tmp_path)[0] == left
 
 
-def test_what_is_remote_of_an_active_segment_counts_once_towards_total_retention(tmp_path: Path) -> None:
+def test_remote_records_of_an_active_segment_count_once_towards_total_retention(tmp_path: Path) -> None:
     limits = {"retention_bytes": 10 * BATCH_BYTES}
     with at("leader", tmp_path, 11, **limits).open() as remote_log:
         copy(remote_log)
@@ -135,7 +135,9 @@ def test_what_is_remote_of_an_active_segment_counts_once_towards_total_retention
 
 
 @pytest.mark.parametrize("limits", [{"retention_ms": 60_000}, {"retention_bytes": 6 * BATCH_BYTES}])
-def test_what_was_never_copied_goes_once_total_retention_ends_it(tmp_path: Path, limits: dict[str, int]) -> None:
+def test_segments_that_were_never_copied_are_trimmed_after_total_retention(
+    tmp_path: Path, limits: dict[str, int]
+) -> None:
     files = at("replica", tmp_path, 13)
     with files.open() as remote_log:
         plan = remote_log.deletions.plan_record_deletion(ORDERS_0, 30)
@@ -203,7 +205,7 @@ def test_many_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path
     assert starts(tmp_path)[0] == 60
 
 
-def test_what_was_trimmed_before_the_deletion_holds_back_the_rest_of_its_segment(tmp_path: Path) -> None:
+def test_a_segment_trimmed_in_part_before_its_deletion_is_held_back(tmp_path: Path) -> None:
     """Of offsets 10 to 19 the first are gone locally: the checksum of all of them proves nothing any more."""
     leader = at("leader", tmp_path, 13)
     with leader.open() as remote_log:

@@ -186,7 +186,7 @@ def test_size_and_time_take_turns_from_the_oldest_on(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ what is safe
 
 
-def test_what_is_not_remote_stays_with_all_after_it_and_the_plan_says_why(tmp_path: Path) -> None:
+def test_a_segment_that_is_not_remote_holds_back_all_after_it_with_a_reason(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         copy(remote_log, max_segments=1)
@@ -201,7 +201,7 @@ def test_what_is_not_remote_stays_with_all_after_it_and_the_plan_says_why(tmp_pa
 
 
 @pytest.mark.parametrize("state", [SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED])
-def test_what_is_on_its_way_out_of_the_store_covers_nothing(tmp_path: Path, state: SegmentState) -> None:
+def test_a_remote_segment_under_deletion_covers_nothing(tmp_path: Path, state: SegmentState) -> None:
     with a_copied_remote_log(tmp_path).open() as remote_log:
         lease = held_by(remote_log, "test")
         [_, second, _] = segments_of(remote_log)
@@ -236,7 +236,7 @@ def test_local_segments_below_our_log_start_go_without_any_remote_copy_where_bot
 
 
 @pytest.mark.parametrize("limits", [{}, {"retention_bytes": 3 * SEGMENT_BYTES}, {"retention_ms": 10**10}])
-def test_what_no_limit_ends_and_no_checksum_shows_to_be_of_the_same_log_stays(
+def test_segments_below_our_log_start_stay_without_a_proof_that_they_are_of_the_same_log(
     tmp_path: Path, limits: dict[str, int]
 ) -> None:
     with a_remote_log(tmp_path).open() as remote_log:
@@ -353,7 +353,7 @@ def test_a_paused_topic_is_still_retained(tmp_path: Path) -> None:
     assert files.local_starts() == [30]
 
 
-def test_only_the_topics_and_partitions_that_were_asked_for(tmp_path: Path) -> None:
+def test_only_requested_topics_and_partitions_are_trimmed(tmp_path: Path) -> None:
     partitions = {("orders", 0): 1, ("orders", 1): 1}
     files = a_copied_remote_log(tmp_path, partitions, topics=keeping(0))
 
@@ -541,7 +541,7 @@ def test_a_log_that_changed_since_the_plan_is_left_alone(tmp_path: Path) -> None
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_what_is_covered_may_go_though_the_high_watermark_lags(tmp_path: Path) -> None:
+def test_covered_segments_are_trimmed_though_the_high_watermark_lags(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
     write_offset_checkpoint(files.log_directory / HIGH_WATERMARK_CHECKPOINT, {("orders", 0): 31})
 
@@ -624,7 +624,7 @@ def test_a_local_segment_that_rotted_stays(tmp_path: Path, verifies: bool) -> No
     assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_what_lies_below_our_log_start_stays_where_nobody_knows_the_topics_id(tmp_path: Path) -> None:
+def test_segments_below_our_log_start_stay_if_the_topic_id_is_derived(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         remote_log.segments.advance_log_start_offset(ORDERS_0, 20, held_by(remote_log, "expire"))
@@ -713,7 +713,7 @@ def test_a_stop_between_both_looks_holds(tmp_path: Path, monkeypatch: pytest.Mon
         assert files.local_starts() == [0, 10, 20, 30]
 
 
-def test_what_is_no_longer_held_when_the_directory_is_locked_stays(
+def test_a_segment_that_lost_its_remote_copy_before_the_lock_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(0))
@@ -831,7 +831,7 @@ def in_steps(remote_log: RemoteLogManager, step_bytes: int) -> LocalRetentionRep
         return remote_log.deletions.enforce_local_retention(plans)
 
 
-def test_what_was_looked_at_goes_before_the_next_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_segment_is_trimmed_before_the_next_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
     pieces, trim = ObjectRemoteStorageManager.verified, LogDirectoryTrim.trim
 

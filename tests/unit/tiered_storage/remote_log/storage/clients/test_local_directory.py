@@ -133,7 +133,7 @@ def test_writes_of_a_part_are_completed(directory: LocalDirectory, monkeypatch: 
     assert directory.get_range(NAME, 0, len(CONTENT)) == CONTENT
 
 
-def test_what_the_disk_gives_back_is_compared(directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_put_reads_back_and_compares(directory: LocalDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     real_preadv = os.preadv
 
     def flipping(descriptor: int, buffers: list[memoryview], position: int) -> int:

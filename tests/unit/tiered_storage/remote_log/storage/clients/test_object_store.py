@@ -284,7 +284,7 @@ def test_the_sources_own_error_is_reported_even_where_the_abort_fails(server: Sc
         server.store().put(NAME, 2 * PART_BYTES, chunks())
 
 
-def test_what_the_store_says_it_has_is_compared(server: ScriptedServer) -> None:
+def test_a_put_compares_the_size_that_the_store_reports(server: ScriptedServer) -> None:
     server.shown_size = 9
     with pytest.raises(RemoteObjectCorruptError, match="10 bytes were sent and 9 are there"):
         put(server.store(), 10)

@@ -83,7 +83,7 @@ def test_a_manifest_is_json_with_documented_keys() -> None:
     }
 
 
-def test_that_of_an_encoded_segment_lists_its_chunks() -> None:
+def test_the_manifest_of_an_encoded_segment_lists_its_chunks() -> None:
     manifest = replace(
         MANIFEST, encoding=Encoding(True, encryption=True), chunks=(EncodedChunk(600, 99, 7), EncodedChunk(400, 50, 8))
     )
@@ -167,7 +167,7 @@ def test_a_field_that_cannot_be_meant_is_named(field: str, value: object) -> Non
     "raw",
     [b"", b"\xff\xfe", b"null", b"[]", b'"text"', b"{", b"[" * 100_000, b'{"format_version":NaN}', b" " * (9 << 20)],
 )
-def test_what_is_no_json_object_is_corrupt(raw: bytes) -> None:
+def test_a_manifest_that_is_no_json_object_is_corrupt(raw: bytes) -> None:
     with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: "):
         Manifest.parse(raw, "manifest")
 

@@ -61,7 +61,9 @@ def test_a_partition_document_that_no_lease_can_have_written_is_not_ours(files: 
 
 @pytest.mark.parametrize("number", TOO_HIGH)
 @pytest.mark.parametrize("command", ["rebuild-metadata", "take-over"])
-def test_metadata_are_made_again_beside_it(files: RemoteLogFiles, number: int, command: str) -> None:
+def test_metadata_are_rebuilt_beside_a_document_with_an_impossible_number(
+    files: RemoteLogFiles, number: int, command: str
+) -> None:
     put_document(files, number)
     forget_metadata(files)
     assert run_on(files, "rebuild-metadata", "--yes").exit_code == 0

@@ -84,7 +84,7 @@ def test_a_document_of_a_later_version_is_distinguished_from_a_broken_one() -> N
         PartitionManifest.parse(json.dumps(content).encode(), "s3://here")
 
 
-def test_one_of_an_earlier_release_names_no_marked_segments() -> None:
+def test_a_manifest_of_an_earlier_release_names_no_marked_segments() -> None:
     content = json.loads(DOCUMENT.to_bytes())
     del content["marked_segments"]
 
@@ -121,7 +121,7 @@ def test_the_latest_of_several_holders_counts_and_clears_up(manifests: Partition
     assert manifests.read(partition(1)) is None
 
 
-def test_what_was_never_whole_does_not_count(manifests: PartitionManifests, tmp_path: Path) -> None:
+def test_unfinished_writes_do_not_count(manifests: PartitionManifests, tmp_path: Path) -> None:
     manifests.write(DOCUMENT)
     (tmp_path / f"{replace(DOCUMENT, fencing_number=9).name}.0123456789abcdef.tmp").write_bytes(b"half")
 

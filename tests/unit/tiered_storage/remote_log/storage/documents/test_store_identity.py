@@ -100,7 +100,7 @@ def test_a_store_that_another_process_marks_and_uses_meanwhile_is_the_same_store
     assert ensure_store_identity(Raced(tmp_path), "metadata-1") == "store-1"
 
 
-def test_what_a_process_left_that_was_killed_while_it_marked_the_store_is_deleted(
+def test_the_leftover_of_a_process_killed_while_marking_the_store_is_deleted(
     client: LocalDirectory, tmp_path: Path
 ) -> None:
     ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")

@@ -304,7 +304,7 @@ def test_an_error_in_a_transaction_takes_all_of_it_back(filled: Path) -> None:
             assert connection.exec_driver_sql("SELECT count(*) FROM segments").scalar_one() == 400
 
 
-def test_what_sqlite_says_otherwise_is_reported_too(filled: Path) -> None:
+def test_other_errors_of_sqlite_are_reported(filled: Path) -> None:
     with (
         SqliteDatabase(filled, 20) as database,
         pytest.raises(RemoteMetadataError, match=f"{filled}: no such table: nowhere"),
