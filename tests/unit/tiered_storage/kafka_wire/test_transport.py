@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -165,7 +164,7 @@ def test_bytes_land_in_the_callers_buffer(pair: tuple[Transport, socket.socket])
 
 
 def test_a_broker_that_trickles_does_not_hold_its_caller(pair: tuple[Transport, socket.socket]) -> None:
-    """Each byte comes long before a time-out of the socket's own would end."""
+    """Each byte comes long before a time-out of the socket's own would end: all of them would take 20 s and be read."""
     transport, theirs = pair
     ended = threading.Event()
 
@@ -175,10 +174,8 @@ def test_a_broker_that_trickles_does_not_hold_its_caller(pair: tuple[Transport, 
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    begun = time.monotonic()
     with pytest.raises(ClusterUnreachableError, match=r"kafka-1:9092: waiting for an answer took longer than 0\.2 s"):
         transport.receive_into(memoryview(bytearray(1000)), Deadline.after(0.2))
-    assert 0.2 <= time.monotonic() - begun < 5
     ended.set()
     thread.join()
 
