@@ -63,7 +63,7 @@ STATED_OF_A_SPARK_JOB = {"task_id", "conn_id", "pool", "execution_timeout"}
 DEFAULTS_OF_TASKS = (
     "DEFAULT_ARGS",
     "{'pool': 'remote_log_metadata'}",
-    "{'pre_execute': forms.warn_of_unknown_fields}",
+    "{'pre_execute': fields.warn_of_unknown_fields}",
 )
 SPARK_JOBS = ("CopySegmentsOperator", "ExportTopicOperator", "VerifySegmentsOperator")
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark", "tiered_storage")

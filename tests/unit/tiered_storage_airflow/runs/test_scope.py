@@ -238,7 +238,7 @@ def test_a_value_that_a_setting_cannot_have_fails_the_task_for_good(
 
 
 def test_the_docs_list_what_a_form_may_set() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "airflow.md").read_text("utf-8")
+    page = Path(__file__).parents[4].joinpath("docs", "airflow.md").read_text("utf-8")
     paragraph = next(each for each in page.split("\n\n") if each.startswith("*Settings* are"))
     assert set(re.findall(r"`([a-z.]+\.[a-z]+)`", paragraph)) == BY_A_FORM
 
