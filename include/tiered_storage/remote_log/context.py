@@ -89,8 +89,11 @@ def key_ring(settings: Settings) -> KeyRing:
 
 
 def misplaced(settings: Settings) -> list[str]:
-    """Return the conflicts between places: a directory of log.dirs and one of our folders, one inside the other."""
-    return [why for log_dir in settings.log_dirs for why in overlaps(settings, log_dir, f"{log_dir} of log.dirs")]
+    """Return the conflicts between places: a log directory and one of our folders, one inside the other."""
+    named = [(log_dir, "log.dirs") for log_dir in settings.log_dirs]
+    named += [(log_dir, "broker.log.dirs") for of_broker in settings.broker_log_dirs.values() for log_dir in of_broker]
+    places = dict.fromkeys(named)
+    return [why for log_dir, name in places for why in overlaps(settings, log_dir, f"{log_dir} of {name}")]
 
 
 def overlaps(settings: Settings, log_dir: Path, shown: str) -> list[str]:

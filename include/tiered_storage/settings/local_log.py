@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import Folders, OptionalFile, OptionalText
+from tiered_storage.settings.properties.types import BrokerFolders, Folders, OptionalFile, OptionalText
 
 LOCAL_LOG = "The local log"
 CLUSTER = "The running cluster"
@@ -50,8 +50,8 @@ class ClusterSettings(PropertyModel):
         allowed="host:port of some brokers, with commas between them",
         default_text="none: the local log is in log.dirs",
     )
-    """The brokers to begin with. Remote Log then copies by Fetch from the running cluster, and log.dirs must be empty:
-    see [live-cluster.md](live-cluster.md)."""
+    """The brokers to begin with. Remote Log then copies from the running cluster, and log.dirs must be empty: see
+    [live-cluster.md](live-cluster.md)."""
 
     cluster_client_properties_file: OptionalFile = setting(
         "cluster.client.properties.file",
@@ -74,6 +74,17 @@ class ClusterSettings(PropertyModel):
         default_text="none: cluster.client.properties.file",
     )
     """The connection whose extra has the client's properties, for runs by Airflow. It may have bootstrap.servers."""
+
+    broker_log_dirs: BrokerFolders = setting(
+        "broker.log.dirs",
+        {},
+        CLUSTER,
+        Source.OURS,
+        allowed="the folders of each broker by its id: a mapping, or one text such as 1=/data/a,/data/b;2=/data/c",
+        default_text="none: everything is copied by Fetch",
+    )
+    """The log.dirs of running brokers, as the hosts of the copies see them. Closed segments are then read from the
+    leader's files, and nothing is written there: see [live-cluster.md](live-cluster.md#beside-the-brokers-disks)."""
 
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
     """Whether a partition whose next records the brokers have deleted is copied on from their log start. Otherwise it

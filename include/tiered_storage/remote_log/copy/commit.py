@@ -278,7 +278,11 @@ def _committable(
             return updates, _Refusal("the copy left no result: its worker died", retriable=True)
         if isinstance(local, str):
             return updates, _Refusal(local, retriable=True, is_final=False)
-        reason = _why_outdated(outcome.metadata, local) or _why_apart(outcome, next_offset)
+        reason = (
+            _why_outdated(outcome.metadata, local)
+            or _why_led_elsewhere(outcome, local)
+            or _why_apart(outcome, next_offset)
+        )
         if reason is not None:
             return updates, _Refusal(reason, retriable=True)
         updates.append(replace(outcome.finished, cut=outcome.cut))
@@ -333,6 +337,20 @@ def _why_outdated(copied: RemoteLogSegmentMetadata, local: _Local) -> str | None
             "truncated meanwhile; the next run copies what there is"
         )
     return None
+
+
+def _why_led_elsewhere(outcome: CopyOutcome, local: _Local) -> str | None:
+    """Return why the files that were copied are no longer the leader's: a follower's may lack what is stable now."""
+    order, uncut = outcome.task.cut, local.log.uncut
+    before = None if order is None else order.rules.files
+    now = None if uncut is None else uncut.rules.files
+    if before is None or now is None or before.broker == now.broker:
+        return None
+    copied = outcome.metadata
+    return (
+        f"offsets {copied.start_offset} to {copied.end_offset} were copied beside broker {before.broker}, and broker "
+        f"{now.broker} leads by now: the next run copies them beside that one"
+    )
 
 
 def _findings(

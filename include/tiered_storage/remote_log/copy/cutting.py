@@ -1,6 +1,7 @@
 """Copies that cut their segments themselves, out of what a running cluster sends (source/fetched_log.py).
 
-All tasks of a partition share one log in a folder of its own, which ends with the last of them. A segment's files go as
+Beside the disks of brokers most segments are files of the leader already (source/leader_log.py). All tasks of a
+partition share one log in a folder of its own, which ends with the last of them. A segment's files in that folder go as
 soon as it is copied, so a worker keeps few segments at a time.
 """
 
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock, local
 
@@ -22,6 +24,7 @@ from tiered_storage.errors import (
     EncryptionKeyError,
     InvalidLogDirectoryError,
     RemoteObjectNotFoundError,
+    SourceClusterError,
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
@@ -34,6 +37,7 @@ from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
 from tiered_storage.remote_log.model import SegmentCut, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.segment_source import LocalSegment, epochs_within
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
@@ -49,7 +53,7 @@ LARGEST_ANSWER = 256 << 20
 class _OpenLog:
     """The log of one partition and its folder; one thread cuts at a time."""
 
-    log: FetchedLog
+    log: FetchedLog | LeaderLog
     folder: Path
     lock: Lock = field(default_factory=Lock)
 
@@ -116,7 +120,11 @@ class SegmentCuts:
         whole = _known(task, segment)
         outcome = copy(whole)
         with opened.lock:
+            changed = opened.log.why_changed(segment)
             opened.log.release(segment)
+        if outcome.failure is not None and changed is not None:
+            # The copy only noticed that the batches are not what they were.
+            outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
         begun = whole.metadata
         cut = SegmentCut(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
         return replace(outcome, task=task, cut=cut)
@@ -125,10 +133,15 @@ class SegmentCuts:
         partition = task.metadata.topic_id_partition
         with self._lock:
             if partition not in self._logs:
-                producers = self._producers(task, order)
                 folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
                 wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
-                log = FetchedLog(partition, order.rules, wanted, producers, folder, self._clock)
+                producers = partial(self._producers, task, order)
+                rules, clock = order.rules, self._clock
+                log = (
+                    FetchedLog(partition, rules, wanted, producers(), folder, clock)
+                    if rules.files is None
+                    else LeaderLog(partition, rules, rules.files, wanted, producers, folder, clock)
+                )
                 self._logs[partition] = _OpenLog(log, folder)
             return self._logs[partition]
 

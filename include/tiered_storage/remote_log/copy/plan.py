@@ -32,6 +32,7 @@ from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME, open_segmen
 from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
 from tiered_storage.remote_log.source.segment_source import (
     CutRules,
+    Elsewhere,
     LocalSegment,
     PartitionLog,
     PlannedLocation,
@@ -192,6 +193,7 @@ def plan_copy(
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
+    _report_elsewhere(looked, notices, unreadable)
     segments = [due for found in looked for due in found.due]
     lineages = [seen for found in looked for seen in found.lineages]
     chosen, left = _limit(segments, selection.max_segments)
@@ -215,13 +217,28 @@ def why_deleted(state: PartitionDeleteState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is due of one partition, what is `waiting` for the topic's lag, and what else its local log showed."""
+    """What is due of one partition, what is `waiting` for the topic's lag, and what else its local log showed.
+
+    Nothing is due if this host cannot read the leader's files: `elsewhere`.
+    """
 
     due: list[PlannedSegment]
     lineages: list[SeenLineage]
     notices: list[Finding]
     uncopyable: Finding | None
     waiting: int
+    elsewhere: tuple[TopicIdPartition, Elsewhere] | None = None
+
+
+def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadable: list[Finding]) -> None:
+    """Add one finding for all partitions that the same broker leads out of this host's sight."""
+    partitions: dict[Elsewhere, list[TopicIdPartition]] = {}
+    for partition, where in (found.elsewhere for found in looked if found.elsewhere is not None):
+        partitions.setdefault(where, []).append(partition)
+    for where, (first, *others) in partitions.items():
+        findings = notices if where.is_left else unreadable
+        more = f" (and {len(others)} more partitions)" if others else ""
+        findings.append(Finding(str(first), f"not copied here{more}: {where.reason}"))
 
 
 def _look(
@@ -280,6 +297,9 @@ def _look_uncut(
     partition, uncut = log.topic_id_partition, log.uncut
     lineage, coverage = _covered(log, state, metadata, replacing)
     seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
+    if uncut is not None and uncut.elsewhere is not None:
+        # Not even a lineage: a lease here would keep the worker that sees the files from its work.
+        return _Found([], [], [], None, 0, (partition, uncut.elsewhere))
     gap = find_gap(log, coverage, state)
     if gap is not None and not context.settings.copy_over_gaps:
         return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)

@@ -1,9 +1,10 @@
 """What is due of a log whose segments only its brokers see, so that a copy cuts its own (source/fetched_log.py).
 
-How many segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of
-the log. One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide:
-records may have become larger. Less than one whole segment is due only once its first record is old (CutRules.tail_ms),
-as an idle partition would never be copied otherwise.
+Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise how many
+segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of the log.
+One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide: records may
+have become larger. Less than one whole segment is due only once its first record is old (CutRules.tail_ms), as an idle
+partition would never be copied otherwise.
 """
 
 from __future__ import annotations
@@ -78,15 +79,25 @@ def plan_cuts(
     end = _without_lag(uncut, end, density, topic, times.now)
     if start > end:
         return None
-    whole = uncut.rules.segment_bytes
-    if (end - start + 1) * density < whole:
-        density = max(density, _later_density(uncut, start, end))
-    size = int((end - start + 1) * density)
+    if uncut.closed_sizes is not None:
+        sizes = tuple(uncut.closed_sizes(start, end))[:max_segments]
+        size = max(1, int((end - start + 1) * density))
+    else:
+        whole = uncut.rules.segment_bytes
+        if (end - start + 1) * density < whole:
+            density = max(density, _later_density(uncut, start, end))
+        size = int((end - start + 1) * density)
+        sizes = (whole,) * min(size // whole, max_segments or size)
+    if sizes:
+        return PlannedCuts(start, end, sizes)
+    return _old_tail(uncut, start, end, size, times.now)
+
+
+def _old_tail(uncut: UncutLog, start: int, end: int, size: int, now: int) -> PlannedCuts | None:
+    """Return the offsets as one segment if its first record is old enough for less than a whole one."""
     if size <= 0:
         return None
-    if count := size // whole:
-        return PlannedCuts(start, end, (whole,) * min(count, max_segments or count))
-    is_old = uncut.offset_at(times.now - uncut.rules.tail_ms + 1) > start
+    is_old = uncut.offset_at(now - uncut.rules.tail_ms + 1) > start
     return PlannedCuts(start, end, (size,)) if is_old else None
 
 

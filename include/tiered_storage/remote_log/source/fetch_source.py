@@ -1,7 +1,8 @@
-"""Local logs that brokers hold, seen by Kafka's protocol alone: for clusters whose disks nobody here can reach.
+"""Local logs that running brokers hold, seen by Kafka's protocol.
 
 The cluster says which partitions there are, who leads them, how far they are stable, and by which settings they roll.
-Their segments stay unseen: a copy cuts its own (fetched_log.py).
+Their segments stay unseen: a copy cuts its own (fetched_log.py). Where broker.log.dirs says how hosts see the brokers'
+disks, a copy takes the leader's closed segments from there (leader_log.py).
 
 A partition's lineage comes from its leader, epoch by epoch from the latest down (OffsetForLeaderEpoch, KIP-101).
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
@@ -24,9 +26,11 @@ from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, 
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
 from tiered_storage.remote_log.source.segment_source import (
     CutRules,
+    Elsewhere,
     LocalSegment,
     LocalTrim,
     NamedPartition,
@@ -58,14 +62,22 @@ class _Offsets:
 class FetchSource:
     """A SegmentSource over the cluster that `properties` lead to (librdkafka's names). Threads may share it."""
 
-    def __init__(self, properties: Mapping[str, str], cluster_id: str | None, fetch_bytes: int) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        cluster_id: str | None,
+        fetch_bytes: int,
+        brokers: BrokerDirectories | None = None,
+    ) -> None:
         """Open nothing yet. `cluster_id` is the id that the cluster must have; None: whichever it has.
 
+        `brokers` says where copies find the files of a partition's leader; None: nowhere, they fetch all of it.
         Methods raise ConfigurationError for properties that are invalid or refused.
         """
         self._properties = properties
         self._cluster_id = cluster_id
         self._fetch_bytes = fetch_bytes
+        self._brokers = brokers
         self._opened: ClusterClient | None = None
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
@@ -192,6 +204,7 @@ class FetchSource:
         self, found: ClusterMetadata, wanted: Sequence[TopicPartition]
     ) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield what the brokers say of `wanted`, in their order."""
+        elsewhere = self._elsewhere(found, wanted)
         configs = describe_topics(self._properties, sorted({each.topic for each in wanted}))
         offsets = self._offsets(wanted)
         sound = {each: known for each, known in offsets.items() if isinstance(known, _Offsets)}
@@ -205,7 +218,15 @@ class FetchSource:
             elif isinstance(lineage, PartitionError):
                 yield UnreadablePartition(str(each), str(lineage).removeprefix(f"{each}: "))
             else:
-                yield self._log(found, each, of_topic, known, lineage)
+                yield self._log(found, each, of_topic, known, lineage, elsewhere)
+
+    def _elsewhere(self, found: ClusterMetadata, wanted: Sequence[TopicPartition]) -> Mapping[int, Elsewhere]:
+        """Return the leaders whose files this host cannot read, and why not."""
+        cluster_id = found.cluster_id or self._cluster_id
+        if self._brokers is None or cluster_id is None:
+            return {}
+        leaders = {found.topics[each.topic].partitions[each.partition].leader for each in wanted}
+        return self._brokers.elsewhere(sorted(leaders), cluster_id)
 
     def _log(
         self,
@@ -214,8 +235,12 @@ class FetchSource:
         configs: TopicConfigs,
         offsets: _Offsets,
         lineage: tuple[EpochEntry, ...],
+        elsewhere: Mapping[int, Elsewhere],
     ) -> PartitionLog:
         topic = found.topics[each.topic]
+        partition = self._identify(found, topic, each.partition)
+        leader = topic.partitions[each.partition].leader
+        files = None if self._brokers is None else self._brokers.files_of(leader)
         rules = CutRules(
             configs.segment_bytes,
             configs.segment_ms,
@@ -224,9 +249,10 @@ class FetchSource:
             self._fetch_bytes,
             has_topic_id=topic.topic_id is not None,
             retention_ms=configs.retention_ms,
+            files=files,
         )
         return PartitionLog(
-            topic_id_partition=self._identify(found, topic, each.partition),
+            topic_id_partition=partition,
             place=f"{each} at {self._place}",
             segments=(),
             log_start_offset=offsets.start,
@@ -243,6 +269,8 @@ class FetchSource:
                 rules,
                 lambda timestamp: self._offset_at(each, timestamp, offsets),
                 lambda offset: self._bytes_an_offset(each, offset),
+                None if files is None else partial(closed_sizes, files, partition, has_topic_id=rules.has_topic_id),
+                elsewhere.get(leader),
             ),
         )
 
@@ -340,7 +368,8 @@ class _NoTrim:
 def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> FetchSource:
     """Return the source of the cluster at bootstrap.servers; `properties` are those of its client besides."""
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
-    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes)
+    brokers = BrokerDirectories(settings.broker_log_dirs) if settings.broker_log_dirs else None
+    return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes, brokers)
 
 
 def _by_name(found: ClusterMetadata) -> list[TopicMetadata]:

@@ -44,10 +44,12 @@ class CutRange:
     """The offsets to cut segments from: `start_offset` inclusive, `end_offset` exclusive and stable.
 
     The first batch may begin before `start_offset`, where somebody deleted records up to the middle of it.
+    With `closes_rest`, less than a whole segment at the end is closed too, however young it is.
     """
 
     start_offset: int
     end_offset: int
+    closes_rest: bool = False
 
 
 class FetchedLog:
@@ -107,6 +109,9 @@ class FetchedLog:
                 break
             self._log.delete_records(successor.base_offset)
         self._log.delete_old_segments()
+
+    def why_changed(self, segment: LocalSegment) -> None:
+        """Return why the file of a `segment` changed since it was handed out: nobody else writes here."""
 
     def close(self) -> None:
         """Close the log; its files stay for the owner of the folder to remove."""
@@ -198,7 +203,8 @@ class FetchedLog:
         self._log.flush()
         active = self._log.segments[-1]
         began = first_timestamp(LogDirectorySegment(active))
-        if began is not None and self._clock() - began >= self._rules.tail_ms:
+        is_old = began is not None and self._clock() - began >= self._rules.tail_ms
+        if is_old or (self._wanted.closes_rest and active.size() > 0):
             self._log.roll()
 
 

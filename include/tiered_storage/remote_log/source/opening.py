@@ -78,6 +78,11 @@ def open_source(settings: Settings, client_properties: Mapping[str, str] | None 
             "bootstrap.servers for a running cluster"
         )
     kind = named[0] if named else LOG_DIRECTORIES
+    if settings.broker_log_dirs and kind is not CLUSTER:
+        raise ConfigurationError(
+            "broker.log.dirs is set, and no running cluster is named: set bootstrap.servers too, or log.dirs for the "
+            "logs of a stopped broker"
+        )
     return kind.opens(settings, client_properties_of(settings) if client_properties is None else client_properties)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar
 
 from pydantic import AliasChoices, Field
@@ -49,11 +50,20 @@ class LocalSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderFiles:
+    """The broker that leads a partition, and its log directories as the hosts of copies see them (broker.log.dirs)."""
+
+    broker: int
+    directories: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CutRules:
     """How a copy cuts segments out of a log whose own segments it cannot see: as its broker rolls. Sizes in bytes.
 
     `fetch_bytes` is how much it asks for at once. Without `has_topic_id` the cluster knows the topic by its name only.
-    `retention_ms` is after how long brokers delete records; -1: never.
+    `retention_ms` is after how long brokers delete records; -1: never. With `files`, closed segments are those of the
+    leader, and only the rest is cut.
     """
 
     segment_bytes: int
@@ -63,6 +73,7 @@ class CutRules:
     fetch_bytes: int
     has_topic_id: bool = True
     retention_ms: int = -1
+    files: LeaderFiles | None = None
 
     @property
     def tail_ms(self) -> int:
@@ -74,17 +85,33 @@ class CutRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Why this host cannot read the files of a partition's leader, for a person.
+
+    Without `is_left`, no other worker is expected to: this host sees no broker's files, or no setting names them.
+    """
+
+    reason: str
+    is_left: bool
+
+
+@dataclass(frozen=True, slots=True)
 class UncutLog:
     """A log whose segments its source cannot show, so that a copy cuts its own.
 
     `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one. Both ask the
     cluster, and raise SourceClusterError.
+    With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
+    first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
+    `elsewhere` is set if this host cannot read those files.
     """
 
     rules: CutRules
     offset_at: Callable[[int], int]
     bytes_an_offset: Callable[[int], float]
+    closed_sizes: Callable[[int, int], Sequence[int]] | None = None
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +26,7 @@ _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
 _CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,1024}")
+_BROKER_ID = re.compile(r"[0-9]{1,9}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -131,6 +133,31 @@ def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     return folders
 
 
+def _broker_folders(value: object, info: ValidationInfo) -> dict[int, tuple[Path, ...]]:
+    given = dict(_named_folders(value)) if isinstance(value, str) else value
+    if not isinstance(given, Mapping):
+        raise ValueError("it is neither text nor a mapping")  # noqa: TRY004 - pydantic collects only ValueErrors
+    found: dict[int, tuple[Path, ...]] = {}
+    for broker, folders in given.items():
+        if not _BROKER_ID.fullmatch(str(broker)):
+            raise ValueError(f"{broker!r} is not the id of a broker, which is a whole number")
+        found[int(broker)] = _folders(folders, info)
+        if not found[int(broker)]:
+            raise ValueError(f"it names no folder of broker {broker}")
+    return found
+
+
+def _named_folders(text: str) -> Iterator[tuple[str, str]]:
+    """Yield broker ids and their folders of a text such as `1=/data/a,/data/b;2=/data/c`."""
+    seen: set[str] = set()
+    for part in filter(None, map(str.strip, text.split(";"))):
+        broker, _, folders = (each.strip() for each in part.partition("="))
+        if broker in seen:
+            raise ValueError(f"it names broker {broker} twice")
+        seen.add(broker)
+        yield broker, folders
+
+
 def _class_path(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     names = value.replace(os.pathsep, ",").split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
@@ -207,6 +234,7 @@ Whole = Annotated[int, BeforeValidator(_no_switch)]
 TotalRetention = Annotated[int, BeforeValidator(_no_switch), AfterValidator(_not_zero)]
 Folder = Annotated[Path, BeforeValidator(_folder)]
 Folders = Annotated[tuple[Path, ...], BeforeValidator(_folders)]
+BrokerFolders = Annotated[Mapping[int, tuple[Path, ...]], BeforeValidator(_broker_folders)]
 ClassPath = Annotated[tuple[Path, ...], BeforeValidator(_class_path)]
 OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
 Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]

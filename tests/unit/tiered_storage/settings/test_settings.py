@@ -88,6 +88,27 @@ def test_log_dirs_are_a_list_or_a_text_with_commas(load: Load, tmp_path: Path, t
     assert load(text).log_dirs == tuple(tmp_path / name for name in expected)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker.log.dirs: 1=a,b;2=/c",
+        "broker.log.dirs: ' 1 = a, b ; 2=/c; '",
+        "broker.log.dirs: {1: [a, b], 2: /c}",
+        "broker.log.dirs:\n  1: a,b\n  2:\n  - /c",
+    ],
+)
+def test_log_dirs_of_brokers_are_a_mapping_or_a_text(load: Load, tmp_path: Path, text: str) -> None:
+    settings = load(text)
+    assert settings.broker_log_dirs == {1: (tmp_path / "a", tmp_path / "b"), 2: (Path("/c"),)}
+    assert load("", overrides={"broker.log.dirs": settings.dump()["broker.log.dirs"]}).broker_log_dirs == (
+        settings.broker_log_dirs
+    )
+
+
+def test_brokers_may_have_the_same_paths_on_their_hosts(load: Load) -> None:
+    assert load("broker.log.dirs: 1=/data;2=/data").broker_log_dirs == {1: (Path("/data"),), 2: (Path("/data"),)}
+
+
 def test_connections_are_a_list_or_a_text_with_commas(load: Load) -> None:
     for text in ("[kafka_lab, kafka.2]", "kafka_lab, kafka.2,", "[kafka_lab, kafka.2, kafka_lab]"):
         assert load(f"restore.connections: {text}").restore_connections == ("kafka_lab", "kafka.2")

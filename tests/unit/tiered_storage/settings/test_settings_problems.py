@@ -109,6 +109,21 @@ def test_a_name_that_is_no_text_is_refused(refusal: Refusal) -> None:
                 "allowed: folders, each once: a list, or one text with commas between them"
             ),
         ),
+        *(
+            (
+                f"broker.log.dirs: {given}",
+                (
+                    f"broker.log.dirs is {given!r}: {reason}; allowed: the folders of each broker by its id: a "
+                    "mapping, or one text such as 1=/data/a,/data/b;2=/data/c"
+                ),
+            )
+            for given, reason in (
+                ("/data", "'/data' is not the id of a broker, which is a whole number"),
+                ("1=", "it names no folder of broker 1"),
+                ("1=/a;1=/b", "it names broker 1 twice"),
+                ("1=/a,/a", "/a is listed twice"),
+            )
+        ),
         (
             "cluster.id: ../up",
             (

@@ -168,3 +168,26 @@ def test_an_expired_remote_log_goes_on_at_our_log_start() -> None:
     state = PartitionState(log_start_offset=100)
     assert find_gap(FakeLog(end=1000, start=150).log, remote(), state) == Gap(100, 149)
     assert find_gap(FakeLog(end=1000, start=50).log, remote(), replace(state)) is None
+
+
+def test_closed_segments_of_the_leader_are_due_as_they_are() -> None:
+    fake, asked = FakeLog(end=500), list[tuple[int, int]]()
+
+    def sizes(start: int, end: int) -> list[int]:
+        asked.append((start, end))
+        return [400, 500, 600]
+
+    uncut = replace(fake.uncut, closed_sizes=sizes)
+    for limit, expected in ((None, (400, 500, 600)), (2, (400, 500))):
+        found = plan_cuts(fake.log, uncut, remote((0, 99)), PartitionState(), NO_LAG, CutTimes(0), limit)
+        assert found == PlannedCuts(100, 499, expected)
+    assert asked == [(100, 499)] * 2
+
+
+def test_without_a_closed_segment_of_the_leader_only_an_old_tail_is_due() -> None:
+    # However large it is: the broker has not closed it.
+    fake = FakeLog(end=1000, start=500)
+    uncut = replace(fake.uncut, closed_sizes=lambda *_: [])
+    for age, expected in ((RULES.segment_ms - 1, None), (RULES.segment_ms, PlannedCuts(500, 999, (5000,)))):
+        times = CutTimes(500_000 + age)
+        assert plan_cuts(fake.log, uncut, remote(), PartitionState(), NO_LAG, times, None) == expected

@@ -1,0 +1,153 @@
+"""Closed segments of a partition, as the files of its running leader, and the rest by Fetch.
+
+A closed segment below the end of what is wanted is handed out as the leader's own file. What does not begin or end with
+one is cut by Fetch (fetched_log.py): from where the remote log ends inside of a segment up to that segment's end, and
+the records of the active segment once they are old enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tiered_storage.clock import Clock
+from tiered_storage.errors import CorruptIndexError
+from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchBuffer
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.leader_files import find_partition, list_leader_segments
+from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
+from tiered_storage.remote_log.source.segment_source import CutRules, LeaderFiles, LocalSegment
+
+
+class LeaderLog:
+    """The log of one partition beside its leader. For one thread at a time."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        rules: CutRules,
+        files: LeaderFiles,
+        wanted: CutRange,
+        producers: Callable[[], Sequence[ProducerSnapshotEntry] | None],
+        folder: Path,
+        clock: Clock,
+    ) -> None:
+        """Fetch into `folder`, which belongs to this log alone; see FetchedLog.
+
+        `producers` returns those known at the start of `wanted`, None: nobody knows them. Only a fetch needs them.
+        """
+        self._partition = partition
+        self._rules = rules
+        self._files = files
+        self._wanted = wanted
+        self._producers = producers
+        self._folder = folder
+        self._clock = clock
+        self._next_offset = wanted.start_offset
+        self._fetching: tuple[FetchedLog, CutRange] | None = None
+        self._fetched: list[FetchedLog] = []
+        self._fetched_by: dict[int, FetchedLog] = {}
+        self._states: dict[int, Hashable] = {}
+        """Those of the leader's segments that were handed out, by base offset, as they were then."""
+
+    def cut(
+        self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
+    ) -> LocalSegment | None:
+        """Return the next closed segment; None if what is wanted holds no further one.
+
+        Raises as FetchedLog.cut, and find_partition, before anything is read if this host does not see the files.
+        """
+        while self._next_offset < self._wanted.end_offset:
+            if self._fetching is None:
+                directory = find_partition(self._files, self._partition, has_topic_id=self._rules.has_topic_id)
+                found = self._closed_at_next(directory)
+                if found is not None and found.base_offset == self._next_offset:
+                    return self._handed(found)
+                self._fetching = self._begin_fetching(directory, found)
+            log, part = self._fetching
+            segment = log.cut(cluster, buffer, fetched)
+            if segment is not None:
+                self._fetched_by[segment.base_offset] = log
+                self._next_offset = _after(segment)
+                return segment
+            if self._next_offset < part.end_offset:
+                return None
+            self._fetching = None
+        return None
+
+    def release(self, segment: LocalSegment) -> None:
+        """Remove the files of a segment that was fetched, once those before it are released too; never a broker's."""
+        self._states.pop(segment.base_offset, None)
+        if log := self._fetched_by.pop(segment.base_offset, None):
+            log.release(segment)
+
+    def why_changed(self, segment: LocalSegment) -> str | None:
+        """Return what the broker has done to the file of a `segment` since it was handed out; None if nothing."""
+        before = self._states.get(segment.base_offset)
+        if before is None:
+            return None
+        try:
+            now = LogDirectorySegment.at(segment.location).state()
+        except OSError:
+            return (
+                f"{segment.location} was deleted or moved by broker {self._files.broker} while it was copied: the next "
+                "run looks again"
+            )
+        if now == before:
+            return None
+        return (
+            f"{segment.location} was changed by broker {self._files.broker} while it was copied, which truncates it "
+            "once another broker leads: the next run looks again"
+        )
+
+    def close(self) -> None:
+        """Close what was fetched; its files stay for the owner of the folder to remove."""
+        for log in self._fetched:
+            log.close()
+
+    def _closed_at_next(self, directory: Path) -> LocalSegment | None:
+        """Return the leader's closed segment with the next offset, if all of it is below the end of what is wanted."""
+        for segment in list_leader_segments(directory):
+            end = segment.end_offset
+            if end is not None and segment.base_offset <= self._next_offset <= end:
+                return segment if end < self._wanted.end_offset else None
+        return None
+
+    def _handed(self, segment: LocalSegment) -> LocalSegment:
+        with suppress(OSError):
+            # If it is gone by now, its reader reports it.
+            self._states[segment.base_offset] = LogDirectorySegment.at(segment.location).state()
+        self._states.setdefault(segment.base_offset, "gone")
+        self._next_offset = _after(segment)
+        return segment
+
+    def _begin_fetching(self, directory: Path, inside: LocalSegment | None) -> tuple[FetchedLog, CutRange]:
+        """Begin with the rest of the segment that the next offset is `inside`; None: with all that is wanted."""
+        start = self._next_offset
+        part = (
+            CutRange(start, self._wanted.end_offset)
+            if inside is None
+            else CutRange(start, _after(inside), closes_rest=True)
+        )
+        folder = self._folder / str(start)
+        folder.mkdir()
+        producers = self._known_producers(directory, start)
+        log = FetchedLog(self._partition, self._rules, part, producers, folder, self._clock)
+        self._fetched.append(log)
+        return log, part
+
+    def _known_producers(self, directory: Path, offset: int) -> Sequence[ProducerSnapshotEntry] | None:
+        if offset == self._wanted.start_offset and (known := self._producers()) is not None:
+            return known
+        with suppress(OSError, CorruptIndexError):
+            return read_producer_snapshot(producer_snapshot_path(directory, offset))
+        return None
+
+
+def _after(segment: LocalSegment) -> int:
+    return (segment.base_offset if segment.end_offset is None else segment.end_offset) + 1
