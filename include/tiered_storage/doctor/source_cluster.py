@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 
+from tiered_storage.doctor.broker_directories import check_broker_directories
 from tiered_storage.doctor.check import Check, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
@@ -35,7 +36,9 @@ def check_cluster(settings: Settings) -> Iterator[Check]:
     yield from _check_file(settings)
     with closing(open_source(settings)) as source:
         with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
-            client.metadata((), seconds=ANSWER_SECONDS)
+            cluster = client.metadata((), seconds=ANSWER_SECONDS)
+        if cluster.cluster_id is not None:
+            yield from check_broker_directories(settings, cluster.cluster_id, cluster.brokers)
         yield from _check_partitions(source, settings)
 
 
