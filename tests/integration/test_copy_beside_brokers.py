@@ -1,0 +1,478 @@
+"""Running brokers' partitions are copied from their leaders' files, which stay as they are, whatever a broker does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
+from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
+from support.records import varied_records
+from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage.remote_log.source.fetched_log import FetchedLog
+from tiered_storage.remote_log.source.segment_source import LeaderFiles
+
+SECONDS = 60
+SIZES = CopySizes(1 << 20, 4096, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """A broker of these tests alone: they kill it, and delete records and topics. It deletes segments soon."""
+    directory = tmp_path_factory.mktemp("disk-kafka")
+    with RealKafka(kafka_programs, directory, properties={"log.initial.task.delay.ms": "100"}) as started:
+        yield started
+
+
+@pytest.fixture
+def site(kafka: RealKafka, tmp_path: Path, request: pytest.FixtureRequest) -> LiveSite:
+    topic = request.node.name.partition("[")[0].removeprefix("test_")[:80]
+    return LiveSite(kafka, tmp_path, (topic,), {"broker.log.dirs": f"1={kafka.log_dir}"})
+
+
+@pytest.fixture
+def no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a copy that cuts anything by Fetch."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a segment was cut by Fetch")
+
+    monkeypatch.setattr(FetchedLog, "cut", refuse)
+
+
+def closed_of(directory: Path) -> list[tuple[int, int]]:
+    return [(one.base_offset, after.base_offset - 1) for one, after in pairwise(list_segments(directory))]
+
+
+def everything_below(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file with what changes if somebody writes to it, or replaces it."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        status = path.stat()
+        found[str(path.relative_to(directory))] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def each_copied(
+    remote_log: RemoteLogManager,
+    tasks: tuple[CopyTask, ...],
+    before: Callable[[CopyTask], None] = lambda _: None,
+) -> list[CopyOutcome]:
+    """Copy `tasks`, each after `before` was called with it and the file that is its segment."""
+
+    def copy(known: CopyTask) -> CopyOutcome:
+        before(known)
+        return copy_segment(known, remote_log.storage, SIZES, wall_clock)
+
+    with closing(SegmentCuts(tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+        return [cuts.copy(task, copy) for task in tasks]
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("no_fetch")
+def test_closed_segments_are_copied_as_files_and_nothing_is_written_beside_them(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(700, seed=1), batch_num_messages=40)
+    directory = site.kafka.log_dir / f"{topic}-0"
+    lock = (site.kafka.log_dir / ".lock").stat()
+    before = everything_below(directory)
+
+    copied = site.copied()
+
+    assert copied == closed_of(directory)
+    assert len(copied) > 3
+    assert site.copied() == []
+    assert ensure_as_stored(site) == len(copied)
+    site.audited()
+    assert everything_below(directory) == before
+    now = (site.kafka.log_dir / ".lock").stat()
+    assert (now.st_ino, now.st_mtime_ns, now.st_ctime_ns) == (lock.st_ino, lock.st_mtime_ns, lock.st_ctime_ns)
+
+
+def test_a_restore_gives_back_the_files(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(700, seed=1), codec="zstd", batch_num_messages=40, enable_idempotence="true")
+    producer = client.producer(transactional_id=topic, batch_num_messages=10)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for number in range(50):
+        producer.produce(topic, b"aborted" * 40, partition=0, timestamp=number + 1)
+    producer.flush(SECONDS)
+    producer.abort_transaction()
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=40)
+    copied = site.copied()
+    restored = site.root / "restored"
+
+    result = site.run("restore", topic, "--to-directory", restored, "--validation", "records")
+
+    assert result.exit_code == 0, result.out + result.err
+    local = {segment.base_offset: segment for segment in site.local()}
+    found = list_segments(restored / f"{topic}-0")
+    for segment in found[: len(copied)]:
+        assert segment.log_path.read_bytes() == local[segment.base_offset].log_path.read_bytes()
+    assert [segment.base_offset for segment in found][: len(copied)] == [start for start, _ in copied]
+    assert any(segment.has_transaction_index() for segment in found)
+
+
+def test_an_old_tail_is_fetched_and_the_rest_of_its_segment_after_it(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, {"segment.ms": "60000", **SMALL_SEGMENTS})
+
+    def produce(count: int) -> None:
+        records = [Record(0, 1_700_000_000_000, b"key", os.urandom(100)) for _ in range(count)]
+        client.produce(topic, records, batch_num_messages=10)
+
+    produce(20)
+    assert site.copied() == [(0, 19)]
+    produce(600)
+    closed = closed_of(site.kafka.log_dir / f"{topic}-0")
+
+    [(_, first_end), *rest] = closed
+    assert site.copied() == [(20, first_end), *rest]
+    assert site.copied() == [(closed[-1][1] + 1, 619)]
+    assert site.copied() == []
+    assert read(site, Isolation.READ_UNCOMMITTED) == client.consume_all(topic)
+    site.audited()
+
+
+def test_what_an_open_transaction_holds_back_is_copied_once_decided(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(300, seed=1), batch_num_messages=20)
+    held = client.producer(transactional_id=topic, enable_idempotence="true")
+    held.init_transactions()
+    held.begin_transaction()
+    held.produce(topic, b"held", partition=0)
+    held.flush(SECONDS)
+    client.produce(topic, varied_records(300, seed=2), batch_num_messages=20)
+    closed = closed_of(site.kafka.log_dir / f"{topic}-0")
+
+    stable = site.copied()
+
+    assert stable == [(start, end) for start, end in closed if end < 300]
+    held.abort_transaction()
+    assert site.copied() == closed[len(stable) :]
+    assert ensure_as_stored(site) == len(closed)
+    site.audited()
+
+
+@pytest.mark.usefixtures("no_fetch")
+def test_preallocated_segments_are_copied_once_closed(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, {"preallocate": "true", "segment.bytes": str(1 << 20), **LONG})
+    client.produce(topic, varied_records(20_000, seed=1), batch_num_messages=200)
+    *_, active = site.local()
+    assert active.log_path.stat().st_size == 1 << 20
+    assert active.log_path.read_bytes()[-1000:] == bytes(1000)
+
+    copied = site.copied()
+
+    assert copied == closed_of(site.kafka.log_dir / f"{topic}-0")
+    assert len(copied) > 1
+    assert ensure_as_stored(site, indexes=False) == len(copied)
+    site.audited()
+
+
+def test_every_acknowledged_record_is_copied_once_while_the_broker_rolls_and_deletes(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    segments = 40
+    client.create_topic(topic, 1, {"retention.bytes": str(segments * SEGMENT_BYTES), **SMALL_SEGMENTS, **LONG})
+    sent: list[Record] = []
+    remote_end, stopped = [-1], Event()
+
+    def produce() -> None:
+        seed = 0
+        while not stopped.is_set():
+            # Retention must only ever delete what is remote.
+            if len(sent) - remote_end[0] < 1500:
+                sent.extend(client.produce(topic, varied_records(200, seed=seed), batch_num_messages=20))
+                seed += 1
+            else:
+                time.sleep(0.01)
+
+    producing = Thread(target=produce)
+    producing.start()
+    try:
+        deadline = time.monotonic() + SECONDS
+        while remote_end[0] < 5000:
+            assert time.monotonic() < deadline
+            if copied := site.copied():
+                remote_end[0] = copied[-1][1]
+                # Into the middle of a segment that is remote.
+                client.delete_records(topic, 0, before=max(0, remote_end[0] - 700))
+    finally:
+        stopped.set()
+        producing.join()
+    while site.copied():
+        pass
+
+    with site.open() as remote_log:
+        copies = finished(remote_log)
+    assert [after.start_offset for after in copies[1:]] == [one.end_offset + 1 for one in copies[:-1]]
+    assert site.local()[0].base_offset > 0
+    assert read(site, Isolation.READ_UNCOMMITTED) == sent[: copies[-1].end_offset + 1]
+    site.audited()
+
+
+def test_a_segment_that_is_deleted_before_it_is_read_is_named_and_left(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(700, seed=1), batch_num_messages=20)
+    second = site.local()[1].base_offset
+
+    def delete(known: CopyTask) -> None:
+        client.delete_records(topic, 0, before=second)
+        until(lambda: not Path(known.location).exists(), "the broker deletes nothing")
+
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
+        [outcome] = each_copied(remote_log, begun.tasks[:1], delete)
+        report = remote_log.commit_copy([outcome])
+
+    assert outcome.failure is not None
+    assert outcome.failure.retriable
+    assert "was deleted or moved by broker 1 while it was copied" in outcome.failure.message
+    assert report.committed == ()
+    assert site.copied()[0][0] == second
+    site.audited()
+
+
+def test_a_segment_that_is_deleted_while_it_is_read_is_whole(site: LiveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(700, seed=1), batch_num_messages=20)
+    first, second, *_ = site.local()
+    content = first.log_path.read_bytes()
+    small = replace(SIZES, window=64 << 10)
+    with site.open() as remote_log:
+        storage = remote_log.storage
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
+        send = storage.copy_log_segment_data
+
+        def late(metadata: object, data: object) -> bytes:
+            chunks = data.chunks  # type: ignore[attr-defined]
+
+            def deleted() -> Iterator[memoryview]:
+                for chunk in chunks:
+                    if first.log_path.exists():
+                        client.delete_records(topic, 0, before=second.base_offset)
+                        until(lambda: not first.log_path.exists(), "the broker deletes nothing")
+                    yield chunk
+
+            return send(metadata, replace(data, chunks=deleted()))  # type: ignore[arg-type, type-var]
+
+        monkeypatch.setattr(storage, "copy_log_segment_data", late)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, storage, wall_clock)) as cuts:
+            outcome = cuts.copy(begun.tasks[0], lambda known: copy_segment(known, storage, small, wall_clock))
+        monkeypatch.undo()
+        report = remote_log.commit_copy([outcome])
+        [committed] = report.committed
+        assert b"".join(storage.fetch_log_segment(committed)) == content
+    site.copied()
+    site.audited()
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    directory = site.kafka.log_dir / f"{topic}-0"
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "deleted")
+        admin = AdminClient({"bootstrap.servers": site.kafka.bootstrap_servers})
+        admin.delete_topics([topic])[topic].result(SECONDS)
+        until(lambda: not directory.exists(), "the broker renames nothing")
+        outcomes = each_copied(remote_log, begun.tasks)
+        report = remote_log.commit_copy(outcomes)
+
+    assert report.committed == ()
+    assert all(outcome.failure is not None and f"has no {topic}-0" in outcome.failure.message for outcome in outcomes)
+
+
+def test_a_killed_broker_that_came_back_is_copied_on(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    first = site.copied()
+    site.kafka.kill()
+    site.kafka.start()
+    sent += client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+
+    rest = site.copied()
+
+    assert [*first, *rest] == closed_of(site.kafka.log_dir / f"{topic}-0")
+    assert read(site, Isolation.READ_UNCOMMITTED) == sent[: rest[-1][1] + 1]
+    site.audited()
+
+
+def test_a_worker_that_does_not_see_the_files_names_them_and_copies_nothing(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    missing = site.root / "not-mounted"
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "elsewhere")
+        tasks = tuple(_with_files(task, LeaderFiles(1, (missing,))) for task in begun.tasks)
+        outcomes = each_copied(remote_log, tasks)
+        report = remote_log.commit_copy(outcomes)
+
+    assert report.committed == ()
+    for outcome in outcomes:
+        assert outcome.failure is not None
+        for named in ("broker 1", str(missing), "broker.log.dirs", "run the copy on a host that sees them"):
+            assert named in outcome.failure.message
+    assert not list((site.root / "state").rglob("*.log"))
+    site.copied()
+
+
+@pytest.mark.parametrize("place", ["missing", "of another broker", "of another cluster"])
+def test_a_plan_names_directories_that_are_not_the_leaders(site: LiveSite, place: str) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(f"{topic}-{place.replace(' ', '-')}", 1, SMALL_SEGMENTS | LONG)
+    folder = site.root / "logs"
+    known = MetaProperties.read(site.kafka.log_dir / META_PROPERTIES)
+    if place != "missing":
+        folder.mkdir()
+        other = {"of another broker": replace(known, node_id=7), "of another cluster": replace(known, cluster_id="x")}
+        other[place].write(folder / META_PROPERTIES)
+    named = replace(site, topics=(f"{topic}-{place.replace(' ', '-')}",), properties={"broker.log.dirs": f"1={folder}"})
+
+    for command in ("copy", "doctor"):
+        result = named.run(command)
+        assert result.exit_code == 1
+        shown = " ".join((result.out + result.err).split())
+        assert "broker.log.dirs" in shown
+        assert str(folder) in shown.replace(" ", "")
+        assert "broker 1" in shown
+
+
+def test_doctor_finds_the_directories_of_the_broker(site: LiveSite) -> None:
+    found = site.run("doctor", "--json")
+
+    shown = [row for row in found.rows if row["check"] == "broker.log.dirs"]
+    assert [(row["verdict"], row["message"]) for row in shown] == [
+        ("ok", f"{site.kafka.log_dir} is of broker 1, and can be read")
+    ]
+
+
+def _with_files(task: CopyTask, files: LeaderFiles) -> CopyTask:
+    assert task.cut is not None
+    return replace(task, cut=replace(task.cut, rules=replace(task.cut.rules, files=files)))
+
+
+PROPERTIES = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.leader.rebalance.enable": "false",
+}
+
+
+@pytest.fixture
+def brokers(kafka_programs: KafkaPrograms, tmp_path: Path) -> Iterator[tuple[RealKafka, RealKafka, Path]]:
+    """Two brokers; the second one has another log directory besides."""
+    first = RealKafka(kafka_programs, tmp_path / "1", properties=PROPERTIES)
+    more = tmp_path / "2-more"
+    with first:
+        dirs = f"{tmp_path / '2' / 'log-dir'},{more}"
+        second = first.another(2, tmp_path / "2", {**PROPERTIES, "log.dirs": dirs})
+        more.mkdir()
+        MetaProperties(1, first.client.cluster_id(), 2, random_uuid()).write(more / META_PROPERTIES)
+        with second:
+            yield first, second, more
+
+
+def replicated(kafka: RealKafka, topic: str, leaders: tuple[int, ...], config: Mapping[str, str]) -> None:
+    """Create a topic on both brokers, with these preferred leaders of its partitions."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    assignment = [[leader, 3 - leader] for leader in leaders]
+    new = NewTopic(topic, len(leaders), replica_assignment=assignment, config=dict(config))
+    admin.create_topics([new], operation_timeout=SECONDS)[topic].result(SECONDS)
+
+
+def leader_of(kafka: RealKafka, topic: str, partition: int) -> int:
+    settings = parse_client_settings({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+    with ClusterClient(settings) as client:
+        return client.metadata([topic]).topics[topic].partitions[partition].leader
+
+
+def test_each_partition_is_copied_beside_its_leader_wherever_that_moves(
+    brokers: tuple[RealKafka, RealKafka, Path], tmp_path: Path
+) -> None:
+    first, second, more = brokers
+    topic = "moved"
+    replicated(first, topic, (1, 2, 2), SMALL_SEGMENTS | LONG)
+    for partition in range(3):
+        first.client.produce(topic, varied_records(400, seed=partition), partition=partition, acks="all",
+                             batch_num_messages=20)  # fmt: skip
+    of_second = (second.log_dir, more)
+    directories = {"1": [str(first.log_dir)], "2": [str(each) for each in of_second]}
+    site = LiveSite(first, tmp_path, (topic,), {"broker.log.dirs": directories})
+
+    # A host that sees the files of broker 2 alone leaves the rest to another.
+    alone = replace(site, properties={"broker.log.dirs": {**directories, "1": [str(tmp_path / "elsewhere")]}})
+    result = alone.run("copy", "--json")
+    assert result.exit_code == 0, result.err
+    assert {row["partition"] for row in result.rows} == {f"{topic}-1", f"{topic}-2"}
+    assert f"{topic}-0" in result.out + result.err
+    assert str(tmp_path / "elsewhere") in result.out + result.err
+
+    for partition in range(3):
+        first.client.produce(topic, varied_records(400, seed=9), partition=partition, acks="all", batch_num_messages=20)
+    roots: dict[int, set[Path]] = {}
+
+    def note(known: CopyTask) -> None:
+        roots.setdefault(known.metadata.topic_id_partition.partition, set()).add(Path(known.location).parents[1])
+
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "moved")
+        outcomes = each_copied(remote_log, begun.tasks, note)
+        second.kill()
+        until(lambda: {leader_of(first, topic, each) for each in range(3)} == {1}, "broker 1 does not lead")
+        report = remote_log.commit_copy(outcomes)
+    assert roots[0] == {first.log_dir}
+    assert roots[1] | roots[2] == set(of_second)
+    assert {segment.topic_id_partition.partition for segment in report.committed} == {0}
+    assert len(report.failures) == 2
+    for failure in report.failures:
+        assert "were copied beside broker 2, and broker 1 leads by now" in failure.message
+
+    while site.copied():
+        pass
+
+    for partition in range(3):
+        with site.open() as remote_log:
+            copies = finished(remote_log, partition)
+        assert [(one.start_offset, one.end_offset) for one in copies] == closed_of(
+            first.log_dir / f"{topic}-{partition}"
+        )
+    site.audited()
