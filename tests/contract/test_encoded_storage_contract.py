@@ -26,7 +26,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.storage.clients.object_client import delete_object
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import SegmentObjectNames, segment_object_names
-from tiered_storage.remote_log.storage.index_bundle import parse_bundle
+from tiered_storage.remote_log.storage.index_bundle import build_bundle, parse_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.remote_log.storage.transforms.encoding import ENCODINGS, Encoding
@@ -347,9 +347,27 @@ def test_a_chunk_swapped_with_anothers_is_refused_even_with_its_checksums(
     manifest = Manifest.parse(storage.fetch_index(another, IndexKind.MANIFEST), "manifest")
     overwrite(client, names(metadata).data, stolen)
     forged = opened(client, storage._encoded._keys)
-    layout = forged._encoded.layout(metadata, names(metadata), lambda: manifest)
+    layout = forged._encoded.layout(metadata, names(metadata), None, lambda: manifest)
     with pytest.raises(RemoteObjectCorruptError, match="does not decrypt"):
         list(forged._encoded.read(layout, 0, MIB))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd", None], ids=["as plain", "as compressed", "without a manifest"])
+def test_bytes_without_encryption_in_the_place_of_an_encrypted_segment_are_refused(
+    storage: ObjectRemoteStorageManager, client: ObjectClient, codec: str | None
+) -> None:
+    """A writer of the store needs no key for them, and can make every checksum right."""
+    metadata = copy(storage, segment_bytes(MIB), ENCRYPTED)
+    forged = copy(storage, segment_bytes(MIB, 1), ENCODINGS[codec or "zstd"])
+    overwrite(client, names(metadata).data, read(client, names(forged).data))
+    bundle = parse_bundle(read(client, names(metadata).indexes), "bundle")
+    manifest = Manifest.parse(storage.fetch_index(forged, IndexKind.MANIFEST), "manifest")
+    bundle[IndexKind.MANIFEST] = replace(manifest, segment_id=metadata.segment_id).to_bytes()
+    overwrite(client, names(metadata).indexes, build_bundle(bundle) if codec else b"")
+    reader = opened(client, storage._encoded._keys)
+    for start, end in ((0, MIB - 1), (5, 100)):
+        with pytest.raises(RemoteObjectCorruptError, match="not encrypted"):
+            list(reader.fetch_log_segment(metadata, start, end))
 
 
 @each_encoding

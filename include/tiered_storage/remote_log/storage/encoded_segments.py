@@ -11,6 +11,7 @@ from typing import TypeVar
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.documents.object_names import SegmentObjectNames
 from tiered_storage.remote_log.storage.documents.segment_key import OBJECT_BYTES, encode_segment_key, parse_segment_key
@@ -123,9 +124,17 @@ class EncodedSegments:
         return known
 
     def layout(
-        self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames, manifest: Callable[[], Manifest]
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        names: SegmentObjectNames,
+        marker: CommitMarker | None,
+        manifest: Callable[[], Manifest],
     ) -> SegmentLayout:
-        """Return the layout of an encoded segment: by its `manifest`, or by its chunks' heads if that is lost."""
+        """Return the layout of an encoded segment: by its `manifest`, or by its chunks' heads if that is lost.
+
+        Raises RemoteObjectCorruptError if `marker` says that it is encrypted and they do not: whoever can write to the
+        store could replace it by bytes of his own, with every checksum right.
+        """
         known = self._known(self._layouts, metadata.segment_id.id)
         if known is not None:
             return known
@@ -136,6 +145,11 @@ class EncodedSegments:
             encoding, table = self._read_heads(names.data)
             # Of a copy that was never committed, only the chunks say how much of the log there is.
             size = table.size if metadata.custom_metadata is None else metadata.size
+        if marker is not None and marker.is_encrypted and not encoding.encryption:
+            raise RemoteObjectCorruptError(
+                f"{self._source(names.data)}: its chunks are not encrypted, but those that were sent were: it was "
+                "replaced; 'tiered-storage repair --deep' copies it again if the local log still has it"
+            )
         cipher = self.cipher(metadata, names) if encoding.encryption else None
         layout = SegmentLayout(names.data, ChunkCodec(encoding, size, cipher), table)
         self._keep(self._layouts, metadata.segment_id.id, layout)

@@ -204,15 +204,11 @@ class StoredSegments:
     def _layout(self, metadata: RemoteLogSegmentMetadata) -> SegmentLayout | None:
         """Return where an encoded segment's chunks are; None if its data object is the log."""
         names = names_of(metadata)
-        if metadata.custom_metadata is not None:
-            is_encoded = self.marker(metadata).stored_size is not None
-        elif (marker := self.find_marker(names)) is not None:
-            is_encoded = marker.stored_size is not None
-        else:
-            is_encoded = self._encoded.is_encoded(names.data)
+        marker = self.find_marker(names) if metadata.custom_metadata is None else self.marker(metadata)
+        is_encoded = self._encoded.is_encoded(names.data) if marker is None else marker.stored_size is not None
         if not is_encoded:
             return None
-        return self._encoded.layout(metadata, names, lambda: self._head_manifest(metadata))
+        return self._encoded.layout(metadata, names, marker, lambda: self._head_manifest(metadata))
 
     def decrypted(
         self,
