@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
@@ -35,8 +35,10 @@ from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing, Wrapp
 REQUEST_BYTES = 4 << 20
 """Neighbouring chunks are read together up to this size."""
 PIECE_BYTES = 4 << 20
-_KEPT_LAYOUTS = 32
-Kept = TypeVar("Kept")
+_MOST_KEPT_CHUNKS = 100_000
+"""Chunks of all cached layouts, some 250 bytes each: those of a hundred segments of 1 GiB."""
+_MOST_KEPT_CIPHERS = 10_000
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,32 @@ class SegmentLayout:
     table: ChunkTable
 
 
+class _LastUsed(Generic[_Value]):
+    """The values that were used last, by segment id: at least one, together of at most `most` `weight`. Thread-safe."""
+
+    def __init__(self, most: int, weight: Callable[[_Value], int]) -> None:
+        self._most = most
+        self._weight = weight
+        self._kept: OrderedDict[str, _Value] = OrderedDict()
+        self._weighs = 0
+        self._lock = threading.Lock()
+
+    def get(self, segment_id: str) -> _Value | None:
+        with self._lock:
+            if segment_id in self._kept:
+                self._kept.move_to_end(segment_id)
+            return self._kept.get(segment_id)
+
+    def put(self, segment_id: str, value: _Value) -> None:
+        with self._lock:
+            if segment_id in self._kept:
+                self._weighs -= self._weight(self._kept.pop(segment_id))
+            self._kept[segment_id] = value
+            self._weighs += self._weight(value)
+            while self._weighs > self._most and len(self._kept) > 1:
+                self._weighs -= self._weight(self._kept.popitem(last=False)[1])
+
+
 class EncodedSegments:
     """The encoded segments in the store of `client`, with the keys of `keys`, some of them in `kms`. Thread-safe."""
 
@@ -66,9 +94,8 @@ class EncodedSegments:
         self._client = client
         self._keys = keys
         self._kms = kms
-        self._layouts: OrderedDict[str, SegmentLayout] = OrderedDict()
-        self._ciphers: OrderedDict[str, SegmentCipher] = OrderedDict()
-        self._lock = threading.Lock()
+        self._layouts = _LastUsed[SegmentLayout](_MOST_KEPT_CHUNKS, lambda layout: len(layout.table.chunks))
+        self._ciphers = _LastUsed[SegmentCipher](_MOST_KEPT_CIPHERS, lambda _: 1)
 
     def put(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames, data: LogSegmentData) -> SentSegment:
         """Write the data object, and before it the key of an encrypted one.
@@ -116,11 +143,11 @@ class EncodedSegments:
     def cipher(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> SegmentCipher:
         """Return the cipher of an encrypted segment. Raises EncryptionKeyError."""
         segment_id = metadata.segment_id
-        known = self._known(self._ciphers, segment_id.id)
+        known = self._ciphers.get(segment_id.id)
         if known is None:
             data_key = self._keys.unwrap(self.wrapped_key(metadata, names), str(segment_id), self._kms)
             known = SegmentCipher.of(segment_id, data_key)
-            self._keep(self._ciphers, segment_id.id, known)
+            self._ciphers.put(segment_id.id, known)
         return known
 
     def layout(
@@ -135,7 +162,7 @@ class EncodedSegments:
         Raises RemoteObjectCorruptError if `marker` says that it is encrypted and they do not: whoever can write to the
         store could replace it by bytes of his own, with every checksum right.
         """
-        known = self._known(self._layouts, metadata.segment_id.id)
+        known = self._layouts.get(metadata.segment_id.id)
         if known is not None:
             return known
         try:
@@ -152,7 +179,7 @@ class EncodedSegments:
             )
         cipher = self.cipher(metadata, names) if encoding.encryption else None
         layout = SegmentLayout(names.data, ChunkCodec(encoding, size, cipher), table)
-        self._keep(self._layouts, metadata.segment_id.id, layout)
+        self._layouts.put(metadata.segment_id.id, layout)
         return layout
 
     def is_encoded(self, name: str) -> bool:
@@ -210,18 +237,6 @@ class EncodedSegments:
             chunks.append(head.chunk)
             place += head.chunk.stored
         return Encoding(bool(flags & COMPRESSED), bool(flags & ENCRYPTED)), ChunkTable.of(chunks)
-
-    def _known(self, kept: OrderedDict[str, Kept], segment_id: str) -> Kept | None:
-        with self._lock:
-            if segment_id in kept:
-                kept.move_to_end(segment_id)
-            return kept.get(segment_id)
-
-    def _keep(self, kept: OrderedDict[str, Kept], segment_id: str, value: Kept) -> None:
-        with self._lock:
-            kept[segment_id] = value
-            while len(kept) > _KEPT_LAYOUTS:
-                kept.popitem(last=False)
 
     def _source(self, name: str) -> str:
         return f"{self._client.root}/{name}"
