@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from tiered_storage.remote_log.jobs.throttle import Quota
     from tiered_storage.remote_log.jobs.worker import StoreAccess
 
 NAME = "remote_log"
@@ -80,12 +82,27 @@ _NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestamp
 
 def register(spark: SparkSession) -> None:
     """Register the format `remote_log` in a session, and enable filter pushdown, which Spark has off by default."""
+
+    class TablesOfSession(RemoteLogTables):
+        tasks_at_once = _tasks_at_once(spark)
+
     spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(RemoteLogTables)
+    spark.dataSource.register(TablesOfSession)
+
+
+def _tasks_at_once(spark: SparkSession) -> int | None:
+    """Return how many tasks the session runs at once, as far as it is known here: not with Spark Connect."""
+    try:
+        return spark.sparkContext.defaultParallelism
+    except PySparkException:
+        return None
 
 
 class RemoteLogTables(DataSource):
     """The data source; see above. Raises ConfigurationError for invalid options."""
+
+    tasks_at_once: int | None = None
+    """See `register`."""
 
     @classmethod
     def name(cls) -> str:
@@ -98,7 +115,7 @@ class RemoteLogTables(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader, which plans and reads."""
-        return TableReader(TableOptions(self.options), schema.fieldNames())
+        return TableReader(TableOptions(self.options), schema.fieldNames(), self.tasks_at_once)
 
 
 class TableOptions:
@@ -125,23 +142,26 @@ class TableOptions:
 class SplitPartition(InputPartition):
     """One split, for one task, and its access to the store: the reader that Spark sends to workers has no plan.
 
-    `configs` are the options in the settings for a class of the user's own.
+    `configs` are the options in the settings for a class of the user's own. `quota` is the task's share of the limit of
+    remote reads.
     """
 
-    def __init__(self, split: TableSplit, access: StoreAccess, configs: Mapping[str, str]) -> None:
+    def __init__(self, split: TableSplit, access: StoreAccess, configs: Mapping[str, str], quota: Quota) -> None:
         super().__init__(split)
         self.split = split
         self.access = access
         self.configs = configs
+        self.quota = quota
 
 
 class TableReader(DataSourceReader):
     """Plans on the driver, reads on the workers."""
 
-    def __init__(self, options: TableOptions, columns: list[str]) -> None:
+    def __init__(self, options: TableOptions, columns: list[str], tasks_at_once: int | None) -> None:
         from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
 
         TableColumns(columns)
+        self._tasks_at_once = tasks_at_once
         self._options = options
         self._query = options.query
         self._columns = columns
@@ -169,9 +189,14 @@ class TableReader(DataSourceReader):
         return narrowed(self._query, comparison)
 
     def partitions(self) -> list[InputPartition]:
-        """Plan: one task for each split."""
+        """Plan: one task for each split.
+
+        With a limit of remote reads, no more tasks than run at once, if that is known: all of them share the limit
+        without a word between them, so tasks that wait for others would leave their shares unused.
+        """
         from tiered_storage.clock import wall_clock  # noqa: PLC0415 - heavy
         from tiered_storage.remote_log.context import store_options  # noqa: PLC0415 - as above
+        from tiered_storage.remote_log.jobs.throttle import fetch_quota  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.jobs.worker import StoreAccess  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.manager import RemoteLogManager  # noqa: PLC0415 - as above
         from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
@@ -185,12 +210,16 @@ class TableReader(DataSourceReader):
         if not self._options.allow_gaps:
             plan.ensure_no_gaps()
         access = StoreAccess.of(settings, options)
-        splits = list(plan_splits(plan.ranges(), self._query.rows, self._options.split_bytes))
-        empty = TableSplit((), self._query.rows)
-        return [SplitPartition(split, access, options.configs) for split in splits or [empty]]
+        ranges, quota = list(plan.ranges()), fetch_quota(settings)
+        whole, split_bytes = sum(each.size for each in ranges), self._options.split_bytes
+        if not quota.is_unlimited and self._tasks_at_once is not None:
+            split_bytes = max(split_bytes, -(-whole // self._tasks_at_once))
+        splits = list(plan_splits(ranges, self._query.rows, split_bytes)) or [TableSplit((), self._query.rows)]
+        return [SplitPartition(each, access, options.configs, quota.share(each.size, whole)) for each in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one split, in Arrow."""
+        """Yield the rows of one split, in Arrow, within its share of the limit."""
+        from tiered_storage.remote_log.jobs.throttle import LimitedReads, QuotaLimit  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.storage.clients.options import options_of  # noqa: PLC0415 - as above
         from tiered_storage.remote_log.tables.columns import TableColumns  # noqa: PLC0415 - heavy
         from tiered_storage.remote_log.tables.reading import read_split  # noqa: PLC0415 - as above
@@ -199,7 +228,8 @@ class TableReader(DataSourceReader):
             return
         options = replace(options_of(os.environ), configs=partition.configs)
         with closing(partition.access.open(options)) as storage:
-            yield from read_split(partition.split, storage, TableColumns(self._columns))
+            reads = LimitedReads(storage, QuotaLimit(partition.quota))
+            yield from read_split(partition.split, reads, TableColumns(self._columns))
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:

@@ -23,7 +23,7 @@ PROGRAM = """
 import json, runpy, sys
 from pyspark.sql import SparkSession
 
-source, files, config, lost_key, exports = sys.argv[1:]
+source, files, config, lost_key, limited, exports = sys.argv[1:]
 sys.argv = [source, config]
 runpy.run_path(source)
 spark = SparkSession.builder.getOrCreate()
@@ -32,7 +32,7 @@ runpy.run_path(files)
 
 
 def table(**options):
-    return spark.read.format("remote_log").options(config=config, topic="orders", **options)
+    return spark.read.format("remote_log").options(**{"config": config, "topic": "orders", **options})
 
 
 def error(read):
@@ -54,6 +54,8 @@ found = {
     "none": everything.where("offset > 5 and offset < 3").count(),
     "columns": table().schema("value binary, offset long").load().columns,
     "small": table(splitBytes="300").load().rdd.getNumPartitions(),
+    "limited": table(splitBytes="300", config=limited).load().rdd.getNumPartitions(),
+    "within limit": table(splitBytes="300", config=limited).load().count(),
     "headers": everything.where("offset = 3 and partition = 0").first()["headers"][0].asDict()["key"],
     "unknown": error(lambda: spark.read.format("remote_log").options(config=config, topic="payments").load().count()),
     "mistyped": error(lambda: table(topik="orders").load().count()),
@@ -92,6 +94,15 @@ def without_key(files: RemoteLogFiles) -> Path:
     return path
 
 
+def with_limit(files: RemoteLogFiles) -> Path:
+    """Return settings of the same remote log with a limit of remote reads."""
+    settings = yaml.safe_load(files.config.read_text())
+    settings["remote.log.manager.fetch.max.bytes.per.second"] = 8 << 20
+    path = files.config.with_name("limited.yaml")
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
 def test_a_session_reads_the_store_and_what_was_exported(
     files: RemoteLogFiles, state_directory: Path, tmp_path: Path
 ) -> None:
@@ -104,7 +115,7 @@ def test_a_session_reads_the_store_and_what_was_exported(
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     with process_list() as shown:
         done = subprocess.run(
-            [sys.executable, *arguments, files.config, without_key(files), export_orders(files)],
+            [sys.executable, *arguments, files.config, without_key(files), with_limit(files), export_orders(files)],
             env={
                 **environ,
                 "JAVA_HOME": str(java_home(state_directory, os.environ)),
@@ -127,6 +138,7 @@ def test_a_session_reads_the_store_and_what_was_exported(
     assert (found["other"], found["none"], found["headers"]) == (0, 0, "trace")
     assert found["columns"] == ["value", "offset"]
     assert found["small"] > 5
+    assert (found["limited"], found["within limit"]) == (2, 40), "as many as the session runs at once"
     assert "nothing of topic 'payments' was ever copied" in found["unknown"]
     assert "has no option topik" in found["mistyped"]
     assert dict(found["schema"])["timestamp"] == "timestamp"

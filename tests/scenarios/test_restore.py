@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import CommandResult, run_on
+from support.counted_limits import counted_limits
 from support.local_logs import read_all
 from support.metadata_stores import a_step
 from support.remote_logs import (
@@ -131,6 +132,21 @@ def test_a_lost_topic_is_restored_byte_for_byte(files: RemoteLogFiles, target: P
     assert not found.warnings and not found.skipped and not found.damaged
     assert [each.topic_id for each in found.partitions] == [topic_id("orders")] * 2
     assert found.high_watermarks == {("orders", 0): 30, ("orders", 1): 20}
+
+
+@pytest.mark.parametrize("is_new_topic", [False, True])
+def test_all_of_a_restore_keeps_the_limit_of_remote_reads(
+    files: RemoteLogFiles, target: Path, monkeypatch: pytest.MonkeyPatch, is_new_topic: bool
+) -> None:
+    passed = counted_limits(monkeypatch)
+    files.properties["remote.log.manager.fetch.max.bytes.per.second"] = 8 << 20
+    as_other = ("--as-topic", "other", "--as-topic-id", random_uuid()) if is_new_topic else ()
+
+    result = restore(files, target, *as_other)
+
+    assert result.exit_code == 0, result.err
+    assert [limit.bytes_per_second for limit in passed] == [8 << 20]
+    assert passed.total() == sum(row["bytes"] for row in result.rows) > 0
 
 
 def test_a_dry_run_is_the_plan_and_changes_nothing(files: RemoteLogFiles, target: Path) -> None:

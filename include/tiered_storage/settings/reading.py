@@ -47,10 +47,9 @@ class ReadingSettings(PropertyModel):
         special={UNLIMITED: "unlimited"},
     )
     """How much one process reads from the remote tier per second for the read service, the command line and Python, and
-    how much one export, deep audit, repair, trim or expiry reads back, all its workers together (Kafka's default:
-    9223372036854775807, which is no limit either). It does not hold for restores, which are urgent; for comparisons of
-    the batches of two segments and for copies inside the store, which are rare; nor for tables in a Spark session,
-    where Spark alone knows how many tasks run at once: limit its cores."""
+    how much one export, restore, deep audit, repair, trim or expiry reads, or one read of a table in a Spark session,
+    all its workers together (Kafka's default: 9223372036854775807, which is no limit either). It does not hold for
+    comparisons of the batches of two segments and for copies inside the store, which are rare."""
 
     remote_log_manager_fetch_quota_window_num: Whole = setting(
         "remote.log.manager.fetch.quota.window.num", 11, READING, Source.KAFKA, unit="samples", at_least=1, at_most=3600

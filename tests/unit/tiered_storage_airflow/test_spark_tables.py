@@ -13,9 +13,19 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, IsNo
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from support.counted_limits import counted_limits
 from support.key_rings import ring_of_three
 from support.object_stores import OWN_STORE
-from support.remote_logs import ENABLED, NOW, a_copied_remote_log, a_remote_log, copy, record
+from support.remote_logs import (
+    ENABLED,
+    NOW,
+    a_copied_remote_log,
+    a_remote_log,
+    copy,
+    partition_of,
+    record,
+    segments_of,
+)
 from support.shown_secrets import holds, keys_as_text
 from tiered_storage.errors import ConfigurationError, EncryptionKeyError
 from tiered_storage.remote_log.tables.columns import SCHEMA as COLUMNS
@@ -153,6 +163,27 @@ def test_filters_that_contradict_give_no_rows(config: Path) -> None:
 def test_splits_are_as_large_as_asked_for(config: Path) -> None:
     reader = RemoteLogTables({"topic": "orders", "config": str(config), "splitBytes": "300"}).reader(schema())
     assert len(reader.partitions()) > 5
+
+
+@pytest.mark.parametrize("tasks_at_once", [None, 2])
+def test_the_tasks_share_the_limit_of_remote_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks_at_once: int | None
+) -> None:
+    passed = counted_limits(monkeypatch)
+    monkeypatch.setattr(RemoteLogTables, "tasks_at_once", tasks_at_once)
+    files = a_copied_remote_log(
+        tmp_path, {("orders", 0): 2, ("orders", 1): 2}, remote_log_manager_fetch_max_bytes_per_second=8 << 20
+    )
+
+    found, _ = read(files.config, splitBytes="300")
+
+    assert found.num_rows == 40
+    assert len(passed) == 2 if tasks_at_once else len(passed) > 5
+    assert sum(limit.bytes_per_second for limit in passed) == pytest.approx(8 << 20)
+    with files.open() as remote_log:
+        segments = [each for number in range(2) for each in segments_of(remote_log, partition_of(number=number))]
+    if tasks_at_once:
+        assert passed.total() == sum(each.size for each in segments)
 
 
 BAD_OPTIONS: list[tuple[dict[str, str], str]] = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 from tiered_storage.settings.settings import Settings
 
 UNLIMITED = -1
@@ -141,6 +143,9 @@ class RateLimit:
             self._sleep(self._free_at - now)
 
 
+NO_LIMIT = RateLimit()
+
+
 class QuotaLimit(RateLimit):
     """A rate limit by a ByteQuota. For several threads."""
 
@@ -171,7 +176,7 @@ def audit_limit(bytes_per_second: int, quota: Quota) -> RateLimit:
 
 
 def read_back_limit(settings: Settings) -> RateLimit:
-    """Return the limit of one run that reads segments back whole before it deletes what they hold."""
+    """Return the limit of one run that reads whole segments: to restore them, or before it deletes what they hold."""
     return QuotaLimit(fetch_quota(settings))
 
 
@@ -186,3 +191,35 @@ class ReportingLimit(RateLimit):
     def spend(self, size: int) -> None:
         self._limit.spend(size)
         self._on_spent(size)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedReads:
+    """The RemoteStorageManager `storage`, whose segments are fetched within `limit`. Indexes do not count."""
+
+    storage: RemoteStorageManager
+    limit: RateLimit
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """See RemoteStorageManager."""
+        return self.storage.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        """See RemoteStorageManager."""
+        for piece in self.storage.fetch_log_segment(metadata, start_position, end_position):
+            self.limit.spend(len(piece))
+            yield piece
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        """See RemoteStorageManager."""
+        return self.storage.fetch_index(metadata, kind)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """See RemoteStorageManager."""
+        self.storage.delete_log_segment_data(metadata)
+
+    def close(self) -> None:
+        """See RemoteStorageManager."""
+        self.storage.close()

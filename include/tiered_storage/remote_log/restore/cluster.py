@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
 from tiered_storage.kafka_log.records.record import MendedText, Record
+from tiered_storage.remote_log.jobs.throttle import NO_LIMIT, LimitedReads, RateLimit
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import CommittedRecords
 from tiered_storage.remote_log.restore.offset_map import MapHead, OffsetMapWriter
@@ -143,9 +144,10 @@ def restore_to_cluster(
     validation: Validation = Validation.SIZES,
     allow_gaps: bool = False,
     on_moved: OnMoved = unreported,
+    limit: RateLimit = NO_LIMIT,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ClusterReport:
-    """Produce the committed records of `plan`, or resume an earlier run.
+    """Produce the committed records of `plan`, or resume an earlier run. Segments are read within `limit`.
 
     With Validation.RECORDS every byte in the store is checked before the first record is sent, and every record is read
     back at the end. Memory is bounded: a batch from the store, and 64 MiB that wait for acknowledgement.
@@ -157,13 +159,14 @@ def restore_to_cluster(
     plan.ensure_possible(allow_gaps=allow_gaps)
     cluster = TargetCluster(target.bootstrap_servers, target.properties)
     topic = cluster.topic(plan.request.named_as(target.topic))
+    reads = LimitedReads(storage, limit)
     sources = {
-        each.topic_id_partition.partition: CommittedRecords(each, plan.request, storage) for each in plan.partitions
+        each.topic_id_partition.partition: CommittedRecords(each, plan.request, reads) for each in plan.partitions
     }
     _check_partitions(topic, sources)
     check_store(plan.segments(), storage, validation)
     if validation is Validation.RECORDS:
-        check_bytes(plan.segments(), storage)
+        check_bytes(plan.segments(), reads)
     ends = cluster.ends(topic.name, sources)
     head = _head(plan, topic, {number: end for number, (_, end) in ends.items()})
     map_path = target.map_path / _map_name(topic.name, head) if target.is_folder else target.map_path

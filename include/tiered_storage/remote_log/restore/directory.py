@@ -17,6 +17,7 @@ from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.kernels.constants import INT32_MAX
 from tiered_storage.kafka_log.log.recovery.clean_shutdown import CLEAN_SHUTDOWN, UNKNOWN_BROKER_EPOCH
+from tiered_storage.remote_log.jobs.throttle import NO_LIMIT, LimitedReads, RateLimit
 from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.restore.committed import StoredTransactions, all_decided, ended_before
 from tiered_storage.remote_log.restore.partition_files import PartitionWriter
@@ -82,11 +83,13 @@ def restore_to_directory(
     allow_gaps: bool = False,
     workers: int = 2,
     on_moved: OnMoved = unreported,
+    limit: RateLimit = NO_LIMIT,
 ) -> list[RestoredDirectory]:
     """Put all of `plan` in place, or nothing: an error before everything is complete leaves no partition.
 
     If the topic keeps its id, the store's bytes are kept unchanged; see partition_files.py for a new id, with which the
-    log ends before the first undecided transaction. After a crash a second call resumes.
+    log ends before the first undecided transaction. After a crash a second call resumes. Segments are read within
+    `limit`.
 
     Raises LogDirectoryLockedError while a broker runs in the directory, InvalidLogDirectoryError if it has such a
     partition already or is a folder of something else, ConfigurationError if there is nothing to restore, no room for
@@ -97,6 +100,7 @@ def restore_to_directory(
     if not plan.partitions:
         raise ConfigurationError(f"{plan.request.topic}: the store has nothing that matches the request")
     topic = plan.request.named_as(target.topic)
+    reads = LimitedReads(storage, limit)
     named = {_log(topic, partition): partition for partition in plan.partitions}
     directory = TargetDirectory(target.root)
     with _written(target.root):
@@ -108,22 +112,22 @@ def restore_to_directory(
             _check_cluster_id(plan)
         unfinished = _unfinished(directory, topic, named)
         topic_id = _topic_id(plan, target, topic, directory, unfinished)
-        _check_transactions(plan, storage)
+        _check_transactions(plan, reads)
         there = _in_place(directory, unfinished, named) if unfinished else {}
         named = dict(
-            _ended(log, each, there, storage if topic_id != plan.topic_id else None) for log, each in named.items()
+            _ended(log, each, there, reads if topic_id != plan.topic_id else None) for log, each in named.items()
         )
         todo = {log: each for log, each in named.items() if log.directory not in there}
         _check_free(directory, todo, unfinished)
         directory.discard_staged(log.directory for log in named)
         directory.ensure_room(sum(each.size for each in todo.values()))
         check_store((segment for each in todo.values() for segment in each.segments), storage, validation)
-        writer = PartitionWriter(storage, topic_id, topic_id != plan.topic_id, on_moved)
+        writer = PartitionWriter(reads, topic_id, topic_id != plan.topic_id, on_moved)
 
         def write(log: RestoredLog) -> int | None:
             staging = directory.staging(log.directory)
             writer.write(todo[log], staging)
-            return check_written(todo[log], staging, storage, validation)
+            return check_written(todo[log], staging, reads, validation)
 
         try:
             with ThreadPoolExecutor(max_workers=workers) as pool:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.jobs.throttle import read_back_limit
 from tiered_storage.remote_log.lineage import whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Leases, RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
@@ -285,6 +286,7 @@ class RemoteLogRestores:
             allow_gaps=allow_gaps,
             workers=workers,
             on_moved=on_moved,
+            limit=read_back_limit(self.context.settings),
         )
 
     def to_cluster(
@@ -300,5 +302,11 @@ class RemoteLogRestores:
         from tiered_storage.remote_log.restore.cluster import restore_to_cluster  # noqa: PLC0415 -- a Kafka client
 
         return restore_to_cluster(
-            plan, self.context.storage, target, validation=validation, allow_gaps=allow_gaps, on_moved=on_moved
+            plan,
+            self.context.storage,
+            target,
+            validation=validation,
+            allow_gaps=allow_gaps,
+            on_moved=on_moved,
+            limit=read_back_limit(self.context.settings),
         )

@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 
 import pytest
 
-from support.remote_logs import LOG_CONFIG, NOW, RemoteLogFiles, a_copied_remote_log, copy, records, unsynced
+from support.counted_limits import counted_limits
+from support.remote_logs import (
+    LOG_CONFIG,
+    NOW,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    copy,
+    records,
+    segments_of,
+    unsynced,
+)
 from tiered_storage.errors import ConfigurationError, CorruptRecordError
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.kafka_log.records import record_batch
@@ -18,6 +28,7 @@ from tiered_storage.remote_log.restore.cluster import ClusterReport, ClusterTarg
 from tiered_storage.remote_log.restore.offset_map import OffsetMap
 from tiered_storage.remote_log.restore.request import RestoreRequest
 from tiered_storage.remote_log.restore.target_cluster import TargetCluster, TargetTopic
+from tiered_storage.remote_log.restore.validation import Validation
 
 
 class LaggingCluster(TargetCluster):
@@ -86,10 +97,29 @@ def held(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     return ClusterInMemory.held
 
 
-def restore(files: RemoteLogFiles, map_path: Path, **target: Any) -> ClusterReport:
+def restore(
+    files: RemoteLogFiles, map_path: Path, validation: Validation = Validation.SIZES, **target: Any
+) -> ClusterReport:
     with files.open() as remote_log:
         plan = remote_log.restores.plan(RestoreRequest("orders"))
-        return remote_log.restores.to_cluster(plan, ClusterTarget("nowhere:1", map_path, **target))
+        to = ClusterTarget("nowhere:1", map_path, **target)
+        return remote_log.restores.to_cluster(plan, to, validation=validation)
+
+
+@pytest.mark.parametrize(("validation", "times"), [(Validation.SIZES, 1), (Validation.RECORDS, 3)])
+def test_all_reads_of_a_restore_keep_one_limit(
+    tmp_path: Path, held: list[Record], monkeypatch: pytest.MonkeyPatch, validation: Validation, times: int
+) -> None:
+    """With validation, everything is read before it is sent, and again to compare it."""
+    passed = counted_limits(monkeypatch)
+    files = a_copied_remote_log(tmp_path, remote_log_manager_fetch_max_bytes_per_second=8 << 20)
+    with files.open() as remote_log:
+        size = sum(each.size for each in segments_of(remote_log))
+
+    assert restore(files, tmp_path / "map.jsonl", validation).partitions[0].sent == 30
+
+    assert [limit.bytes_per_second for limit in passed] == [8 << 20]
+    assert passed.total() == times * size
 
 
 class RawKey(str):
