@@ -20,7 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError, SourceClusterError
-from tiered_storage.kafka_wire.apis import FETCH, METADATA
+from tiered_storage.kafka_wire.apis import FETCH, LIST_GROUPS, METADATA
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connection import Connection, open_connection
 from tiered_storage.kafka_wire.error_codes import (
@@ -53,10 +53,13 @@ from tiered_storage.kafka_wire.fetch import (
 from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,
+    Group,
     TopicMetadata,
     TopicPartition,
+    list_groups_request,
     metadata_request,
     partition_problem,
+    read_groups,
     read_metadata,
 )
 from tiered_storage.kafka_wire.partition_requests import (
@@ -145,6 +148,32 @@ class ClusterClient:
     ) -> dict[TopicPartition, int | PartitionError]:
         """Delete the records of each partition before an offset; return the log starts afterwards."""
         return self._ask_leaders(DeleteRecords(before), seconds)
+
+    def list_groups(self, *, seconds: float = CALL_SECONDS) -> frozenset[Group]:
+        """Return all groups that the login may describe, of every broker, active or not.
+
+        Raises also if one broker does not answer, since its groups would be missing.
+        """
+        deadline = Deadline.after(seconds, self._now)
+        found: dict[int, frozenset[Group]] = {}
+        failure: SourceClusterError | None = None
+
+        def once() -> bool:
+            nonlocal failure
+            for node in self._read_metadata((), deadline).brokers.keys() - found.keys():
+                try:
+                    connection = self._connection(node, deadline)
+                    message = list_groups_request(connection.version(LIST_GROUPS))
+                    within = deadline.within(self.settings.request_seconds)
+                    found[node] = connection.exchange(LIST_GROUPS, message, within, read_groups)
+                except _FAILED as error:
+                    failure = _telling(failure, error, deadline)
+            return self._brokers.keys() <= found.keys()
+
+        self._repeat(once, deadline)
+        if failure is not None and not self._brokers.keys() <= found.keys():
+            raise failure
+        return frozenset[Group]().union(*(found[node] for node in self._brokers))
 
     def fetch(
         self,

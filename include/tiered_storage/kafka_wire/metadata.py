@@ -1,6 +1,6 @@
-"""What a cluster says of itself: its brokers, topics, partitions and their leaders.
+"""What a cluster says of itself: its brokers, topics, partitions and their leaders, and its groups.
 
-Source: KIP-430, KIP-516; released Kafka's MetadataResponse.json.
+Source: KIP-430, KIP-516, KIP-518, KIP-848; released Kafka's MetadataResponse.json and ListGroupsResponse.json.
 """
 
 from __future__ import annotations
@@ -9,11 +9,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import UUID_BYTES, encode_uuid
-from tiered_storage.kafka_wire.apis import METADATA
+from tiered_storage.kafka_wire.apis import LIST_GROUPS, METADATA
 from tiered_storage.kafka_wire.client_settings import BrokerAddress
-from tiered_storage.kafka_wire.error_codes import LEADER_NOT_AVAILABLE, NONE, UNKNOWN_TOPIC_OR_PARTITION, error_name
+from tiered_storage.kafka_wire.error_codes import (
+    LEADER_NOT_AVAILABLE,
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    error_name,
+    is_retriable,
+)
 from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
 
 NO_LEADER = -1
@@ -145,3 +151,28 @@ def partition_problem(topic: TopicMetadata | None, partition: int) -> int:
     if found.leader == NO_LEADER:
         return found.error_code or LEADER_NOT_AVAILABLE
     return NONE
+
+
+class Group(NamedTuple):
+    """A group, and its protocol: `consumer`, `share`, `streams`, `connect`; empty for one that only commits offsets."""
+
+    group_id: str
+    protocol: str
+
+
+def list_groups_request(version: int) -> Any:
+    """Return kio's request for all groups of a broker, active or not."""
+    return request(LIST_GROUPS, version)
+
+
+def read_groups(answer: Any) -> frozenset[Group]:
+    """Return the groups in kio's `answer`.
+
+    Raises ClusterUnreachableError for an error that passes, such as a coordinator that still loads its groups, and
+    ClusterRefusedError for any other: an answer with an error may lack groups.
+    """
+    code = int(answer.error_code)
+    if code != NONE:
+        kind = ClusterUnreachableError if is_retriable(code) else ClusterRefusedError
+        raise kind(f"the broker cannot list its groups: {error_name(code)} ({code})")
+    return frozenset(Group(str(each.group_id), str(each.protocol_type)) for each in elements(answer.groups))

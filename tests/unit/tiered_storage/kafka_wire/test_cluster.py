@@ -17,13 +17,21 @@ from tiered_storage.errors import (
     ConfigurationError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.apis import APIS, DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH
+from tiered_storage.kafka_wire.apis import (
+    APIS,
+    DELETE_RECORDS,
+    FETCH,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+)
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import PartitionError
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.frames import entity
-from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.metadata import Group, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema
 
@@ -67,15 +75,22 @@ class Scripted:
             OFFSET_FOR_LEADER_EPOCH.key: self.epochs,
             DELETE_RECORDS.key: self.deleted,
             FETCH.key: self.fetched,
+            LIST_GROUPS.key: self.grouped,
         }[asked.key](node, asked, kio)
         kind = load_response_schema(asked.key, asked.version)
         return framed(
-            entity(kind, throttle_time=timedelta(0), error_code=ErrorCode.none, **values), asked.correlation_id
+            entity(kind, **{"throttle_time": timedelta(0), "error_code": ErrorCode.none, **values}),
+            asked.correlation_id,
         )
 
     def error(self, node: int, key: int, partition: int) -> ErrorCode:
         codes = self.fails.get((node, key, partition), [])
         return ErrorCode(codes.pop(0) if codes else 0 if self.leaders[partition] == node else 6)
+
+    def grouped(self, node: int, _: Asked, kio: Any) -> dict[str, Any]:
+        codes = self.fails.get((node, LIST_GROUPS.key, 0), [])
+        group = entity(kio.ListedGroup, group_id=f"of-{node}", protocol_type="consumer", group_state="", group_type="")
+        return {"error_code": ErrorCode(codes.pop(0) if codes else 0), "groups": (group,)}
 
     def metadata(self, _: int, asked: Asked, kio: Any) -> dict[str, Any]:
         partitions = tuple(
@@ -231,6 +246,20 @@ def test_each_leader_is_asked_once_for_its_partitions() -> None:
         node: each.message.topics[0].partitions[0].timestamp for node, each in scripted.asked if each.key == 2
     }
     assert timestamps == {1: -1, 2: 1234}
+
+
+def test_every_broker_lists_its_groups_and_one_that_loads_them_is_asked_again() -> None:
+    scripted = Scripted(fails={(2, LIST_GROUPS.key, 0): [14, 15]})
+    with served(scripted) as cluster:
+        assert cluster.list_groups() == {Group("of-1", "consumer"), Group("of-2", "consumer")}
+    assert sorted(scripted.keys(METADATA.key)) == [(1, LIST_GROUPS.key), *[(2, LIST_GROUPS.key)] * 3]
+
+
+def test_a_list_of_groups_that_lacks_those_of_a_broker_is_an_error() -> None:
+    with served(Scripted(silent={(2, LIST_GROUPS.key)})) as cluster, pytest.raises(ClusterUnreachableError):
+        cluster.list_groups(seconds=0.3)
+    with served(Scripted(fails={(1, LIST_GROUPS.key, 0): [29]})) as cluster, pytest.raises(ClusterRefusedError):
+        cluster.list_groups()
 
 
 @pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 72, 74, 75])
