@@ -2,7 +2,8 @@
 
 The event of a committed copy starts a run for the partitions that it names. Every hour a run checks all partitions,
 since segments also age while nothing is copied. It deletes oldest first, only if local deletion is allowed for the
-topic, and only while no broker holds the directory. A manual run checks all partitions. Runs started by the schedule
+topic, and in a log directory only while no broker holds it. Beside a running cluster the brokers delete, by
+DeleteRecords, what every consumer group has read. A manual run checks all partitions. Runs started by the schedule
 or by an event only plan until scheduled.deletion.enable is set; see plan_deletions.
 """
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+from confluent_kafka import Consumer, TopicPartition
 
 from dags.airflow_runs import AirflowHome
 from servers.real_kafka import RealKafka
@@ -75,3 +77,30 @@ def ensure_of_broker(directory: Path, remote: list[tuple[int, int]]) -> None:
     local = [segment.base_offset for segment in list_segments(directory)]
     assert len(remote) >= 2
     assert remote == [(start, end - 1) for start, end in pairwise(local)][: len(remote)]
+
+
+def test_the_broker_deletes_what_is_remote_and_readers_have_read(
+    airflow: AirflowHome, site: TieredSite, live: RealKafka
+) -> None:
+    topic = "trimmed-by-a-dag"
+    settings = yaml.safe_load(site.config.read_text())
+    trimmed = {**TIERED, "local.deletion.allowed": True, "local.retention.ms": 1}
+    given = {**settings, "bootstrap.servers": live.bootstrap_servers, "topics": {topic: trimmed}}
+    site.config.write_text(yaml.safe_dump(given))
+    live.client.create_topic(topic, 1, {"internal.segment.bytes": "16384", "segment.ms": str(1 << 60)})
+    live.client.produce(topic, varied_records(600, seed=1), batch_num_messages=20)
+    copied = run("copy", "--config", site.config)
+    assert copied.exit_code == 0, copied.err
+    ends = [segment.base_offset for segment in list_segments(live.log_dir / f"{topic}-0")][1:]
+    with closing(Consumer({"bootstrap.servers": live.bootstrap_servers, "group.id": topic})) as consumer:
+        consumer.commit(offsets=[TopicPartition(topic, 0, ends[1] - 1)], asynchronous=False)
+
+        dry = airflow.run("enforce_local_retention", {"dry_run": True})
+        assert dry.state == "success", dry.messages
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[0] == 0
+        trim = airflow.run("enforce_local_retention")
+
+        assert trim.state == "success", trim.messages
+        assert f"{topic} at offset {ends[1] - 1}" in trim.log
+        assert f"{topic}-0 begins locally at offset {ends[0]}" in trim.log
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[0] == ends[0]

@@ -311,25 +311,13 @@ def test_compacted_topics_and_topics_that_do_not_exist_are_refused(site: LiveSit
     assert site.run("copy", "--topics", "no-such-topic").exit_code == 1
 
 
-def test_local_retention_finds_nothing_to_trim_where_it_is_allowed(site: LiveSite) -> None:
-    [topic], client = site.topics, site.kafka.client
-    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
-    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
-    site.copied()
-    assert site.run("topics", "allow-deletion", topic).exit_code == 0
-
-    retained = site.run("retain")
-
-    assert retained.exit_code == 0, retained.err
-
-
 def test_the_commands_of_the_page_work(site: LiveSite) -> None:
     site.kafka.client.create_topic("orders", 1, SMALL_SEGMENTS)
     site.kafka.client.produce("orders", varied_records(200, seed=1), batch_num_messages=20)
     named = LiveSite(site.kafka, site.root, (), {})
     page = (PROJECT / "docs" / "live-cluster.md").read_text()
     commands = re.findall(r"^ +\.venv/bin/tiered-storage (.*)$", page, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 9
 
     for command in commands:
         result = named.run(*command.split())

@@ -127,7 +127,10 @@ def retain(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed."""
+    """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed.
+
+    Beside a running cluster, its brokers delete these records (DeleteRecords), once every consumer group has read them.
+    """
     from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, amount_to_look_at
 
     chosen = topics != ".*" or partitions is not None or max_segments is not None
@@ -167,7 +170,8 @@ def retain(
         title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
         troubles=[asdict(trouble) for trouble in troubles],
     )  # fmt: skip
-    output.findings("note", waiting)
+    notes = [Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes]
+    output.findings("note", [*waiting, *notes])
     output.end(troubles)
 
 

@@ -8,11 +8,12 @@ from contextlib import closing
 from itertools import islice
 
 from tiered_storage.doctor.broker_directories import check_broker_directories
-from tiered_storage.doctor.check import Check, note, ok, wrong
+from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import open_metadata
+from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without_delete
 from tiered_storage.remote_log.source.opening import CLUSTER, open_source
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import Decisions
@@ -24,6 +25,7 @@ ANSWER_SECONDS = 10.0
 """How long a person waits for a cluster that does not answer; a run has more patience."""
 
 _NAME = "cluster"
+_RETENTION = "local retention"
 
 
 def check_cluster(settings: Settings) -> Iterator[Check]:
@@ -52,9 +54,11 @@ def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Che
     readable: list[PartitionLog] = []
     unreadable: list[UnreadablePartition] = []
     for found in source.partitions():
+        if found.is_internal:
+            continue
         if isinstance(found, UnreadablePartition):
             unreadable.append(found)
-        elif not found.is_internal:
+        else:
             readable.append(found)
     servers = settings.bootstrap_servers
     if not readable and not unreadable:
@@ -65,10 +69,10 @@ def _check_partitions(source: SegmentSource, settings: Settings) -> Iterator[Che
         yield ok(_NAME, f"{servers} is the cluster {ids}: {len(readable)} partitions can be read")
     for each in islice(unreadable, MOST_PARTITIONS_NAMED):
         yield wrong(_NAME, f"{each.partition}: {each.reason}")
-    yield from _check_topics(readable, settings)
+    yield from _check_topics(source, readable, settings)
 
 
-def _check_topics(logs: list[PartitionLog], settings: Settings) -> Iterator[Check]:
+def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Settings) -> Iterator[Check]:
     """Yield why topics that are enabled are refused; without metadata the settings file alone decides."""
     try:
         with open_metadata(settings, lambda: 0) as store:
@@ -77,9 +81,30 @@ def _check_topics(logs: list[PartitionLog], settings: Settings) -> Iterator[Chec
         # The check of the metadata reports it.
         decisions = Decisions((), settings)
     found: dict[str, str] = {}
+    trimmed: set[str] = set()
     for log in logs:
         try:
-            decisions.of(log)
+            if decisions.of(log).trims:
+                trimmed.add(log.topic_id_partition.topic)
         except TieredStorageError as error:
             found.setdefault(log.topic_id_partition.topic, str(error))
     yield from (wrong("topics", why) for why in found.values())
+    yield from alone(_RETENTION, lambda: _check_local_retention(source, sorted(trimmed), settings))
+
+
+def _check_local_retention(source: SegmentSource, topics: list[str], settings: Settings) -> Iterator[Check]:
+    """Yield what keeps brokers from deleting the records of `topics`, whose local deletion is allowed."""
+    if not topics:
+        return
+    lacking = topics_without_delete(source.access, topics)
+    for topic in islice(lacking, MOST_PARTITIONS_NAMED):
+        advice = f"kafka-acls.sh --add --allow-principal User:... --operation Delete --topic {topic}"
+        yield wrong(_RETENTION, f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed", advice)
+    with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
+        committed = ConsumerGroups(lambda: client, source.access).committed()
+    ignored = settings.local_retention_ignored_groups
+    unknown = {group: why for group, why in committed.unknown.items() if group not in ignored}
+    for group, why in islice(sorted(unknown.items()), MOST_PARTITIONS_NAMED):
+        yield wrong(_RETENTION, f"group {group}: what it has read is unknown, so nothing is trimmed: {why}")
+    if not lacking and not unknown:
+        yield ok(_RETENTION, f"brokers may delete what is remote of {len(topics)} topics")

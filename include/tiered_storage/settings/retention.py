@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.properties.model import Contradiction, PropertyModel, Source, contradiction, setting
-from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, TotalRetention, Whole
+from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED, Names, TotalRetention, Whole
 from tiered_storage.settings.topics import (
     LAG_MEANINGS,
     LOCAL_MEANINGS,
@@ -99,6 +99,27 @@ class RetentionSettings(PropertyModel):
     remote_log_verify_before_trim: bool = setting("remote.log.verify.before.trim", True, RETENTION, Source.OURS)
     """Whether to read back the remote copy and compare its checksum before deleting a local segment. Without it only
     objects, sizes and manifests are checked."""
+
+    local_retention_ignored_groups: Names = setting(
+        "local.retention.ignored.groups",
+        (),
+        RETENTION,
+        Source.OURS,
+        allowed="names of consumer groups: a list, or one text with commas between them",
+        default_text="none: nothing is deleted at the brokers that any group has not read",
+    )
+    """Consumer groups that may lose records: beside a running cluster, local retention does not wait for what they have
+    committed."""
+
+    local_retention_topics_ignoring_groups: Names = setting(
+        "local.retention.topics.ignoring.groups",
+        (),
+        RETENTION,
+        Source.OURS,
+        allowed="names of topics: a list, or one text with commas between them",
+        default_text="none: every topic waits for its consumer groups",
+    )
+    """Topics whose local retention, beside a running cluster, waits for no consumer group."""
 
     deletion_batch_segments: Whole = setting(
         "deletion.batch.segments", 500, RETENTION, Source.OURS, unit="segments", at_least=1, at_most=1000

@@ -113,6 +113,8 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
             )  # fmt: skip
             if plan.held_back:
                 self.log.warning("%s: %s", plan.topic_id_partition, plan.held_back)
+            for note in plan.notes:
+                self.log.info("%s: %s", plan.topic_id_partition, note)
         for finding in unreadable:
             self.log.warning("%s is not trimmed: %s", finding.partition, finding.message)
 
@@ -155,6 +157,8 @@ class TrimLocalLogsOperator(RemoteLogOperator):
                 trimmed_bytes=sum(plan.size for plan in report.trimmed),
                 failed=len(failures),
             )
+        for plan in report.trimmed:
+            self.log.info("%s begins locally at offset %d", plan.topic_id_partition, plan.new_local_start)
         self.log.info("trimmed %d partitions", len(report.trimmed))
         if report.stopped:
             raise AirflowFailException(report.stopped)

@@ -9,6 +9,7 @@ from tiered_storage.errors import (
     DeletionRefusedError,
     InvalidLogDirectoryError,
     LineageContradictedError,
+    SourceClusterError,
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
@@ -29,6 +30,11 @@ from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
+from tiered_storage.remote_log.retention.local.cluster_plan import (
+    IgnoredReaders,
+    RemoteSide,
+    plan_cluster_retention,
+)
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
@@ -106,7 +112,7 @@ class RemoteLogDeletions:
                 plan = self._planned(log, decision.settings, now, room)
                 plans.append(plan)
                 room = None if room is None else room - len(plan.segments)
-            except (LineageContradictedError, InvalidLogDirectoryError) as error:
+            except (LineageContradictedError, InvalidLogDirectoryError, SourceClusterError) as error:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable
 
@@ -127,7 +133,7 @@ class RemoteLogDeletions:
         return enforcement.enforce(plans)
 
     def _replan_local_retention(self, plan: LocalRetentionPlan) -> LocalRetentionPlan | None:
-        """Plan again for the partition of `plan`, while its log directory is locked.
+        """Plan again for the partition of `plan`, while its log directory is locked, or before its brokers delete.
 
         Raises DeletionRefusedError for a possible last copy if remote deletion is no longer allowed.
         """
@@ -149,6 +155,9 @@ class RemoteLogDeletions:
     def _planned(
         self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None
     ) -> LocalRetentionPlan:
+        if not self.context.source.shows_segments:
+            remote = RemoteSide.of(log.topic_id_partition, self.context.segments)
+            return plan_cluster_retention(log, remote, settings, now, IgnoredReaders.of(self.context.settings), most)
         grace = self._grace
         # What was marked before that can no longer be undeleted.
         settled_before = grace.over_for(self.context.clock())

@@ -15,6 +15,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.expiry import plan_expiry
+from tiered_storage.remote_log.retention.local.cluster_plan import RemoteSide, past_cluster_retention
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
@@ -80,16 +81,19 @@ def _with(
     planned: PlanLocal,
 ) -> PastRetention:
     settings = effective(known.topic, context.settings)
-    if log is not None:
+    if log is not None and log.uncut is not None:
+        remote = RemoteSide.of(partition, context.segments)
+        known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))
+    elif log is not None:
         local = _past_local_retention(log, settings, now)
         waiting = _waiting(local, planned(log, settings, now)) if local.segments else Amount()
         known = replace(known, local=known.local + local, local_waiting=known.local_waiting + waiting)
     expired = plan_expiry(partition, context.segments, settings, now, log, is_older=is_indexed_before)
     if expired is None:
         return known
-    remote = Amount(len(expired.segments) + len(expired.superseded), expired.size)
+    expired_remote = Amount(len(expired.segments) + len(expired.superseded), expired.size)
     never_copied = Amount(expired.never_copied_segments, expired.never_copied_bytes)
-    return replace(known, remote=known.remote + remote, never_copied=known.never_copied + never_copied)
+    return replace(known, remote=known.remote + expired_remote, never_copied=known.never_copied + never_copied)
 
 
 def _waiting(past: Amount, plan: LocalRetentionPlan) -> Amount:

@@ -9,13 +9,13 @@ A partition's lineage comes from its leader, epoch by epoch from the latest down
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from tiered_storage.errors import ClusterRefusedError, ConfigurationError, SourceClusterError
+from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
@@ -26,6 +26,7 @@ from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, 
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
 from tiered_storage.remote_log.source.segment_source import (
@@ -82,6 +83,7 @@ class FetchSource:
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
         """The client is for one thread."""
+        self._groups = ConsumerGroups(lambda: self._client, properties)
 
     @property
     def is_configured(self) -> bool:
@@ -106,7 +108,7 @@ class FetchSource:
     @property
     def local_trim(self) -> LocalTrim:
         """As SegmentSource."""
-        return _NoTrim()
+        return ClusterTrim(self._delete_records)
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
@@ -269,6 +271,7 @@ class FetchSource:
                 rules,
                 lambda timestamp: self._offset_at(each, timestamp, offsets),
                 lambda offset: self._bytes_an_offset(each, offset),
+                lambda ignored: self._committed_offsets(each, ignored),
                 None if files is None else partial(closed_sizes, files, partition, has_topic_id=rules.has_topic_id),
                 elsewhere.get(leader),
             ),
@@ -347,22 +350,13 @@ class FetchSource:
                 offsets += header.last_offset - header.base_offset + 1
         return size / offsets if offsets else 0.0
 
+    def _committed_offsets(self, partition: TopicPartition, ignored: Collection[str]) -> Mapping[str, int]:
+        with self._lock:
+            return self._groups.committed().of(partition, ignored)
 
-class _NoTrim:
-    """The LocalTrim of a cluster: nothing is trimmed through brokers yet."""
-
-    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
-        if segments:
-            raise ClusterRefusedError("the brokers' own retention deletes local records: nothing was trimmed")
-
-    def trim(
-        self,
-        partition: TopicIdPartition,
-        segments: Sequence[LocalSegment],  # noqa: ARG002 -- LocalTrim's
-        new_local_start: int,  # noqa: ARG002
-        still_due: Callable[[], int] | None = None,  # noqa: ARG002
-    ) -> int:
-        raise ClusterRefusedError(f"{partition}: the brokers' own retention deletes local records: nothing was trimmed")
+    def _delete_records(self, before: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | PartitionError]:
+        with self._lock:
+            return self._client.delete_records(before)
 
 
 def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> FetchSource:

@@ -6,7 +6,7 @@ source knows where its segments lie: all others open a segment by the location t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar
@@ -100,8 +100,10 @@ class UncutLog:
     """A log whose segments its source cannot show, so that a copy cuts its own.
 
     `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
-    has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one. Both ask the
-    cluster, and raise SourceClusterError.
+    has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one.
+    `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
+    where it reads on. It raises if that is unknown of any group, except those it is given. All three ask the cluster,
+    and raise SourceClusterError.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
     `elsewhere` is set if this host cannot read those files.
@@ -110,6 +112,7 @@ class UncutLog:
     rules: CutRules
     offset_at: Callable[[int], int]
     bytes_an_offset: Callable[[int], float]
+    committed_offsets: Callable[[Collection[str]], Mapping[str, int]]
     closed_sizes: Callable[[int, int], Sequence[int]] | None = None
     elsewhere: Elsewhere | None = None
 
@@ -330,7 +333,7 @@ class OpenSegment(Protocol):
 
 
 class LocalTrim(Protocol):
-    """Removes segments from the start of a local log."""
+    """Removes segments from the start of a local log: their files, or by its brokers what they hold."""
 
     def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
         """Raise InvalidLogDirectoryError if `segments`, of one log, are not where removing them would free room."""
@@ -345,10 +348,10 @@ class LocalTrim(Protocol):
     ) -> int:
         """Remove `segments`, the oldest of `partition`, up to `new_local_start`; return where its log begins now.
 
-        `still_due` is called when nobody else can change the log any more. It returns where the log may begin now, at
-        most `new_local_start`; if it raises, nothing is changed. Raises LogDirectoryLockedError while a
-        broker has the directory, and InvalidLogDirectoryError if `segments` are not (or no longer) the oldest
-        closed ones. A second call does nothing.
+        `still_due` is called when nobody else can change the log any more, or right before its brokers are asked. It
+        returns where the log may begin now, at most `new_local_start`; if it raises, nothing is changed. Raises
+        LogDirectoryLockedError while a broker has the directory, InvalidLogDirectoryError if `segments` are not (or no
+        longer) the oldest closed ones, and SourceClusterError if brokers refuse. A second call does nothing.
         """
         ...
 

@@ -122,6 +122,13 @@ def _roles(value: object) -> tuple[str, ...]:
     return found
 
 
+def _names(value: object) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError("it is neither text nor a list of texts")
+    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
+
 def _folders(value: object, info: ValidationInfo) -> tuple[Path, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
@@ -239,6 +246,7 @@ ClassPath = Annotated[tuple[Path, ...], BeforeValidator(_class_path)]
 OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
 Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]
 Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]

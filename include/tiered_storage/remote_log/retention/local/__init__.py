@@ -1,6 +1,7 @@
 """Local retention: closed local segments that are past their limit and safe in the remote tier are deleted.
 
-`plan` finds them and `enforcement` deletes them. `expired_segments` decides on those that nothing remote holds.
+`plan` finds them, `cluster_plan` those of a running cluster, and `enforcement` deletes them. `expired_segments` decides
+on those that nothing remote holds.
 """
 
-__all__ = ["enforcement", "plan"]
+__all__ = ["cluster_plan", "enforcement", "plan"]

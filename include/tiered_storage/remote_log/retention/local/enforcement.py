@@ -41,16 +41,17 @@ class LocalRetentionReport:
 class LocalRetentionEnforcement:
     """Deletes the local segments that plans list, after it checked their remote copies.
 
-    Before it locks the directory, as a broker may want to start there:
+    Before it locks the directory, as a broker may want to start there, or asks the brokers to delete:
 
     - every object that must hold the deleted records is listed with its size, and read back whole with
       `remote.log.verify.before.trim`;
-    - each local batch is compared with the remote one, or with the checksum of what was deleted;
+    - each local batch is compared with the remote one, or with the checksum of what was deleted; the records of a
+      running cluster are not read again: they are those of the leader epochs that the remote ones have (KIP-101);
     - `keep_lineage` records what the local log is about to forget.
 
-    Under the lock, `replan` plans the partition again, the gate is asked, and what both plans have in common is
-    deleted. A large partition is trimmed in steps, each checked right before its deletion (trim_steps.py). A finished
-    step stays done if a later one fails.
+    Under the lock, or right before the request, `replan` plans the partition again, the gate is asked, and what both
+    plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
+    (trim_steps.py). A finished step stays done if a later one fails.
 
     No lease is taken: a copy may hold one for hours, just when disks fill up, and only finished copies count here.
     """
@@ -122,11 +123,22 @@ class LocalRetentionEnforcement:
             if not verifies:
                 ensure_present(segment, storage)
                 self.on_moved(segment.size, 1)
+        if not self.context.source.shows_segments:
+            self._ensure_whole(plan, verifies=verifies)
+            return
         compared = [one for one in plan.segments if verifies or not is_same_file(one, plan.held_by, storage)]
         holders = [one for one in plan.held_by if any(share_offsets(one, local) for local in compared)]
         read = self._read_back if verifies else storage.fetch_log_segment
         ensure_same_batches(plan.topic_id_partition, compared, holders, plan.lineage, read)
         self._ensure_ended(plan)
+        for local in plan.segments:
+            self.on_moved(local.size, 1)
+
+    def _ensure_whole(self, plan: LocalRetentionPlan, *, verifies: bool) -> None:
+        """Read back what holds the segments of a running cluster: leader epochs say that its records are the same."""
+        for segment in plan.held_by if verifies else ():
+            for _ in self._read_back(segment):
+                pass
         for local in plan.segments:
             self.on_moved(local.size, 1)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Final
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage
@@ -35,6 +36,11 @@ from tiered_storage.remote_log.source.segment_source import (
 )
 from tiered_storage.settings.topics import TopicSettings
 
+DELETED_AS_A_WHOLE: Final = (
+    "everything remote of this incarnation of the topic is deleted, or will be: what is local stays"
+)
+"""Why nothing local is deleted then."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRetentionPlan:
@@ -42,7 +48,7 @@ class LocalRetentionPlan:
 
     `held_back` is why a segment past its limit stays; if it `waits`, a later run deletes it without any action.
     `lineage` is the full lineage: it must be recorded before the local log forgets it. `now` (ms) is the time of the
-    plan, `total` what total retention had expired by then.
+    plan, `total` what total retention had expired by then. `notes` prevent nothing, but a person should know them.
     """
 
     topic_id_partition: TopicIdPartition
@@ -54,6 +60,7 @@ class LocalRetentionPlan:
     now: int = 0
     total: TotalRetention = field(default_factory=TotalRetention)
     waits: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -147,7 +154,7 @@ def plan_local_retention(
             (),
             log.log_start_offset,
             (),
-            "everything remote of this incarnation of the topic is deleted, or will be: what is local stays",
+            DELETED_AS_A_WHOLE,
             lineage,
             now,
         )
@@ -178,7 +185,7 @@ def plan_local_retention(
             elif over_size:
                 held_back = f"offsets {segment.base_offset} to {end_offset} are past local retention but not yet remote"
             break
-        if not is_expired and not over_size and not _past(holders, settings.local_retention_ms, now):
+        if not is_expired and not over_size and not is_past(holders, settings.local_retention_ms, now):
             break
         if log.topic_id_is_derived and not any(of_same_offsets(holder, segment) for holder in holders):
             place = "lie below our log start" if is_expired else "are remote in segments with other boundaries"
@@ -218,7 +225,7 @@ def _excess(log: PartitionLog, limit: int) -> int:
     return sum(segment.size for segment in log.segments) - limit if limit >= 0 else 0
 
 
-def _past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
+def is_past(holders: Sequence[RemoteLogSegmentMetadata], limit_ms: int, now: int) -> bool:
     """Return whether the largest record timestamp is over `limit_ms` old; False without timestamps."""
     largest = max(holder.max_timestamp for holder in holders)
     return limit_ms >= 0 and largest >= 0 and largest + limit_ms < now

@@ -1,0 +1,240 @@
+"""Moves the log start of a running cluster's partitions, by DeleteRecords (KIP-107), and says how far groups have read.
+
+All groups count, active or not. The list of groups must be complete: a broker hides those that the login may not
+describe, and those whose coordinator is away. So both are looked at, and an incomplete list is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+
+from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.error_codes import (
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    PartitionError,
+    error_name,
+)
+from tiered_storage.kafka_wire.metadata import Group, TopicPartition, partition_problem
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import LocalSegment
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+SHARE: Final = "share"
+_GROUPS_AT_ONCE: Final = 200
+_SECONDS: Final = 30.0
+_LASTS_SECONDS: Final = 10.0
+"""How long an answer serves: a run over thousands of partitions need not ask thousands of groups for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTrim:
+    """The LocalTrim of brokers; `delete_records` is ClusterClient's."""
+
+    delete_records: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | PartitionError]]
+
+    def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
+        """As LocalTrim: brokers know where their files lie."""
+
+    def trim(
+        self,
+        partition: TopicIdPartition,
+        segments: Sequence[LocalSegment],
+        new_local_start: int,
+        still_due: Callable[[], int] | None = None,
+    ) -> int:
+        """As LocalTrim; nobody is kept from writing meanwhile, since a broker serves the partition.
+
+        The leader answers once all replicas that run have deleted the records. Raises SourceClusterError if it refuses,
+        or answers with an earlier log start.
+        """
+        limit = new_local_start if still_due is None else still_due()
+        if not segments or limit <= segments[0].base_offset:
+            return segments[0].base_offset if segments else new_local_start
+        asked = TopicPartition(partition.topic, partition.partition)
+        answer = self.delete_records({asked: limit})[asked]
+        if isinstance(answer, PartitionError):
+            refused = answer.as_exception()
+            raise type(refused)(
+                f"{refused}; records before offset {limit} were to be deleted, the next run looks again"
+            )
+        if answer < limit:
+            raise SourceClusterError(
+                f"{asked}: DeleteRecords before offset {limit} was answered with the log start {answer}: the next run "
+                "looks again"
+            )
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffsets:
+    """The offsets that groups have committed, by partition and group, and why those of other groups are unknown."""
+
+    by_partition: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition, ignored: Collection[str] = ()) -> Mapping[str, int]:
+        """Return those of one partition, by group.
+
+        Raises ClusterRefusedError if those of any group that is not `ignored` are unknown.
+        """
+        for group, why in sorted(self.unknown.items()):
+            if group not in ignored:
+                raise ClusterRefusedError(
+                    f"the offsets of group {group} are unknown, so nothing is deleted at the brokers: {why}; or name "
+                    "it in local.retention.ignored.groups if it may lose records"
+                )
+        return self.by_partition.get(partition, {})
+
+
+class ConsumerGroups:
+    """The groups of one cluster, as they were at most some seconds ago. For one thread at a time."""
+
+    def __init__(
+        self,
+        client: Callable[[], ClusterClient],
+        properties: Mapping[str, str],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Ask nothing yet; `properties` are those of the cluster's client, by librdkafka's names."""
+        self._client = client
+        self._properties = properties
+        self._now = now
+        self._answer: CommittedOffsets | SourceClusterError | None = None
+        self._answered = 0.0
+
+    def committed(self) -> CommittedOffsets:
+        """Return what every group has committed. Raises SourceClusterError if groups may be hidden."""
+        if self._answer is None or self._now() - self._answered > _LASTS_SECONDS:
+            try:
+                self._answer = self._read()
+            except SourceClusterError as error:
+                # Each of thousands of partitions would wait for it again.
+                self._answer = error
+            self._answered = self._now()
+        if isinstance(self._answer, SourceClusterError):
+            raise self._answer
+        return self._answer
+
+    def _read(self) -> CommittedOffsets:
+        admin = AdminClient({"log_level": 0, **self._properties})
+        _ensure_groups_are_shown(admin)
+        client = self._client()
+        groups = client.list_groups()
+        # Afterwards: a coordinator that went away meanwhile may have left the list short.
+        _ensure_coordinated(client)
+        return _committed(admin, groups)
+
+
+def _ensure_groups_are_shown(admin: AdminClient) -> None:
+    """Raise ClusterRefusedError if brokers may hide groups from this login."""
+    try:
+        found = admin.describe_cluster(include_authorized_operations=True, request_timeout=_SECONDS).result(
+            2 * _SECONDS
+        )
+    except KafkaException as error:
+        raise ClusterUnreachableError(f"the rights on the cluster cannot be read: {error.args[0].str()}") from error
+    if AclOperation.DESCRIBE not in (found.authorized_operations or ()):
+        raise ClusterRefusedError(
+            "brokers may hide consumer groups from this login: grant the right with kafka-acls.sh --add "
+            "--allow-principal User:... --operation Describe --cluster"
+        )
+
+
+def topics_without_delete(properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
+    """Return those of `topics` on which the login lacks the right Delete, as far as the brokers tell.
+
+    `properties` are librdkafka's. Raises ClusterUnreachableError.
+    """
+    if not topics:
+        return []
+    admin = AdminClient({"log_level": 0, **properties})
+    asked = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=_SECONDS
+    )
+    lacking: list[str] = []
+    for topic, future in asked.items():
+        try:
+            found = future.result(2 * _SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}:
+                continue
+            raise ClusterUnreachableError(f"the rights on {topic} cannot be read: {error.args[0].str()}") from error
+        if AclOperation.DELETE not in (found.authorized_operations or ()):
+            lacking.append(topic)
+    return sorted(lacking)
+
+
+def _ensure_coordinated(client: ClusterClient) -> None:
+    """Raise SourceClusterError if a partition of the offsets topic has no leader: nobody lists its groups."""
+    found = client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
+    if found is None or found.error_code == UNKNOWN_TOPIC_OR_PARTITION:
+        # No group has ever committed anything.
+        return
+    if found.error_code == TOPIC_AUTHORIZATION_FAILED:
+        raise ClusterRefusedError(
+            f"whether every group has a coordinator is unknown: grant the right with kafka-acls.sh --add "
+            f"--allow-principal User:... --operation Describe --topic {OFFSETS_TOPIC}"
+        )
+    problems = {found.error_code, *(partition_problem(found, number) for number in found.partitions)} - {NONE}
+    if problems:
+        raise SourceClusterError(
+            f"{OFFSETS_TOPIC}: {', '.join(sorted(map(error_name, problems)))}: some consumer groups have no "
+            "coordinator, so what they have read is unknown: check that all brokers run"
+        )
+
+
+def _committed(admin: AdminClient, groups: Iterable[Group]) -> CommittedOffsets:
+    by_partition: dict[TopicPartition, dict[str, int]] = {}
+    unknown: dict[str, str] = {}
+    asked: list[str] = []
+    for group_id, protocol in sorted(groups):
+        if protocol == SHARE:
+            unknown[group_id] = "it is a share group, whose offsets Remote Log cannot read"
+        elif group_id:
+            asked.append(group_id)
+        else:
+            unknown[group_id] = "it has no name"
+    for first in range(0, len(asked), _GROUPS_AT_ONCE):
+        for group_id, future in _ask(admin, asked[first : first + _GROUPS_AT_ONCE]).items():
+            try:
+                _take(by_partition, group_id, future.result(2 * _SECONDS).topic_partitions)
+            except KafkaException as error:
+                unknown[group_id] = _why_unknown(group_id, error.args[0])
+    return CommittedOffsets(by_partition, unknown)
+
+
+def _ask(admin: AdminClient, groups: Iterable[str]) -> dict[str, Any]:
+    # The client takes one group a call.
+    return {
+        group_id: admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=_SECONDS)[
+            group_id
+        ]
+        for group_id in groups
+    }
+
+
+def _take(by_partition: dict[TopicPartition, dict[str, int]], group_id: str, found: Iterable[Any]) -> None:
+    """Add the offsets of a group. Raises KafkaException for one that cannot be read."""
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+        if each.offset >= 0:
+            by_partition.setdefault(TopicPartition(each.topic, each.partition), {})[group_id] = each.offset
+
+
+def _why_unknown(group_id: str, error: Any) -> str:
+    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return str(error.str())
+    return (
+        f"{error.str()}: grant the right with kafka-acls.sh --add --allow-principal User:... --operation Describe "
+        f"--group '{group_id}'"
+    )
