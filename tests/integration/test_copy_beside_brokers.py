@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -476,3 +477,42 @@ def test_each_partition_is_copied_beside_its_leader_wherever_that_moves(
             first.log_dir / f"{topic}-{partition}"
         )
     site.audited()
+
+
+@pytest.mark.nightly
+def test_a_replica_is_copied_on_while_its_broker_moves_it_to_another_directory(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    topic, places = "altered", [tmp_path / "broker" / "log-dir", tmp_path / "broker" / "more"]
+    joined = ",".join(map(str, places))
+    with RealKafka(kafka_programs, tmp_path / "broker", properties={"log.dirs": joined}) as kafka:
+        site = LiveSite(kafka, tmp_path, (topic,), {"broker.log.dirs": f"1={joined}"})
+        kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+        sent = kafka.client.produce(topic, varied_records(3000, seed=1), batch_num_messages=20)
+        site.copied("--max-segments", 5)
+        [before] = [each for each in places if (each / f"{topic}-0").exists()]
+        [target] = [each for each in places if each != before]
+        moves = tmp_path / "moves.json"
+        wanted = {"topic": topic, "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
+        moves.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+        command = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        options = ["--bootstrap-server", kafka.bootstrap_servers, "--reassignment-json-file", str(moves), "--execute"]
+        moving = Thread(target=lambda: kafka.tool(command, *options))
+        moving.start()
+        deadline = time.monotonic() + SECONDS
+        while not (target / f"{topic}-0").exists():
+            assert time.monotonic() < deadline
+            sent += kafka.client.produce(topic, varied_records(40, seed=len(sent)), batch_num_messages=20)
+            # What is under way when the files move is left to the next run, and named.
+            result = site.run("copy", "--max-segments", 1)
+            assert result.exit_code == 0 or "the next run looks again" in result.out + result.err
+        moving.join()
+        sent += kafka.client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+        while site.copied():
+            pass
+
+        with site.open() as remote_log:
+            copies = [(one.start_offset, one.end_offset) for one in finished(remote_log)]
+        assert copies == closed_of(target / f"{topic}-0")
+        assert read(site, Isolation.READ_UNCOMMITTED) == sent[: copies[-1][1] + 1]
+        site.audited()
