@@ -1,0 +1,93 @@
+"""A leader's closed segments are handed out as its files, and what its broker does to one meanwhile is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contract.sources import log_directory_under_test
+from support.remote_logs import NOW, ORDERS_0, cut
+from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchBuffer
+from tiered_storage.remote_log.source.fetched_log import CutRange
+from tiered_storage.remote_log.source.leader_log import LeaderLog
+from tiered_storage.remote_log.source.segment_source import CutRules, LeaderFiles, LocalSegment
+
+RULES = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
+
+
+class Leader:
+    """The log of a leader whose broker answers nothing: whatever needs a fetch fails."""
+
+    def __init__(self, root: Path) -> None:
+        log_directory_under_test(root)
+        self.directory = root / "logs" / str(ORDERS_0)
+        self.files = LeaderFiles(1, (root / "logs",))
+        self.scratch = root / "scratch"
+        self.scratch.mkdir()
+        self.client = ClusterClient(parse_client_settings({"bootstrap.servers": "127.0.0.1:1"}, "nobody"))
+
+    def log(self, start: int, end: int) -> LeaderLog:
+        return LeaderLog(
+            ORDERS_0, RULES, self.files, CutRange(start, end), lambda: None, self.scratch, clock=lambda: NOW
+        )
+
+    def next_of(self, log: LeaderLog) -> LocalSegment:
+        segment = log.cut(self.client, FetchBuffer(1 << 20))
+        assert segment is not None
+        return segment
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Leader:
+    return Leader(tmp_path)
+
+
+def test_closed_segments_come_as_files_in_their_order(leader: Leader) -> None:
+    first, second, third, *_ = list_segments(leader.directory)
+    log = leader.log(first.base_offset, third.base_offset)
+
+    found = [leader.next_of(log) for _ in range(2)]
+
+    assert [(each.location, each.end_offset) for each in found] == [
+        (str(first.log_path), second.base_offset - 1),
+        (str(second.log_path), third.base_offset - 1),
+    ]
+    assert log.cut(leader.client, FetchBuffer(1 << 20)) is None
+    for segment in found:
+        assert log.why_changed(segment) is None
+        log.release(segment)
+    log.close()
+    assert first.log_path.exists()
+    assert list(leader.scratch.iterdir()) == []
+
+
+def test_a_file_that_is_truncated_or_gone_is_named(leader: Leader) -> None:
+    first, second, third, *_ = list_segments(leader.directory)
+    log = leader.log(first.base_offset, third.base_offset)
+    truncated, gone = (leader.next_of(log) for _ in range(2))
+
+    cut(first.log_path, 10)
+    second.log_path.rename(f"{second.log_path}.deleted")
+
+    assert "was changed by broker 1" in str(log.why_changed(truncated))
+    assert "was deleted or moved by broker 1" in str(log.why_changed(gone))
+    for message, path in ((log.why_changed(truncated), first), (log.why_changed(gone), second)):
+        assert str(path.log_path) in str(message)
+
+
+def test_a_partition_that_moves_to_another_directory_is_followed(leader: Leader, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "meta.properties").write_bytes((leader.directory.parent / "meta.properties").read_bytes())
+    first, second, third, *_ = list_segments(leader.directory)
+    leader.files = LeaderFiles(1, (leader.directory.parent, more))
+    log = leader.log(first.base_offset, third.base_offset)
+    leader.next_of(log)
+
+    leader.directory.rename(more / leader.directory.name)
+
+    assert leader.next_of(log).location == str(more / leader.directory.name / second.log_path.name)
