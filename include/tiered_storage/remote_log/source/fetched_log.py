@@ -1,8 +1,12 @@
 """Cuts closed segments out of what a partition's leader sends, for clusters whose disks nobody here can reach.
 
-The batches go, as the broker stores them, into a LocalLog in a folder of our own. It rolls by the topic's settings as
-the broker does, so what comes out is an ordinary closed segment with its indexes and producer snapshot. Only records
-below the last stable offset are fetched.
+The batches go, as the broker stores them, into files in a folder of our own. They roll by the topic's settings as the
+broker does, so what comes out is an ordinary closed segment with its indexes and producer snapshot. Only records below
+the last stable offset are fetched. Checksums are left to the copy, which reads the files once more and compares them
+before anything is marked as whole: here only the headers are read.
+
+The detour over a file remains because a store gets a segment's end and size before its first byte (KIP-405), and only
+the last answer shows them. It costs two copies in memory: no file is synced, and each is removed once it is copied.
 
 The producers are known from the log's offset 0, or from the snapshot that goes with the last remote segment. Where
 neither is there, the aborted transactions come from the broker's answers, and the segments go without snapshots.
@@ -10,17 +14,23 @@ neither is there, the aborted transactions come from the broker's answers, and t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiered_storage.clock import Clock
+from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
+from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.log.local_log import LocalLog
-from tiered_storage.kafka_log.log.log_config import LogConfig
-from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, write_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, encode_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.batch_table import BatchTable
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import (
     AbortedTransaction,
@@ -33,8 +43,10 @@ from tiered_storage.kafka_wire.fetch import (
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.segment_age import first_timestamp
+from tiered_storage.remote_log.source.segment_cutting import SegmentBeingCut
 from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment, SegmentLocation
 
+_SPARE = "spare"
 _WAIT_SECONDS = 0.5
 """How long a broker may hold an answer back that would be empty."""
 
@@ -73,12 +85,21 @@ class FetchedLog:
         self._wanted = wanted
         self._producers = producers
         self._folder = folder
+        self._directory = folder / partition_directory_name(partition.topic, partition.partition)
         self._clock = clock
         self._topic_id = partition.topic_id if rules.has_topic_id else None
-        self._log: LocalLog | None = None
-        self._handed_out = -1
-        """The base offset of the last segment that was handed out."""
+        self._next_offset = wanted.start_offset
+        self._lock: DirectoryLock | None = None
+        self._state: ProducerState | None = None
+        """The producers where the fetched batches end; None: nothing was fetched yet."""
+        self._active: SegmentBeingCut | None = None
+        self._closed: deque[LocalSegment] = deque()
+        """Segments that were not handed out yet."""
+        self._kept: deque[LogSegment] = deque()
+        """Closed segments whose files are there."""
         self._done: set[int] = set()
+        self._spare: Path | None = None
+        """A file that the next segment is written over."""
 
     def cut(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
@@ -89,57 +110,44 @@ class FetchedLog:
         The records that are left are closed as a segment too once they are as old as CutRules.tail_ms. Raises
         SourceClusterError, CorruptRecordError and OSError.
         """
-        while (closed := self._closed()) is None:
+        while not self._closed:
             if self._next_offset >= self._wanted.end_offset or not self._fetch(cluster, buffer, fetched):
-                self._roll_old_tail()
-                closed = self._closed()
+                self._close_old_tail()
                 break
-        if closed is None:
-            return None
-        self._handed_out = closed.base_offset
-        return closed
+        return self._closed.popleft() if self._closed else None
 
     def release(self, segment: LocalSegment) -> None:
-        """Remove the files of a segment that was handed out, once those before it are released too."""
-        if self._log is None:
-            return
+        """Remove the files of a segment that was handed out, once those before it are released too.
+
+        Where no snapshot shows the producers, the copy of the next segment reads this one: it stays until then.
+        """
         self._done.add(segment.base_offset)
-        for file, successor in zip(self._log.segments, self._log.segments[1:], strict=False):
-            if file.base_offset not in self._done:
-                break
-            self._log.delete_records(successor.base_offset)
-        self._log.delete_old_segments()
+        needed = 0 if self._producers is not None else 1
+        while all(at < len(self._kept) and self._kept[at].base_offset in self._done for at in range(needed + 1)):
+            self._remove(self._kept.popleft())
+
+    def _remove(self, files: LogSegment) -> None:
+        """Remove the files of a segment, but keep its `.log` file for the next one, unless there is one already."""
+        gone = [*files.index_paths, producer_snapshot_path(files.directory, files.base_offset)]
+        if self._spare is None:
+            self._spare = files.log_path.rename(self._directory / _SPARE)
+        else:
+            gone.append(files.log_path)
+        for path in gone:
+            path.unlink(missing_ok=True)
 
     def why_changed(self, segment: LocalSegment) -> None:
         """Return why the file of a `segment` changed since it was handed out: nobody else writes here."""
 
     def close(self) -> None:
         """Close the log; its files stay for the owner of the folder to remove."""
-        if self._log is not None:
-            self._log.abandon()
-
-    @property
-    def _next_offset(self) -> int:
-        return self._wanted.start_offset if self._log is None else self._log.log_end_offset
-
-    def _closed(self) -> LocalSegment | None:
-        """Return the oldest closed segment that was not handed out yet."""
-        if self._log is None:
-            return None
-        for file, successor in zip(self._log.segments, self._log.segments[1:], strict=False):
-            if file.base_offset > self._handed_out:
-                return self._handed(file, successor.base_offset)
-        return None
-
-    def _handed(self, file: LogSegment, end: int) -> LocalSegment:
-        if self._producers is None:
-            # They would claim to know the producers before the log's start.
-            for offset in (file.base_offset, end):
-                producer_snapshot_path(file.directory, offset).unlink(missing_ok=True)
-        return LocalSegment(file.base_offset, end - 1, file.size(), SegmentLocation(str(file.log_path)))
+        if self._active is not None:
+            self._active.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> bool:
-        """Append the next answer; return whether there was anything."""
+        """Take the next answer; return whether there was anything."""
         name = self._partition
         position = FetchPosition(
             name.topic, name.partition, self._next_offset, self._rules.fetch_bytes, topic_id=self._topic_id
@@ -148,64 +156,104 @@ class FetchedLog:
         [found] = cluster.fetch([position], buffer, limits).partitions
         if found.error is not None:
             raise found.error.as_exception()
-        records = self._below_end(found.records)
-        if not records:
+        batches = self._batches_of(found.records)
+        if not len(batches):
             return False
-        fetched(len(records))
-        log = self._log or self._begin(found)
-        before = log.log_end_offset
-        log.append_as_follower(records)  # type: ignore[arg-type]  # it reads any buffer, and keeps nothing of it
-        return log.log_end_offset > before
+        if self._state is None:
+            self._state = self._begin(found, int(batches.base_offset[0]))
+        self._take(found.records, batches, self._state)
+        fetched(_end_of(batches))
+        return True
 
-    def _below_end(self, records: memoryview) -> memoryview:
-        """Return the whole batches that end below the end of what is wanted."""
-        at, name = 0, str(self._partition)
-        while len(records) - at >= BATCH_OVERHEAD:
-            header = read_batch_header(records[at : at + BATCH_OVERHEAD], source=name, source_position=at)
-            if at + header.size > len(records) or header.last_offset >= self._wanted.end_offset:
-                break
-            at += header.size
-        return records[:at]
+    def _batches_of(self, records: memoryview) -> BatchTable:
+        """Return the whole batches at the start of `records` that end below the end of what is wanted.
 
-    def _begin(self, found: FetchedPartition) -> LocalLog:
-        """Create the log where the first batch begins, with the producers known there.
-
-        Where the offsets before that batch were compacted away, the log begins with them.
+        What follows a broken batch waits for the next answer, which begins with it. Raises CorruptRecordError.
         """
-        first = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(self._partition)).base_offset
+        if len(records) < BATCH_OVERHEAD:
+            return BatchTable.allocate(0)
+        name = str(self._partition)
+        first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
+        if self._state is not None and first < self._next_offset:
+            raise UnexpectedAppendOffsetError(
+                f"{name}: a broker was asked for batches from offset {self._next_offset} on, and sent one that begins "
+                f"at {first}: the next run fetches it again"
+            )
+        # Not from the segment's base offset on: a later batch may be too far from that, and then begins the next one.
+        scanner = SegmentScanner(name, first, verify_crc=False)
+        try:
+            batches, _ = scanner.feed(records)
+        except CorruptRecordError as error:
+            if not error.position:
+                raise
+            batches, _ = scanner.feed(records[: error.position])
+        return batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
+
+    def _begin(self, found: FetchedPartition, first: int) -> ProducerState:
+        """Lock the folder, open the first segment, and return the producers known there.
+
+        Where the offsets before the `first` batch were compacted away, the log begins with them.
+        """
+        self._lock = DirectoryLock.acquire(self._folder)
+        self._directory.mkdir()
         start = min(first, self._wanted.start_offset)
-        name, config = self._partition, self._config()
-        log = LocalLog.create(
-            self._folder, name.topic, name.partition, name.topic_id, config, clock=self._clock, base_offset=start
-        )
-        known = _undecided(found.aborted, start) if self._producers is None else self._producers
-        if known:
-            log.close()
-            write_producer_snapshot(producer_snapshot_path(log.directory, start), known)
-            log = LocalLog.open(log.directory, config, clock=self._clock, log_start_offset=start)
-        self._log = log
-        return log
+        self._open(start)
+        if self._producers is None:
+            return KnownProducers(start, tuple(_undecided(found.aborted, start))).state()
+        if start:
+            self._write_snapshot(start, self._producers)
+        return KnownProducers(start, tuple(self._producers)).state()
 
-    def _config(self) -> LogConfig:
-        return LogConfig(
-            segment_bytes=self._rules.segment_bytes,
-            segment_ms=self._rules.segment_ms,
-            segment_index_bytes=self._rules.segment_index_bytes,
-            index_interval_bytes=self._rules.index_interval_bytes,
-            retention_ms=-1,
-            file_delete_delay_ms=0,
-        )
+    def _take(self, records: memoryview, batches: BatchTable, state: ProducerState) -> None:
+        """Write `batches` where they belong; `records` begins with their bytes."""
+        at = 0
+        while at < len(batches):
+            rest = batches.rows(at, len(batches))
+            first = int(rest.base_offset[0])
+            active = self._active or self._open(first)
+            count = active.room_for(rest)
+            if not count:
+                self._close(active, first)
+                continue
+            taken = rest.rows(0, count)
+            window = records[int(taken.position[0]) : _end_of(taken)]
+            active.append(window, taken, follow(state, str(self._partition), window, taken))
+            self._next_offset = int(taken.last_offset[-1]) + 1
+            at += count
 
-    def _roll_old_tail(self) -> None:
+    def _open(self, base_offset: int) -> SegmentBeingCut:
+        spare, self._spare = self._spare, None
+        self._active = SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
+        return self._active
+
+    def _close(self, active: SegmentBeingCut, end: int) -> None:
+        """Close the active segment; the next one begins at offset `end`."""
+        active.finish()
+        if self._state is not None and self._producers is not None:
+            # Without them a snapshot would claim to know the producers before the log's start.
+            self._write_snapshot(end, self._state.snapshot())
+        files = active.files
+        location = SegmentLocation(str(files.log_path))
+        self._closed.append(LocalSegment(files.base_offset, end - 1, active.size, location))
+        self._kept.append(files)
+        self._active = None
+
+    def _close_old_tail(self) -> None:
         """Close the active segment if its first record is that old: an idle partition rolls nothing."""
-        if self._log is None:
+        if self._active is None:
             return
-        self._log.flush()
-        active = self._log.segments[-1]
-        began = first_timestamp(LogDirectorySegment(active))
+        began = first_timestamp(LogDirectorySegment(self._active.files))
         is_old = began is not None and self._clock() - began >= self._rules.tail_ms
-        if is_old or (self._wanted.closes_rest and active.size() > 0):
-            self._log.roll()
+        if is_old or self._wanted.closes_rest:
+            self._close(self._active, self._next_offset)
+
+    def _write_snapshot(self, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
+        producer_snapshot_path(self._directory, offset).write_bytes(encode_producer_snapshot(producers))
+
+
+def _end_of(batches: BatchTable) -> int:
+    """Return the position (bytes) after the last of `batches`."""
+    return int(batches.position[-1] + batches.size[-1])
 
 
 def _undecided(aborted: Sequence[AbortedTransaction], start: int) -> list[ProducerSnapshotEntry]:

@@ -1,0 +1,260 @@
+"""Segments are cut out of fetched batches exactly where a log that appends them rolls, with the same files."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
+from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_snapshot
+from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment
+
+NOW = 1_700_000_000_000
+ORDERS_0 = TopicIdPartition("cluster", random_uuid(), 0, "orders")
+ROLLS = {
+    "size": {"segment_bytes": 3000},
+    "time": {"segment_ms": 5000},
+    "a full index": {"segment_index_bytes": 48},
+    "all of them": {"segment_bytes": 9000, "segment_ms": 9000, "segment_index_bytes": 120},
+}
+
+
+def rules(*, segment_bytes: int = 1 << 20, segment_ms: int = 1 << 50, segment_index_bytes: int = 1 << 20) -> CutRules:
+    return CutRules(segment_bytes, segment_ms, segment_index_bytes, index_interval_bytes=500, fetch_bytes=2000)
+
+
+@dataclass
+class FakeCluster:
+    """Serves `batches`, from the one that holds an offset on; answers end in the middle of a batch."""
+
+    batches: Sequence[bytes]
+    ends: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ends = [_base(batch) + _delta(batch) + 1 for batch in self.batches]
+
+    def fetch(self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits) -> FetchAnswer:
+        [asked] = positions
+        first = bisect_right(self.ends, asked.offset)
+        served = b"".join(self.batches[first : first + 40])
+        size = max(limits.max_bytes, len(self.batches[first])) if served else 0
+        room = buffer.room(len(served[:size]))
+        room[:] = served[:size]
+        found = FetchedPartition("orders", 0, 0, self.ends[-1], self.ends[-1], 0, (), -1, room)
+        return FetchAnswer(0.0, (found,))
+
+
+def _base(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big")
+
+
+def _delta(batch: bytes) -> int:
+    return int.from_bytes(batch[23:27], "big")
+
+
+def some_batches(seed: int, start: int = 0, *, times: bool = True) -> list[bytes]:
+    """Return batches of several producers, some in transactions, with gaps between offsets and times out of order."""
+    chance = random.Random(seed)  # noqa: S311 -- content, no secret
+    batches: list[bytes] = []
+    offset, sequences, is_open = start, dict.fromkeys(range(4), 0), dict.fromkeys((2, 3), False)
+    for _ in range(200):
+        producer = chance.randrange(4)
+        time = NOW + 100 * len(batches) + chance.randrange(-2000, 2000) if times else -1
+        if is_open.get(producer) and chance.random() < 0.3:
+            marker = EndTransactionMarker(chance.choice([ControlRecordType.ABORT, ControlRecordType.COMMIT]), 0, time)
+            batches.append(encode_end_marker(marker, offset, producer_id=producer, producer_epoch=0))
+            is_open[producer] = False
+            offset += 1
+            continue
+        records = [Record(offset + at, time, b"k", chance.randbytes(chance.randrange(200))) for at in range(3)]
+        has_producer = producer > 0
+        if has_producer and producer in is_open:
+            is_open[producer] = True
+        batches.append(
+            encode_batch(
+                records,
+                producer_id=producer if has_producer else -1,
+                producer_epoch=0 if has_producer else -1,
+                base_sequence=sequences[producer] if has_producer else -1,
+                is_transactional=producer in is_open,
+            )
+        )
+        sequences[producer] += 3
+        offset += 3 + chance.choice([0, 0, 0, 7])
+    return batches
+
+
+def fetched(folder: Path, cut: CutRules, start: int, end: int, now: int = NOW) -> FetchedLog:
+    folder.mkdir()
+    return FetchedLog(ORDERS_0, cut, CutRange(start, end), (), folder, lambda: now)
+
+
+def segments_of(log: FetchedLog, cluster: FakeCluster) -> Iterator[LocalSegment]:
+    buffer = FetchBuffer(1 << 20)
+    while (segment := log.cut(cluster, buffer)) is not None:  # type: ignore[arg-type]
+        yield segment
+
+
+def rolled(folder: Path, cut: CutRules, start: int, batches: Iterable[bytes]) -> list[LogSegment]:
+    """Append `batches` to a LocalLog with the same rules; return its closed segments."""
+    config = LogConfig(
+        segment_bytes=cut.segment_bytes,
+        segment_ms=cut.segment_ms,
+        segment_index_bytes=cut.segment_index_bytes,
+        index_interval_bytes=cut.index_interval_bytes,
+        retention_ms=-1,
+    )
+    log = LocalLog.create(folder, "orders", 0, ORDERS_0.topic_id, config, clock=lambda: NOW, base_offset=start)
+    with log:
+        log.append_as_follower(b"".join(batches))
+    return list_segments(log.directory)[:-1]
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+@pytest.mark.parametrize("start", [0, 1000])
+@pytest.mark.parametrize("changed", ROLLS.values(), ids=ROLLS)
+def test_segments_are_those_of_a_log_that_rolls_by_the_same_rules(
+    tmp_path: Path, changed: dict[str, int], start: int
+) -> None:
+    batches = some_batches(seed=1, start=start)
+    cluster = FakeCluster(batches)
+    expected = rolled(tmp_path / "log", rules(**changed), start, batches)
+    log = fetched(tmp_path / "cut", rules(**changed), start, cluster.ends[-1])
+
+    cut = list(segments_of(log, cluster))
+
+    log.close()
+    directory = tmp_path / "cut" / "orders-0"
+    assert [each.base_offset for each in cut] == [each.base_offset for each in expected]
+    assert len(cut) > 2
+    for ours, theirs in zip(cut, expected, strict=True):
+        mine = LogSegment(ours.base_offset, directory)
+        assert content(mine.log_path) == content(theirs.log_path)
+        assert ours.size == theirs.size()
+        assert [content(path) for path in mine.index_paths] == [content(path) for path in theirs.index_paths]
+        assert ours.end_offset is not None
+        snapshots = [producer_snapshot_path(each.directory, ours.end_offset + 1) for each in (mine, theirs)]
+        assert len({read_producer_snapshot(each) for each in snapshots}) == 1
+
+
+def test_records_without_times_age_with_the_cut(tmp_path: Path) -> None:
+    times = iter(range(NOW, NOW + 1000 * 500, 500))
+    batches = some_batches(seed=2, times=False)
+    cluster = FakeCluster(batches)
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    log = FetchedLog(ORDERS_0, rules(segment_ms=2000), CutRange(0, cluster.ends[-1]), (), folder, lambda: next(times))
+
+    cut = list(segments_of(log, cluster))
+
+    log.close()
+    assert len(cut) > 2
+
+
+def test_released_segments_leave_no_file_once_those_before_them_are_released(tmp_path: Path) -> None:
+    cluster = FakeCluster(some_batches(seed=3))
+    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    first, second, third, *_ = segments_of(log, cluster)
+    directory = tmp_path / "cut" / "orders-0"
+    before = {path.name for path in directory.iterdir()}
+
+    log.release(second)
+    assert {path.name for path in directory.iterdir()} == before
+    log.release(first)
+    log.release(third)
+
+    log.close()
+    assert third.end_offset is not None
+    left = {path.name for path in directory.iterdir()} - {"spare"}
+    assert min(left)[:20] == f"{third.end_offset + 1:020}"
+
+
+def test_a_segment_stays_for_the_copy_of_the_next_one_where_nobody_knows_the_producers(tmp_path: Path) -> None:
+    cluster, folder = FakeCluster(some_batches(seed=8)), tmp_path / "cut"
+    folder.mkdir()
+    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), CutRange(0, cluster.ends[-1]), None, folder, lambda: NOW)
+    first, second, *_ = segments_of(log, cluster)
+
+    log.release(first)
+    assert Path(first.location).exists()
+    log.release(second)
+
+    log.close()
+    assert not Path(first.location).exists()
+    assert Path(second.location).exists()
+
+
+def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
+    batches = some_batches(seed=7)
+    cluster, buffer = FakeCluster(batches), FetchBuffer(1 << 20)
+    log = fetched(tmp_path / "cut", rules(segment_ms=3000), 0, cluster.ends[-1])
+    read: list[bytes] = []
+    while (segment := log.cut(cluster, buffer)) is not None:  # type: ignore[arg-type]
+        read.append(Path(segment.location).read_bytes())
+        log.release(segment)
+    log.close()
+
+    sizes = [len(each) for each in read]
+    assert any(later < earlier for earlier, later in pairwise(sizes))
+    assert b"".join(batches).startswith(b"".join(read))
+
+
+def test_a_segment_ends_below_what_is_wanted(tmp_path: Path) -> None:
+    cluster = FakeCluster(some_batches(seed=4))
+    later = NOW + 1_000_000
+    log = fetched(tmp_path / "cut", rules(segment_ms=100_000), 0, cluster.ends[100] - 1, later)
+
+    cut = list(segments_of(log, cluster))
+
+    log.close()
+    assert cut[-1].end_offset == cluster.ends[99] - 1
+
+
+def test_a_batch_with_a_broken_header_ends_the_cut_after_what_is_sound(tmp_path: Path) -> None:
+    batches = some_batches(seed=5)
+    broken = bytearray(batches[50])
+    broken[57:61] = (1 << 30).to_bytes(4, "big")
+    batches[50] = bytes(broken)
+    cluster = FakeCluster(batches)
+    log = fetched(tmp_path / "cut", rules(segment_bytes=1000), 0, cluster.ends[-1])
+    cut: list[LocalSegment] = []
+
+    with pytest.raises(CorruptRecordError, match="orders-0"):
+        cut.extend(segments_of(log, cluster))
+
+    log.close()
+    assert cut
+    assert all((each.end_offset or 0) < _base(batches[50]) for each in cut)
+
+
+def test_a_broker_that_sends_older_batches_again_is_refused(tmp_path: Path) -> None:
+    cluster = FakeCluster(some_batches(seed=6))
+    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    buffer = FetchBuffer(1 << 20)
+    log.cut(cluster, buffer)  # type: ignore[arg-type]
+    cluster.ends = [end + 1_000_000 for end in cluster.ends]
+
+    with pytest.raises(UnexpectedAppendOffsetError, match="orders-0"):
+        while log.cut(cluster, buffer):  # type: ignore[arg-type]
+            pass
+
+    log.close()
