@@ -98,7 +98,7 @@ class Site:
             return ends, sum(each.segment.size for each in plan.ranges())
 
 
-def produce(servers: str, size: int) -> None:
+def produce(servers: str, size: int, topic: str = TOPIC) -> None:
     """Produce `size` bytes of values that no codec could make much smaller, in turns to the partitions."""
     from confluent_kafka import Producer  # noqa: PLC0415 - only the parent needs it
 
@@ -108,7 +108,7 @@ def produce(servers: str, size: int) -> None:
     for number in range(size // RECORD_BYTES):
         while True:
             try:
-                producer.produce(TOPIC, values[number % 1024], b"key-%012d" % number, partition=number % PARTITIONS)
+                producer.produce(topic, values[number % 1024], b"key-%012d" % number, partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.1)

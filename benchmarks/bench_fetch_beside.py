@@ -1,0 +1,175 @@
+"""Measures a producer and a consumer at the end of a topic while a throttled copy of another topic runs beside them.
+
+The producer sends records at a fixed rate, and each record's acknowledgement is timed; the consumer waits at the end of
+the topic, and each record is timed from its sending to its arrival. Both without a copy and beside one, in turns. The
+copy is a process of its own, limited to a quarter of what `cp` and a sync get from the disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import yaml
+from measuring import STATE, Goal, judge, print_machine
+
+from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
+
+sys.path.append(str(PROJECT_ROOT / "tests"))
+
+COPIED, LIVE = "copied", "live"
+SEGMENT_BYTES = 32 << 20
+RECORDS_A_SECOND = 500
+RECORD_BYTES = 1000
+GOAL = 1.3
+SHARE_OF_DISK = 4
+
+
+@dataclass(slots=True)
+class Latencies:
+    """Seconds from the sending of each record to its acknowledgement, and to its arrival at the consumer."""
+
+    acknowledged: list[float] = field(default_factory=list)
+    arrived: list[float] = field(default_factory=list)
+
+    @staticmethod
+    def p99(seconds: list[float]) -> float:
+        """Return what 99 of 100 stay below."""
+        return sorted(seconds)[len(seconds) * 99 // 100]
+
+
+def latencies(servers: str, seconds: float) -> Latencies:
+    """Send records at the fixed rate for `seconds` and consume them meanwhile; return how long each took."""
+    from confluent_kafka import Consumer, Producer, TopicPartition  # noqa: PLC0415 - the peer's
+
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "acks": "all"})
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "beside", "enable.auto.commit": False})
+    _, end = consumer.get_watermark_offsets(TopicPartition(LIVE, 0), 30)
+    consumer.assign([TopicPartition(LIVE, 0, end)])
+    found, over = Latencies(), threading.Event()
+
+    def consume() -> None:
+        while not over.is_set():
+            for message in consumer.consume(1000, 0.05):
+                value = message.value()
+                if message.error() is None and value is not None:
+                    found.arrived.append(time.perf_counter() - float(value[:20]))
+
+    reader = threading.Thread(target=consume)
+    reader.start()
+    begun = time.perf_counter()
+    for number in range(int(seconds * RECORDS_A_SECOND)):
+        while (ahead := begun + number / RECORDS_A_SECOND - time.perf_counter()) > 0:
+            producer.poll(min(ahead, 0.001))
+        sent = time.perf_counter()
+
+        def acknowledged(error: object, _: object, sent: float = sent) -> None:
+            if error is None:
+                found.acknowledged.append(time.perf_counter() - sent)
+
+        producer.produce(
+            LIVE, f"{sent:020.9f}".encode().ljust(RECORD_BYTES, b"."), partition=0, on_delivery=acknowledged
+        )
+    producer.flush(30)
+    time.sleep(0.5)
+    over.set()
+    reader.join()
+    consumer.close()
+    return found
+
+
+def disk_rate(root: Path, log_dir: Path) -> float:
+    """Return the bytes a second at which `cp` and a sync copy closed segments of the broker."""
+    from tiered_storage.kafka_log.files.log_segment import list_segments  # noqa: PLC0415 - slow to import
+
+    files = [segment.log_path for segment in list_segments(log_dir / f"{COPIED}-0")[:-1]][:8]
+    begun = time.perf_counter()
+    for number, path in enumerate(files):
+        subprocess.run(["cp", str(path), str(root / f"cp-{number}")], check=True)
+    subprocess.run(["sync", "-f", str(root)], check=True)
+    rate = sum(path.stat().st_size for path in files) / (time.perf_counter() - begun)
+    for number in range(len(files)):
+        (root / f"cp-{number}").unlink()
+    return rate
+
+
+def begin_copy(root: Path, servers: str, bytes_a_second: int) -> subprocess.Popen[bytes]:
+    """Begin a throttled copy into a new store below `root`, in a process of its own."""
+    config = root / "settings.yaml"
+    given = {
+        "bootstrap.servers": servers,
+        "state.directory": str(root / "state"),
+        "remote.log.manager.copy.max.bytes.per.second": bytes_a_second,
+        "topics": {COPIED: {"remote.storage.enable": True}},
+    }
+    config.write_text(yaml.safe_dump(given))
+    command = [str(Path(sys.executable).with_name("tiered-storage")), "copy", "--config", str(config)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def main() -> int:
+    """Measure; return 1 if a goal was missed."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    given = arguments.parse_args()
+    given.directory.mkdir(parents=True, exist_ok=True)
+    print_machine(given.directory)
+    from bench_export import produce  # noqa: PLC0415 - needs the path to the tests
+
+    from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - as above
+    from servers.real_kafka import RealKafka  # noqa: PLC0415 - as above
+
+    alone: list[Latencies] = []
+    beside: list[Latencies] = []
+    with tempfile.TemporaryDirectory(dir=given.directory, prefix="fetch-beside-") as folder:
+        root = Path(folder)
+        with RealKafka(KafkaPrograms.fetched(PROJECT_ROOT / ".state"), root / "kafka") as kafka:
+            servers = kafka.bootstrap_servers
+            kafka.client.create_topic(COPIED, 4, {"segment.bytes": str(SEGMENT_BYTES)})
+            kafka.client.create_topic(LIVE, 1)
+            produce(servers, 600 << 20, COPIED)
+            rate = int(disk_rate(root, kafka.log_dir) / SHARE_OF_DISK)
+            latencies(servers, 3)
+            for number in range(given.rounds):
+                alone.append(latencies(servers, given.seconds))
+                (place := root / str(number)).mkdir()
+                copying = begin_copy(place, servers, rate)
+                time.sleep(3)
+                beside.append(latencies(servers, given.seconds))
+                is_over = copying.poll() is not None
+                copying.terminate()
+                copying.wait()
+                if is_over:
+                    raise SystemExit("the copy ended before the measurement: nothing was measured")
+    print(f"  the copy was limited to {rate / 1e6:.0f} MB/s")
+    return judge(
+        [
+            _goal("producer's p99 beside a copy by Fetch", *_p99(alone, beside, "acknowledged")),
+            _goal("tail consumer's p99 beside a copy by Fetch", *_p99(alone, beside, "arrived")),
+        ]
+    )
+
+
+def _p99(alone: list[Latencies], beside: list[Latencies], name: str) -> tuple[float, float]:
+    """Return the median p99 of the rounds (s) beside the copy, and alone."""
+    return (
+        median(Latencies.p99(getattr(each, name)) for each in beside),
+        median(Latencies.p99(getattr(each, name)) for each in alone),
+    )
+
+
+def _goal(what: str, ours: float, alone: float) -> Goal:
+    return Goal(what, f"{ours * 1e3:.1f} ms", f"{alone * 1e3:.1f} ms without", ours / alone, GOAL, is_most=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
