@@ -111,6 +111,22 @@ class Coverage:
         at = bisect_left(self.ranges, offset, key=lambda covered: covered.start_offset)
         return self.ranges[at - 1].segment if at else None
 
+    def truncated_at(self, offset: int) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """Return the segment that a later leader truncated at `offset`, after the whole one that it follows.
+
+        Nothing if no segment is truncated there, or if the one before it is missing or truncated too.
+        """
+        at = bisect_left(self.ranges, offset, key=lambda covered: covered.start_offset) - 1
+        if at < 0 or self.ranges[at].end_offset + 1 != offset or self.ranges[at].segment.end_offset < offset:
+            return ()
+        truncated = self.ranges[at].segment
+        if truncated.start_offset == 0:
+            return (truncated,)
+        before = self.ranges[at - 1].segment if at else None
+        if before is None or before.end_offset + 1 != truncated.start_offset:
+            return ()
+        return before, truncated
+
     def lacks(self, start_offset: int, end_offset: int, log_start_offset: int) -> bool:
         """Return whether an offset of [`start_offset`, `end_offset`] at or above `log_start_offset` is missing."""
         if end_offset < log_start_offset:

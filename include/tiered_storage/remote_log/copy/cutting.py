@@ -23,11 +23,13 @@ from tiered_storage.errors import (
     CorruptLogError,
     EncryptionKeyError,
     InvalidLogDirectoryError,
+    RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
     SourceClusterError,
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -35,10 +37,11 @@ from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
-from tiered_storage.remote_log.model import SegmentCut, TopicIdPartition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentCut, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
 from tiered_storage.remote_log.source.leader_log import LeaderLog
 from tiered_storage.remote_log.source.segment_source import LocalSegment, epochs_within
+from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 _FOLDER = "remote-log-cut-"
@@ -151,14 +154,19 @@ class SegmentCuts:
             return ()
         # Only one of the partition's tasks names it, and any of them may be the first that a thread begins.
         before = self._after.get(task.metadata.topic_id_partition)
-        if before is None or before.end_offset + 1 != order.from_offset:
-            return None
-        with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError):
-            return parse_producer_snapshot(
-                self._storage.fetch_index(before, IndexKind.PRODUCER_SNAPSHOT),
-                f"the snapshot after {before.segment_id}",
-            )
+        with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
+            if before is not None and before.end_offset + 1 == order.from_offset:
+                return self._producers_after(before)
+            if order.truncated:
+                *earlier, truncated = order.truncated
+                known = self._producers_after(earlier[0]) if earlier else ()
+                return _producers_at(order.from_offset, truncated, known, self._storage)
         return None
+
+    def _producers_after(self, segment: RemoteLogSegmentMetadata) -> tuple[ProducerSnapshotEntry, ...]:
+        return parse_producer_snapshot(
+            self._storage.fetch_index(segment, IndexKind.PRODUCER_SNAPSHOT), f"the snapshot after {segment.segment_id}"
+        )
 
     def _connected(self) -> tuple[ClusterClient, FetchBuffer]:
         """Return this thread's client and buffer."""
@@ -192,6 +200,32 @@ def _known(task: CopyTask, segment: LocalSegment) -> CopyTask:
     return replace(
         task, metadata=metadata, location=segment.location, lineage=up_to(task.lineage, end), after=None, cut=None
     )
+
+
+def _producers_at(
+    offset: int,
+    segment: RemoteLogSegmentMetadata,
+    producers: tuple[ProducerSnapshotEntry, ...],
+    storage: RemoteStorageManager,
+) -> tuple[ProducerSnapshotEntry, ...] | None:
+    """Return the producers at `offset` of a remote segment that `producers` are known at the start of.
+
+    Reads its batches up to there. None if `offset` lies within a batch. Raises as RemoteStorageManager does, and
+    CorruptRecordError.
+    """
+    name = str(segment.segment_id)
+    state = KnownProducers(segment.start_offset, producers).state()
+    stream = BatchStream(name, segment.start_offset, segment.size)
+    for piece in storage.fetch_log_segment(segment):
+        for window, batches in stream.windows(piece):
+            count = int(batches.last_offset.searchsorted(offset))
+            if count:
+                before = batches.rows(0, count)
+                size = int(before.position[-1] + before.size[-1] - before.position[0])
+                follow(state, name, window[:size], before)
+            if count < len(batches):
+                return state.snapshot() if int(batches.base_offset[count]) >= offset else None
+    return state.snapshot()
 
 
 def _remove_abandoned(parent: Path) -> None:

@@ -223,7 +223,10 @@ def _tasks(
         before = coverage.last_before(segment.base_offset)
         after = before if before is not continued else None
         continued = before
-        order = None if segment.cut is None else CutOrder(segment.cut, segment.base_offset, segment.size)
+        order = None
+        if segment.cut is not None:
+            truncated = coverage.truncated_at(segment.base_offset)
+            order = CutOrder(segment.cut, segment.base_offset, segment.size, truncated)
         readable_from = max(first, log_start)
         tasks.append(CopyTask(started, lease, segment.location, lived, readable_from, after, encoding, order))
     return tasks

@@ -52,6 +52,18 @@ def test_coverage_names_held_segments_and_missing_offsets() -> None:
     assert coverage.end_offset == 49
 
 
+def test_a_segment_that_a_later_leader_truncated_is_named_with_the_whole_one_before_it() -> None:
+    unclean = (EpochEntry(0, 0), EpochEntry(1, 15))
+    first, second = segment(0, 9, (0, 0)), segment(10, 19, (0, 10))
+
+    assert Coverage.of([first, second], unclean).truncated_at(15) == (first, second)
+    assert Coverage.of([first, second], unclean).truncated_at(20) == ()
+    assert Coverage.of([first, second], ONE_LEADER).truncated_at(15) == ()
+    assert Coverage.of([second], unclean).truncated_at(15) == ()
+    assert Coverage.of([first], (EpochEntry(0, 0), EpochEntry(1, 5))).truncated_at(5) == (first,)
+    assert Coverage.of([], unclean).truncated_at(15) == ()
+
+
 def test_nothing_at_all_covers_nothing() -> None:
     coverage = Coverage.of([], ())
 
