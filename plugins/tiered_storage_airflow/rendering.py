@@ -32,8 +32,10 @@ def number(value: int | None) -> str:
     return "none" if value is None else f"{value:,}"
 
 
-def size(value: int) -> str:
+def size(value: int | None) -> str:
     """Return a number of bytes in a fitting unit."""
+    if value is None:
+        return "not known yet"
     amount, units = float(value), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024

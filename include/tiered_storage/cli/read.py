@@ -73,7 +73,7 @@ def segments(
                 str(partition),
                 segment.start_offset,
                 segment.end_offset,
-                segment.size,
+                segment.known_size,
                 segment.max_timestamp,
                 segment.state.name,
                 segment.segment_id.id,

@@ -139,6 +139,11 @@ class RemoteLogSegmentMetadata:
         return self.size == UNKNOWN_SIZE
 
     @property
+    def known_size(self) -> int | None:
+        """The size in bytes; None while only bounds are known."""
+        return None if self.is_bounded_only else self.size
+
+    @property
     def is_marked(self) -> bool:
         """Whether the segment was visible once, and is marked for deletion now."""
         return self.state is SegmentState.DELETE_SEGMENT_STARTED and self.custom_metadata is not None

@@ -159,7 +159,7 @@ def _under_way(root: str, content: PartitionContent) -> list[tuple[str, ...]]:
     for segment in content.listed.under_way:
         age = content.now - segment.event_timestamp
         state = "stuck" if age > content.stuck_after else "in progress"
-        rows.append((_named(root, segment), size(segment.size), f"for {span(age)}: {state}"))
+        rows.append((_named(root, segment), size(segment.known_size), f"for {span(age)}: {state}"))
     return rows
 
 
@@ -177,7 +177,7 @@ def _failures(root: str, failures: Sequence[DeletionFailure]) -> list[tuple[str,
 
 def _segments(root: str, content: PartitionContent) -> list[tuple[str, ...]]:
     return [
-        (_named(root, segment), size(segment.size), moment(segment.max_timestamp), STATES[segment.state])
+        (_named(root, segment), size(segment.known_size), moment(segment.max_timestamp), STATES[segment.state])
         for segment in content.listed.segments
     ]
 

@@ -56,7 +56,7 @@ def segment_page(
 def _figures(segment: RemoteLogSegmentMetadata) -> Sequence[tuple[str, str]]:
     return (
         ("offsets", f"{segment.start_offset:,} to {segment.end_offset:,}"),
-        ("size", size(segment.size)),
+        ("size", size(segment.known_size)),
         ("state", STATES[segment.state]),
         ("last time of a record", moment(segment.max_timestamp)),
         ("in this state since", moment(segment.event_timestamp)),
