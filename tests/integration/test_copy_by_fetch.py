@@ -15,17 +15,24 @@ import pytest
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.kafka_clients import CODECS, send
-from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
+from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
-from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
+from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
+from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_state import ProducerState
 from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.lineage import trusted_lineage
+from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentLocation, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 
@@ -242,6 +249,21 @@ def test_a_log_start_that_moves_past_an_epoch_meanwhile_invents_no_lineage(
     assert trusted_lineage(known, log) == known
 
 
+def test_a_leader_that_knows_no_epoch_below_one_is_given_none(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.kafka.stopped():
+        checkpoint = site.kafka.log_dir / f"{topic}-0" / "leader-epoch-checkpoint"
+        write_leader_epochs(checkpoint, [EpochEntry(1, sent[200].offset)])
+    with site.open() as remote_log:
+        [log] = [each for each in remote_log.source.partitions() if name_of(each) == (topic, 0)]
+
+    assert isinstance(log, PartitionLog)
+    assert log.log_start_offset == 0
+    assert log.leader_epochs[0] == EpochEntry(1, sent[200].offset)
+
+
 def test_offsets_that_were_compacted_away_before_the_first_batch_hold_nothing_up(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "1"}
@@ -298,6 +320,110 @@ def test_a_tail_is_copied_before_the_brokers_retention_deletes_it(site: LiveSite
     client.produce(topic, [Record(0, wall_clock() - hour, b"key", b"value")])
 
     assert site.copied() == [(0, 0)]
+
+
+def test_a_topic_of_limited_size_is_copied_before_its_brokers_delete_it(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, {"retention.bytes": str(2 << 20), "segment.bytes": str(64 << 20)} | LONG)
+    client.produce(topic, [Record(0, wall_clock(), b"key", bytes(10_000)) for _ in range(150)], batch_num_messages=5)
+
+    [(start, end)] = site.copied()
+
+    assert start == 0
+    assert 90 < end < 110
+
+
+def test_a_burst_of_large_records_does_not_wait_for_its_age(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    small = [Record(0, wall_clock(), b"key", b"value") for _ in range(3000)]
+    client.produce(topic, small, batch_num_messages=100)
+    while site.copied():
+        pass
+    client.produce(topic, [Record(0, wall_clock(), b"key", bytes(5000)) for _ in range(20)], batch_num_messages=1)
+    client.produce(topic, small[:100], batch_num_messages=100)
+
+    copied = site.copied()
+
+    assert len(copied) > 3
+    site.audited()
+
+
+def test_copies_of_a_topic_that_is_deleted_meanwhile_stay_and_are_named(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "meanwhile")
+        [shown, *_] = site.run("segments", "--json").rows
+        assert (shown["bytes"], shown["state"]) == (None, "COPY_SEGMENT_STARTED")
+        sizes = CopySizes(1 << 20, 4096, 1 << 20)
+        with closing(SegmentCuts(begun.tasks, remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            outcomes = [
+                cuts.copy(task, lambda known: copy_segment(known, remote_log.storage, sizes, wall_clock))
+                for task in begun.tasks
+            ]
+        client.delete_topic(topic)
+        report = remote_log.commit_copy(outcomes)
+        states = {
+            segment.state
+            for segment in remote_log.segments.list_remote_log_segments(begun.tasks[0].metadata.topic_id_partition)
+        }
+
+    assert report.committed == ()
+    assert "delete-topic" in report.failures[0].message
+    assert states == {SegmentState.COPY_SEGMENT_STARTED}
+
+
+def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    for number in range(3):
+        producer = client.producer(transactional_id=f"{topic}-{number}", batch_num_messages=10)
+        producer.init_transactions()
+        producer.begin_transaction()
+        send(producer, topic, 0, varied_records(200, seed=number))
+        (producer.abort_transaction if number == 1 else producer.commit_transaction)()
+    while site.copied():
+        pass
+    with site.open() as remote_log:
+        before, truncated, *_ = finished(remote_log)[1:]
+        rows = [
+            row
+            for _, table in iterate_segment(site.local()[2].log_path, truncated.start_offset)
+            for row in table.base_offset.tolist()
+        ]
+        at = rows[len(rows) // 2]
+        log = remote_log.source.partition(truncated.topic_id_partition)
+        assert log is not None
+        assert log.uncut is not None
+        task = CopyTask(
+            replace(truncated, start_offset=at, end_offset=log.last_stable_offset - 1, size=0),
+            Lease(truncated.topic_id_partition, "test", 1, 0),
+            SegmentLocation("kafka://"),
+            log.leader_epochs,
+            cut=CutOrder(log.uncut.rules, at, SEGMENT_BYTES, (before, truncated)),
+        )
+        found: list[tuple[ProducerSnapshotEntry, ...]] = []
+
+        def kept(known: CopyTask) -> CopyOutcome:
+            files = Path(known.location).parent
+            found.append(read_producer_snapshot(producer_snapshot_path(files, known.metadata.end_offset + 1)))
+            ends.append(known.metadata.end_offset + 1)
+            return CopyOutcome(known, None)
+
+        ends: list[int] = []
+        with closing(SegmentCuts([task], remote_log.source.access, remote_log.storage, wall_clock)) as cuts:
+            assert cuts.copy(task, kept).failure is None
+
+    state = ProducerState(0, batches_kept=1)
+    for segment in site.local():
+        for window, table in iterate_segment(segment.log_path, segment.base_offset):
+            count = int(table.base_offset.searchsorted(ends[0]))
+            if count:
+                state.feed("the broker's log", window, table.rows(0, count))
+    assert set(found[0]) == set(state.snapshot())
+    assert len(found[0]) > 1
 
 
 def test_compacted_topics_and_topics_that_do_not_exist_are_refused(site: LiveSite) -> None:

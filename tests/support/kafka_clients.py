@@ -73,6 +73,11 @@ class RealKafkaClient:
             time.sleep(0.1)
         raise RealKafkaClientError(f"{name}: the broker does not show {dict(config)}")
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic."""
+        admin = self._admin()
+        admin.delete_topics([name], operation_timeout=REQUEST_SECONDS)[name].result(REQUEST_SECONDS)
+
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Move the log start of a partition to offset `before`."""
         admin = self._admin()

@@ -10,6 +10,7 @@ __all__ = [
     "cluster",
     "error_codes",
     "fetch",
+    "log_dirs",
     "metadata",
     "partition_requests",
     "sasl",

@@ -12,6 +12,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,7 +21,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError, SourceClusterError
-from tiered_storage.kafka_wire.apis import FETCH, LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.apis import DESCRIBE_LOG_DIRS, FETCH, LIST_GROUPS, METADATA
 from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connection import Connection, open_connection
 from tiered_storage.kafka_wire.error_codes import (
@@ -50,6 +51,7 @@ from tiered_storage.kafka_wire.fetch import (
     failed_partition,
     fetch_request,
 )
+from tiered_storage.kafka_wire.log_dirs import log_dirs_request, read_log_sizes
 from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,
@@ -174,6 +176,26 @@ class ClusterClient:
         if failure is not None and not self._brokers.keys() <= found.keys():
             raise failure
         return frozenset[Group]().union(*(found[node] for node in self._brokers))
+
+    def log_sizes(
+        self, partitions: Collection[TopicPartition], *, seconds: float = CALL_SECONDS
+    ) -> dict[TopicPartition, int]:
+        """Return the bytes that the leaders of `partitions` have of them on disk, as far as they tell: asked once."""
+        deadline = Deadline.after(seconds, self._now)
+        self._refresh(partitions, deadline)
+        led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for each in partitions:
+            topic = self._topics.get(each.topic)
+            if topic is not None and partition_problem(topic, each.partition) == NONE:
+                led[topic.partitions[each.partition].leader].append(each)
+        found: dict[TopicPartition, int] = {}
+        for leader, some in led.items():
+            with suppress(*_FAILED, ClusterRefusedError):
+                connection = self._connection(leader, deadline)
+                message = log_dirs_request(connection.version(DESCRIBE_LOG_DIRS), some)
+                within = deadline.within(self.settings.request_seconds)
+                found |= connection.exchange(DESCRIBE_LOG_DIRS, message, within, read_log_sizes)
+        return found
 
     def fetch(
         self,

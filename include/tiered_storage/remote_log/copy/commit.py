@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, SourceClusterError, TieredStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.lineage import on_lineage, trusted_lineage, whole_lineage
@@ -22,7 +22,12 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource
+from tiered_storage.remote_log.source.segment_source import (
+    LooksAtMany,
+    PartitionLog,
+    SegmentSource,
+    UnreadablePartition,
+)
 from tiered_storage.remote_log.tiering_policy import refuse_log
 
 if TYPE_CHECKING:
@@ -65,10 +70,10 @@ def commit_copy(outcomes: Iterable[CopyOutcome], context: RemoteLogContext) -> C
     by_partition: dict[TopicIdPartition, list[CopyOutcome]] = defaultdict(list)
     for outcome in outcomes:
         by_partition[outcome.task.metadata.topic_id_partition].append(outcome)
-    commits = []
+    commits, logs = [], _LocalLogs(context.source, list(by_partition))
     for partition, of_partition in by_partition.items():
         of_partition.sort(key=_place)
-        commits.append(_decide(partition, of_partition, context))
+        commits.append(_decide(partition, of_partition, context, logs))
     _keep_in_store(commits, context)
     _write(commits, context.segments)
     done = [each.lease for each in commits if each.lost is None and each.is_decided]
@@ -138,7 +143,9 @@ class _Local:
     lineage: tuple[EpochEntry, ...]
 
 
-def _decide(partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], context: RemoteLogContext) -> _Commit:
+def _decide(
+    partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], context: RemoteLogContext, logs: _LocalLogs
+) -> _Commit:
     metadata, clock = context.segments, context.clock
     state = metadata.partition_state(partition)
     known = {segment.segment_id: segment for segment in metadata.list_remote_log_segments(partition)}
@@ -149,7 +156,7 @@ def _decide(partition: TopicIdPartition, outcomes: Sequence[CopyOutcome], contex
     pending = [outcome for outcome in pending if not outcome.is_unused]
     if not pending:
         return commit
-    local = _look(partition, context.source, state.lineage, visible)
+    local = _look(partition, logs, state.lineage, visible)
     finishing, commit.refusal = _committable(pending, local)
     commit.updates.extend(finishing)
     if isinstance(local, _Local):
@@ -306,17 +313,49 @@ def _why_apart(outcome: CopyOutcome, next_offset: int | None) -> str | None:
     return f"offsets {cut.start_offset} to {cut.end_offset} were copied, and not those from {expected} on before them"
 
 
+class _LocalLogs:
+    """Looks at local logs now: at those of all `partitions` together, if their source can."""
+
+    def __init__(self, source: SegmentSource, partitions: Sequence[TopicIdPartition]) -> None:
+        self._source = source
+        self._partitions = partitions
+        self._found: Mapping[TopicIdPartition, PartitionLog | UnreadablePartition] | None = None
+        self._error: TieredStorageError | OSError | None = None
+
+    def of(self, partition: TopicIdPartition) -> PartitionLog | None:
+        """Return the log of one of them; None if it is not there. Raises as SegmentSource.partition."""
+        if not isinstance(self._source, LooksAtMany):
+            return self._source.partition(partition)
+        if self._error is not None:
+            # A cluster that is out of reach is waited for once.
+            raise self._error.with_traceback(None)
+        if self._found is None:
+            try:
+                self._found = self._source.partitions_of(self._partitions)
+            except (TieredStorageError, OSError) as error:
+                self._error = error
+                raise
+        found = self._found.get(partition)
+        if isinstance(found, UnreadablePartition):
+            raise SourceClusterError(f"{partition}: {found.reason}")
+        return found
+
+
 def _look(
     partition: TopicIdPartition,
-    source: SegmentSource,
+    logs: _LocalLogs,
     known: Sequence[EpochEntry],
     visible: Sequence[RemoteLogSegmentMetadata],
 ) -> _Local | str:
     """Return the local log as it is now, or why it cannot be read or trusted."""
     try:
-        log = source.partition(partition)
+        log = logs.of(partition)
         if log is None:
-            return f"{partition} is no longer among the local logs"
+            return (
+                f"{partition} is no longer among the local logs: its topic was deleted, or its logs cannot be seen. "
+                "Nothing is committed or deleted: the copies stay COPY_SEGMENT_STARTED until a run sees the topic "
+                "again, or 'tiered-storage delete-topic' deletes its remote log"
+            )
         refuse_log(log)
         return _Local(log, whole_lineage(visible, trusted_lineage(known, log)))
     except (TieredStorageError, OSError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -37,6 +36,7 @@ from tiered_storage.remote_log.source.segment_source import (
     PartitionLog,
     PlannedLocation,
     SegmentLocation,
+    UncutLog,
     UnreadablePartition,
     name_of,
 )
@@ -131,7 +131,7 @@ class CopySelection:
 
     `window_end` (ms) is set for a backfill. It takes, in order, only segments whose successor began at or before it: a
     bad timestamp can only hold a backfill back. `now` (ms) is the time for the lag of topics (remote.copy.lag.ms,
-    remote.copy.lag.bytes), for which segments wait; None: no segment waits.
+    remote.copy.lag.bytes), for which segments wait; None: no segment waits, and none is cut because it is old.
     """
 
     scope: Selection = EVERYTHING
@@ -158,6 +158,7 @@ def plan_copy(
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
+    looking = _Looking(metadata, selection, replacing, settings.copy_over_gaps)
     states = metadata.partition_states()
     decisions = Decisions(context.topics.list(), settings)
     for log in LostIdentities(states, metadata).recognised(source.partitions()):
@@ -187,8 +188,12 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            look = _look if log.uncut is None else partial(_look_uncut, context)
-            looked.append(look(log, decision.settings, state, metadata, selection, replacing))
+            uncut = log.uncut
+            looked.append(
+                looking.at_segments(log, decision.settings, state)
+                if uncut is None
+                else looking.at_uncut(log, uncut, decision.settings, state)
+            )
         except (InvalidLogDirectoryError, LineageContradictedError, SourceClusterError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
     notices.extend(notice for found in looked for notice in found.notices)
@@ -241,82 +246,81 @@ def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadab
         findings.append(Finding(str(first), f"not copied here{more}: {where.reason}"))
 
 
-def _look(
-    log: PartitionLog,
-    topic: TopicSettings,
-    state: PartitionState,
-    metadata: RemoteLogMetadataManager,
-    selection: CopySelection,
-    replacing: frozenset[str],
-) -> _Found:
-    partition = log.topic_id_partition
-    lineage, coverage = _covered(log, state, metadata, replacing)
-    log_start = state.log_start_offset or 0
-    missing_locals = [
-        (segment, end_offset)
-        for segment, end_offset in _closed_by(log, selection.window_end)
-        if log.log_start_offset <= end_offset < log.last_stable_offset
-        and coverage.lacks(segment.base_offset, end_offset, log_start)
-    ]
-    waiting = 0 if selection.now is None else _waiting_for_lag(missing_locals, log, topic, selection.now)
-    copyable, uncopyable = _cut_at_uncopyable(missing_locals[: len(missing_locals) - waiting], selection.max_segments)
-    due = [
-        PlannedSegment(
-            partition, segment.location, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
+@dataclass(frozen=True, slots=True)
+class _Looking:
+    """How a plan looks at each partition; `replacing` are segments that count as missing."""
+
+    metadata: RemoteLogMetadataManager
+    selection: CopySelection
+    replacing: frozenset[str]
+    copies_over_gaps: bool
+
+    def at_segments(self, log: PartitionLog, topic: TopicSettings, state: PartitionState) -> _Found:
+        """Look at a log that shows its segments."""
+        partition, selection = log.topic_id_partition, self.selection
+        lineage, coverage = self._covered(log, state)
+        log_start = state.log_start_offset or 0
+        missing_locals = [
+            (segment, end_offset)
+            for segment, end_offset in _closed_by(log, selection.window_end)
+            if log.log_start_offset <= end_offset < log.last_stable_offset
+            and coverage.lacks(segment.base_offset, end_offset, log_start)
+        ]
+        waiting = 0 if selection.now is None else _waiting_for_lag(missing_locals, log, topic, selection.now)
+        copyable, uncopyable = _cut_at_uncopyable(
+            missing_locals[: len(missing_locals) - waiting], selection.max_segments
         )
-        for segment, end_offset in copyable
-    ]
-    notices = []
-    if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
-        gap = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1} were deleted locally and never copied"
-        notices.append(Finding(str(partition), gap))
-    seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
-    return _Found(due, seen, notices, why_not, waiting)
+        due = [
+            PlannedSegment(
+                partition, segment.location, segment.base_offset, end_offset, segment.size, up_to(lineage, end_offset)
+            )
+            for segment, end_offset in copyable
+        ]
+        notices = []
+        if coverage.end_offset is not None and coverage.end_offset + 1 < log.log_start_offset:
+            lost = f"offsets {coverage.end_offset + 1} to {log.log_start_offset - 1}"
+            notices.append(Finding(str(partition), f"{lost} were deleted locally and never copied"))
+        why_not = None if uncopyable is None else Finding(str(partition), str(uncopyable))
+        return _Found(due, _newly_seen(partition, lineage, state), notices, why_not, waiting)
+
+    def at_uncut(self, log: PartitionLog, uncut: UncutLog, topic: TopicSettings, state: PartitionState) -> _Found:
+        """Look at a log whose segments the copy cuts itself."""
+        partition, selection = log.topic_id_partition, self.selection
+        if uncut.elsewhere is not None:
+            # Not even a lineage: a lease here would keep the worker that sees the files from its work.
+            return _Found([], [], [], None, 0, (partition, uncut.elsewhere))
+        lineage, coverage = self._covered(log, state)
+        seen = _newly_seen(partition, lineage, state)
+        gap = find_gap(log, coverage, state)
+        if gap is not None and not self.copies_over_gaps:
+            return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
+        notices = (
+            [] if gap is None else [Finding(str(partition), f"offsets {gap.start_offset} to {gap.end_offset} are lost")]
+        )
+        times = CutTimes(selection.now, selection.window_end)
+        cuts = plan_cuts(log, uncut, coverage, state, topic, times, selection.max_segments)
+        if cuts is None:
+            return _Found([], seen, notices, None, 0)
+        place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
+        epochs = up_to(lineage, cuts.end_offset)
+        due = [
+            PlannedSegment(partition, place, cuts.start_offset, cuts.end_offset, size, epochs, uncut.rules)
+            for size in cuts.sizes
+        ]
+        return _Found(due, seen, notices, None, 0)
+
+    def _covered(self, log: PartitionLog, state: PartitionState) -> tuple[tuple[EpochEntry, ...], Coverage]:
+        """Return all known leaders of a partition, and what is remote of it."""
+        segments = finished(self.metadata.list_remote_log_segments(log.topic_id_partition))
+        lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
+        kept = (each for each in segments if each.segment_id.id not in self.replacing)
+        return lineage, Coverage.of(kept, lineage)
 
 
-def _covered(
-    log: PartitionLog, state: PartitionState, metadata: RemoteLogMetadataManager, replacing: frozenset[str]
-) -> tuple[tuple[EpochEntry, ...], Coverage]:
-    """Return all known leaders of a partition, and what is remote of it, without the segments `replacing`."""
-    segments = finished(metadata.list_remote_log_segments(log.topic_id_partition))
-    lineage = whole_lineage(segments, trusted_lineage(state.lineage, log))
-    return lineage, Coverage.of((each for each in segments if each.segment_id.id not in replacing), lineage)
-
-
-def _look_uncut(
-    context: RemoteLogContext,
-    log: PartitionLog,
-    topic: TopicSettings,
-    state: PartitionState,
-    metadata: RemoteLogMetadataManager,
-    selection: CopySelection,
-    replacing: frozenset[str],
-) -> _Found:
-    """Look at a log whose segments the copy cuts itself; `replacing` names none of those."""
-    partition, uncut = log.topic_id_partition, log.uncut
-    lineage, coverage = _covered(log, state, metadata, replacing)
-    seen = [SeenLineage(partition, lineage)] if lineage != state.lineage else []
-    if uncut is not None and uncut.elsewhere is not None:
-        # Not even a lineage: a lease here would keep the worker that sees the files from its work.
-        return _Found([], [], [], None, 0, (partition, uncut.elsewhere))
-    gap = find_gap(log, coverage, state)
-    if gap is not None and not context.settings.copy_over_gaps:
-        return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
-    notices = (
-        [] if gap is None else [Finding(str(partition), f"offsets {gap.start_offset} to {gap.end_offset} are lost")]
-    )
-    times = CutTimes(context.clock(), selection.window_end)
-    cuts = None if uncut is None else plan_cuts(log, uncut, coverage, state, topic, times, selection.max_segments)
-    if uncut is None or cuts is None:
-        return _Found([], seen, notices, None, 0)
-    place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
-    epochs = up_to(lineage, cuts.end_offset)
-    due = [
-        PlannedSegment(partition, place, cuts.start_offset, cuts.end_offset, size, epochs, uncut.rules)
-        for size in cuts.sizes
-    ]
-    return _Found(due, seen, notices, None, 0)
+def _newly_seen(
+    partition: TopicIdPartition, lineage: tuple[EpochEntry, ...], state: PartitionState
+) -> list[SeenLineage]:
+    return [SeenLineage(partition, lineage)] if lineage != state.lineage else []
 
 
 def _waiting_for_lag(due: Sequence[tuple[LocalSegment, int]], log: PartitionLog, topic: TopicSettings, now: int) -> int:

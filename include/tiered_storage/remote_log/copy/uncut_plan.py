@@ -3,12 +3,15 @@
 Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise how many
 segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of the log.
 One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide: records may
-have become larger. Less than one whole segment is due only once its first record is old (CutRules.tail_ms), as an idle
-partition would never be copied otherwise.
+have become larger. A burst of large records that no sample hits shows in the size of the log on its leader's disk, as
+far as that exceeds the remote log and one more segment: of the first one, only the last offset may count. Less than one
+whole segment is due only once its first record is old (CutRules.tail_ms), as an idle partition would never be copied
+otherwise.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from tiered_storage.remote_log.coverage import Coverage
@@ -19,9 +22,12 @@ from tiered_storage.settings.topics import TopicSettings
 
 @dataclass(frozen=True, slots=True)
 class CutTimes:
-    """The moment (ms) of a plan, and the end of a backfill's window; None: it is no backfill."""
+    """The moment (ms) of a plan, and the end of a backfill's window; None: it is no backfill.
 
-    now: int
+    Without a moment nothing waits for a lag, and nothing is due because it is old.
+    """
+
+    now: int | None
     window_end: int | None = None
 
 
@@ -83,19 +89,21 @@ def plan_cuts(
         sizes = tuple(uncut.closed_sizes(start, end))[:max_segments]
         size = max(1, int((end - start + 1) * density))
     else:
-        whole = uncut.rules.segment_bytes
-        if (end - start + 1) * density < whole:
+        whole, bounds = uncut.rules.segment_bytes, _size_bounds(log, uncut, coverage)
+        if (end - start + 1) * density < whole <= bounds.most:
             density = max(density, _later_density(uncut, start, end))
         size = int((end - start + 1) * density)
+        if end == log.last_stable_offset - 1:
+            size = max(size, bounds.least)
         sizes = (whole,) * min(size // whole, max_segments or size)
     if sizes:
         return PlannedCuts(start, end, sizes)
     return _old_tail(uncut, start, end, size, times.now)
 
 
-def _old_tail(uncut: UncutLog, start: int, end: int, size: int, now: int) -> PlannedCuts | None:
+def _old_tail(uncut: UncutLog, start: int, end: int, size: int, now: int | None) -> PlannedCuts | None:
     """Return the offsets as one segment if its first record is old enough for less than a whole one."""
-    if size <= 0:
+    if size <= 0 or now is None:
         return None
     is_old = uncut.offset_at(now - uncut.rules.tail_ms + 1) > start
     return PlannedCuts(start, end, (size,)) if is_old else None
@@ -121,10 +129,31 @@ def _later_density(uncut: UncutLog, start: int, end: int) -> float:
     return min(uncut.bytes_an_offset((start + end) // 2), uncut.bytes_an_offset(end))
 
 
-def _without_lag(uncut: UncutLog, end: int, density: float, topic: TopicSettings, now: int) -> int:
+@dataclass(frozen=True, slots=True)
+class _SizeBounds:
+    """How many bytes a log has that are not remote, at least and at most."""
+
+    least: int
+    most: int
+
+
+def _size_bounds(log: PartitionLog, uncut: UncutLog, coverage: Coverage) -> _SizeBounds:
+    """Return the bounds by the size of the log on its leader's disk; the widest if nobody knows it."""
+    held = uncut.size_on_disk
+    if held is None:
+        return _SizeBounds(0, sys.maxsize)
+    remote = list(coverage.ranges_from(log.log_start_offset))
+    most = held - sum(each.segment.size for each in remote if each.start_offset >= log.log_start_offset)
+    # The log start may be the last offset of the first local segment, and what is not stable yet is on disk too.
+    least = held - sum(each.segment.size for each in remote) - uncut.rules.segment_bytes
+    is_stable = log.high_watermark in {None, log.last_stable_offset}
+    return _SizeBounds(max(0, least) if is_stable else 0, most)
+
+
+def _without_lag(uncut: UncutLog, end: int, density: float, topic: TopicSettings, now: int | None) -> int:
     """Return the last offset up to `end` that one of the topic's two lags (KIP-1241) lets through; -1 if none does."""
     lag_ms, lag_bytes = topic.remote_copy_lag_ms, topic.remote_copy_lag_bytes
-    if lag_ms == 0:
+    if lag_ms == 0 or now is None:
         return end
     ends = [-1]
     if lag_ms > 0:

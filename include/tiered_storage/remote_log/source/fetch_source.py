@@ -40,7 +40,7 @@ from tiered_storage.remote_log.source.segment_source import (
     UnreadablePartition,
     name_of,
 )
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs, describe_topics
+from tiered_storage.remote_log.source.topic_configs import TopicConfigs, TopicDescriber
 
 if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
@@ -80,6 +80,7 @@ class FetchSource:
         self._fetch_bytes = fetch_bytes
         self._brokers = brokers
         self._opened: ClusterClient | None = None
+        self._describer = TopicDescriber(properties)
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
         """The client is for one thread."""
@@ -114,7 +115,10 @@ class FetchSource:
         """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
         with self._lock:
             found = self._metadata(None)
-            logs = list(self._look(found, [each for topic in _by_name(found) for each in _partitions(topic)]))
+            every = [each for topic in _by_name(found) for each in _partitions(topic)]
+            # Before the offsets: a log that grows meanwhile has no bytes that its offsets do not explain.
+            sizes = self._client.log_sizes(every) if self._brokers is None else {}
+            logs = list(self._look(found, every, sizes))
         # The caller works between two of them, and other threads may ask meanwhile.
         yield from logs
 
@@ -122,7 +126,7 @@ class FetchSource:
         """Name every partition. Raises as `partitions`."""
         with self._lock:
             found = self._metadata(None)
-            configs = describe_topics(self._properties, [topic.name for topic in _by_name(found)])
+            configs = self._describer.describe([topic.name for topic in _by_name(found)])
         for topic in _by_name(found):
             yield from self._named(found, topic, configs[topic.name])
 
@@ -133,22 +137,25 @@ class FetchSource:
             known = found.topics.get(topic)
             if known is None or known.error_code != NONE or number not in known.partitions:
                 return []
-            configs = describe_topics(self._properties, [topic])
+            configs = self._describer.describe([topic])
         return [each for each in self._named(found, known, configs[topic]) if name_of(each) == (topic, number)]
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
         """Look at one partition. Raises SourceClusterError if it cannot be looked at."""
+        found = self.partitions_of([partition]).get(partition)
+        if isinstance(found, UnreadablePartition):
+            raise SourceClusterError(f"{partition}: {found.reason}")
+        return found
+
+    def partitions_of(
+        self, wanted: Collection[TopicIdPartition]
+    ) -> dict[TopicIdPartition, PartitionLog | UnreadablePartition]:
+        """As LooksAtMany: with a few requests to each broker, however many partitions it leads."""
         with self._lock:
-            found = self._metadata([partition.topic])
-            known = found.topics.get(partition.topic)
-            if known is None or partition.partition not in known.partitions:
-                return None
-            if self._identify(found, known, partition.partition) != partition:
-                return None
-            [log] = self._look(found, [TopicPartition(partition.topic, partition.partition)])
-        if isinstance(log, UnreadablePartition):
-            raise SourceClusterError(f"{partition}: {log.reason}")
-        return log
+            found = self._metadata({partition.topic for partition in wanted})
+            there = [partition for partition in wanted if self._is_there(found, partition)]
+            names = [TopicPartition(partition.topic, partition.partition) for partition in there]
+            return dict(zip(there, self._look(found, names, {}), strict=True))
 
     def while_trimming(self, segment: LocalSegment) -> FetchSource:  # noqa: ARG002 -- SegmentSource's
         """As SegmentSource."""
@@ -157,6 +164,7 @@ class FetchSource:
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
+            self._describer.close()
             if self._opened is not None:
                 self._opened.close()
 
@@ -186,6 +194,13 @@ class FetchSource:
         topic_id = topic.topic_id or derived_topic_id(cluster_id, topic.name)
         return TopicIdPartition(cluster_id, topic_id, number, topic.name)
 
+    def _is_there(self, found: ClusterMetadata, partition: TopicIdPartition) -> bool:
+        """Return whether the cluster has the partition, and not one of another topic of that name."""
+        topic = found.topics.get(partition.topic)
+        if topic is None or partition.partition not in topic.partitions:
+            return False
+        return self._identify(found, topic, partition.partition) == partition
+
     def _named(
         self, found: ClusterMetadata, topic: TopicMetadata, configs: TopicConfigs | str
     ) -> Iterator[NamedPartition | UnreadablePartition]:
@@ -203,11 +218,11 @@ class FetchSource:
             )
 
     def _look(
-        self, found: ClusterMetadata, wanted: Sequence[TopicPartition]
+        self, found: ClusterMetadata, wanted: Sequence[TopicPartition], sizes: Mapping[TopicPartition, int]
     ) -> Iterator[PartitionLog | UnreadablePartition]:
-        """Yield what the brokers say of `wanted`, in their order."""
+        """Yield what the brokers say of `wanted`, in their order; `sizes` are of those on the leaders' disks."""
         elsewhere = self._elsewhere(found, wanted)
-        configs = describe_topics(self._properties, sorted({each.topic for each in wanted}))
+        configs = self._describer.describe(sorted({each.topic for each in wanted}))
         offsets = self._offsets(wanted)
         sound = {each: known for each, known in offsets.items() if isinstance(known, _Offsets)}
         lineages = self._lineages(found, sound)
@@ -220,7 +235,7 @@ class FetchSource:
             elif isinstance(lineage, PartitionError):
                 yield UnreadablePartition(str(each), str(lineage).removeprefix(f"{each}: "))
             else:
-                yield self._log(found, each, of_topic, known, lineage, elsewhere)
+                yield self._log(found, each, of_topic, known, lineage, elsewhere, sizes.get(each))
 
     def _elsewhere(self, found: ClusterMetadata, wanted: Sequence[TopicPartition]) -> Mapping[int, Elsewhere]:
         """Return the leaders whose files this host cannot read, and why not."""
@@ -238,6 +253,7 @@ class FetchSource:
         offsets: _Offsets,
         lineage: tuple[EpochEntry, ...],
         elsewhere: Mapping[int, Elsewhere],
+        size: int | None,
     ) -> PartitionLog:
         topic = found.topics[each.topic]
         partition = self._identify(found, topic, each.partition)
@@ -274,6 +290,7 @@ class FetchSource:
                 lambda ignored: self._committed_offsets(each, ignored),
                 None if files is None else partial(closed_sizes, files, partition, has_topic_id=rules.has_topic_id),
                 elsewhere.get(leader),
+                size,
             ),
         )
 
@@ -319,11 +336,8 @@ class FetchSource:
             asked = earlier
         # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
         starts = self._client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
-        for each, start in starts.items():
-            if isinstance(start, PartitionError):
-                failed.setdefault(each, start)
         return {
-            each: failed.get(each) or _entries(ends[each], start.offset if isinstance(start, ListedOffset) else 0)
+            each: start if isinstance(start, PartitionError) else failed.get(each) or _entries(ends[each], start)
             for each, start in starts.items()
         }
 
@@ -389,8 +403,15 @@ def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
     return answer.epoch > 0 and answer.end_offset > start
 
 
-def _entries(ends: Sequence[EpochEnd], start: int) -> tuple[EpochEntry, ...]:
-    """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first."""
-    kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start)]
-    starts = [*(each.end_offset for each in kept[1:]), start][: len(kept)]
+def _entries(ends: Sequence[EpochEnd], start: ListedOffset) -> tuple[EpochEntry, ...]:
+    """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first.
+
+    A leader that knows no epoch below 1 answers for 0 as if it had been there, and nothing is before 0 to tell. It
+    gives the log start no epoch then.
+    """
+    kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start.offset)]
+    starts = [*(each.end_offset for each in kept[1:]), start.offset][: len(kept)]
+    if len(kept) > 1 and kept[-1].epoch == 0 and start.leader_epoch == _NO_EPOCH:
+        kept.pop()
+        starts.pop()
     return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(kept), reversed(starts), strict=True))

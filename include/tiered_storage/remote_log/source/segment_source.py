@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from pydantic import AliasChoices, Field
 
@@ -103,7 +103,8 @@ class UncutLog:
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
     where it reads on. It raises if that is unknown of any group, except those it is given. All three ask the cluster,
-    and raise SourceClusterError.
+    and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None if it was not asked, or may
+    not tell us.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
     `elsewhere` is set if this host cannot read those files.
@@ -115,6 +116,7 @@ class UncutLog:
     committed_offsets: Callable[[Collection[str]], Mapping[str, int]]
     closed_sizes: Callable[[int, int], Sequence[int]] | None = None
     elsewhere: Elsewhere | None = None
+    size_on_disk: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +412,17 @@ class SegmentSource(Protocol):
 
     def close(self) -> None:
         """Close its connections, if it has any; repeated calls are harmless."""
+        ...
+
+
+@runtime_checkable
+class LooksAtMany(Protocol):
+    """What a SegmentSource may be beside, if looking at many partitions together costs hardly more than at one."""
+
+    def partitions_of(
+        self, wanted: Collection[TopicIdPartition]
+    ) -> Mapping[TopicIdPartition, PartitionLog | UnreadablePartition]:
+        """Look at those of `wanted` that are there. Raises SourceClusterError if none can be looked at."""
         ...
 
 

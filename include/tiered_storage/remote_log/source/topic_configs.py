@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -15,13 +16,17 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 _TOPICS_AT_ONCE: Final = 500
 _SECONDS: Final = 30.0
 _DEFAULTS: Final = LogConfig()
+_LEAST_SEGMENT: Final = 1 << 20
+"""No retention.bytes makes a copy cut smaller segments (bytes) than this."""
+_UNREACHED: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
-    """How a topic's brokers roll its segments (bytes, ms), and whether they compact or tier it.
+    """How a copy cuts a topic's segments (bytes, ms), as its brokers roll, and whether those compact or tier it.
 
-    They delete records after `retention_ms`; -1: never for their age.
+    They delete records after `retention_ms`; -1: never for their age. Where retention.bytes deletes them before a
+    segment is full, `segment_bytes` is half of that: what was cut is then copied before so much more is written.
     """
 
     segment_bytes: int
@@ -37,7 +42,10 @@ class TopicConfigs:
         """Read the topic's properties, by Kafka's names."""
         return cls(
             # Kafka's own tests set the internal name, for segments below the least size of the public one.
-            int(configs.get("internal.segment.bytes") or configs.get("segment.bytes") or _DEFAULTS.segment_bytes),
+            min(
+                int(configs.get("internal.segment.bytes") or configs.get("segment.bytes") or _DEFAULTS.segment_bytes),
+                _cut_before_deletion(configs),
+            ),
             int(configs.get("segment.ms") or _DEFAULTS.segment_ms),
             int(configs.get("segment.index.bytes") or _DEFAULTS.segment_index_bytes),
             int(configs.get("index.interval.bytes") or _DEFAULTS.index_interval_bytes),
@@ -48,23 +56,48 @@ class TopicConfigs:
 
 
 def _retention_ms(configs: Mapping[str, str]) -> int:
-    if "delete" not in configs.get("cleanup.policy", "delete"):
+    if not _deletes(configs):
         return -1
     return int(configs.get("retention.ms") or _DEFAULTS.retention_ms)
 
 
-def describe_topics(properties: Mapping[str, str], topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
-    """Return the settings of each of `topics`, or why they are unknown; `properties` are librdkafka's.
+def _cut_before_deletion(configs: Mapping[str, str]) -> int:
+    """Return how large (bytes) a segment may become before the brokers may delete some of it for the log's size."""
+    most = int(configs.get("retention.bytes") or -1) if _deletes(configs) else -1
+    return sys.maxsize if most < 0 else max(_LEAST_SEGMENT, most // 2)
 
-    Raises ClusterUnreachableError if the cluster does not answer.
-    """
-    if not topics:
-        return {}
-    admin = AdminClient({"log_level": 0, **properties})
-    found: dict[str, TopicConfigs | str] = {}
-    for first in range(0, len(topics), _TOPICS_AT_ONCE):
-        found |= _describe(admin, topics[first : first + _TOPICS_AT_ONCE])
-    return found
+
+def _deletes(configs: Mapping[str, str]) -> bool:
+    return "delete" in configs.get("cleanup.policy", "delete")
+
+
+class TopicDescriber:
+    """Describes the topics of one cluster, over connections that it keeps. For one thread at a time."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        """Open nothing yet; `properties` are librdkafka's."""
+        self._properties = properties
+        self._admin: AdminClient | None = None
+
+    def describe(self, topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
+        """Return the settings of each of `topics`, or why they are unknown.
+
+        Raises ClusterUnreachableError if the cluster does not answer; the next call then connects afresh.
+        """
+        found: dict[str, TopicConfigs | str] = {}
+        try:
+            for first in range(0, len(topics), _TOPICS_AT_ONCE):
+                if self._admin is None:
+                    self._admin = AdminClient({"log_level": 0, **self._properties})
+                found |= _describe(self._admin, topics[first : first + _TOPICS_AT_ONCE])
+        except ClusterUnreachableError:
+            self.close()
+            raise
+        return found
+
+    def close(self) -> None:
+        """Close the connections; repeated calls are harmless."""
+        self._admin = None
 
 
 def _describe(admin: Any, topics: Iterable[str]) -> dict[str, TopicConfigs | str]:
@@ -75,7 +108,7 @@ def _describe(admin: Any, topics: Iterable[str]) -> dict[str, TopicConfigs | str
             entries = future.result(2 * _SECONDS)
         except KafkaException as error:
             code = error.args[0].code()
-            if code in {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}:
+            if code in _UNREACHED:
                 raise ClusterUnreachableError(
                     f"the settings of topics cannot be read: {error.args[0].str()}"
                 ) from error

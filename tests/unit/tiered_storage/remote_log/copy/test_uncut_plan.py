@@ -101,6 +101,44 @@ def test_one_large_record_makes_no_segment() -> None:
     assert plan_cuts(fake.log, uncut, remote((0, 99), size=100), PartitionState(), NO_LAG, CutTimes(0), None) is None
 
 
+def test_a_burst_between_the_samples_shows_in_the_size_on_disk() -> None:
+    fake = FakeLog(end=300, density=1.0)
+    known, one_a_record = PartitionState(), remote((0, 99), size=100)
+
+    def cut(size: int) -> PlannedCuts | None:
+        uncut = replace(fake.uncut, size_on_disk=size)
+        return plan_cuts(fake.log, uncut, one_a_record, known, NO_LAG, CutTimes(0), None)
+
+    # 100 bytes are remote, and a broker may have a segment of 1000 bytes that begins before the log start.
+    assert cut(100 + 1000 + 999) is None
+    assert cut(100 + 1000 + 3500) == PlannedCuts(100, 299, (1000,) * 3)
+
+
+def test_no_sample_is_taken_of_a_log_that_has_too_few_bytes_for_a_segment() -> None:
+    fake = FakeLog(end=300, density=50.0)
+    uncut = replace(fake.uncut, size_on_disk=100 + 999)
+    assert plan_cuts(fake.log, uncut, remote((0, 99), size=100), PartitionState(), NO_LAG, CutTimes(0), None) is None
+
+
+def test_bytes_above_the_last_stable_offset_are_not_planned() -> None:
+    fake = FakeLog(end=300, density=1.0)
+    uncut = replace(fake.uncut, size_on_disk=50_000)
+    unstable = replace(fake.log, high_watermark=400)
+    assert plan_cuts(unstable, uncut, remote((0, 99), size=100), PartitionState(), NO_LAG, CutTimes(0), None) is None
+
+
+def test_without_a_moment_nothing_waits_and_no_tail_is_cut() -> None:
+    fake, never = (
+        FakeLog(end=350),
+        TopicSettings.model_validate({"remote.copy.lag.ms": -1, "remote.copy.lag.bytes": -1}),
+    )
+    timeless = CutTimes(None)
+    found = plan_cuts(fake.log, fake.uncut, remote(), PartitionState(), never, timeless, None)
+    assert found == PlannedCuts(0, 349, (1000,) * 3)
+    tail = remote((0, 299), size=3000)
+    assert plan_cuts(fake.log, fake.uncut, tail, PartitionState(), NO_LAG, timeless, None) is None
+
+
 def test_less_than_a_segment_waits_until_its_first_record_is_old() -> None:
     young = FakeLog(end=1000, start=950)
     assert planned(young, now=950_000 + RULES.segment_ms - 1) is None
