@@ -10,7 +10,6 @@ __all__ = [
     "cluster",
     "error_codes",
     "fetch",
-    "log_dirs",
     "metadata",
     "partition_requests",
     "sasl",

@@ -51,7 +51,6 @@ from tiered_storage.kafka_wire.fetch import (
     failed_partition,
     fetch_request,
 )
-from tiered_storage.kafka_wire.log_dirs import log_dirs_request, read_log_sizes
 from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,
@@ -70,6 +69,8 @@ from tiered_storage.kafka_wire.partition_requests import (
     ListOffsets,
     OffsetsForLeaderEpochs,
     PartitionRequest,
+    log_dirs_request,
+    read_log_sizes,
 )
 from tiered_storage.kafka_wire.sasl import TokenSource, token_source
 from tiered_storage.kafka_wire.transport import Deadline

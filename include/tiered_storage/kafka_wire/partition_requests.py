@@ -1,6 +1,8 @@
 """Requests that a leader answers partition by partition: ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-Source: KIP-79, KIP-98, KIP-107, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
+Beside them DescribeLogDirs, which names no partition that it has no answer for.
+
+Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, ConfigurationError
-from tiered_storage.kafka_wire.apis import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, Api
+from tiered_storage.kafka_wire.apis import (
+    DELETE_RECORDS,
+    DESCRIBE_LOG_DIRS,
+    LIST_OFFSETS,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+)
 from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
 from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.metadata import TopicPartition
@@ -225,6 +233,30 @@ class DeleteRecords:
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
                 yield TopicPartition(topic.name, each.partition_index), int(each.error_code), int(each.low_watermark)
+
+
+def log_dirs_request(version: int, partitions: Iterable[TopicPartition]) -> Any:
+    """Return kio's request for the sizes of `partitions`.
+
+    A broker tells them who may describe the cluster; to others it lists nothing, from version 3 on with an error code.
+    """
+    kind = request_module(DESCRIBE_LOG_DIRS, version).DescribableLogDirTopic
+    topics = tuple(
+        entity(kind, topic=topic, partitions=tuple(each.partition for each in some))
+        for topic, some in _by_topic(partitions)
+    )
+    return request(DESCRIBE_LOG_DIRS, version, topics=topics)
+
+
+def read_log_sizes(answer: Any) -> dict[TopicPartition, int]:
+    """Return the bytes of each log in kio's `answer`; a replica on its way into another directory does not count."""
+    return {
+        TopicPartition(topic.name, each.partition_index): int(each.partition_size)
+        for directory in elements(answer.results)
+        for topic in elements(directory.topics)
+        for each in elements(topic.partitions)
+        if not each.is_future_key
+    }
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, list[TopicPartition]]]:
