@@ -103,7 +103,7 @@ class UncutLog:
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
     where it reads on. It raises if that is unknown of any group, except those it is given. All three ask the cluster,
-    and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None if it was not asked, or may
+    and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not asked, or does
     not tell us.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
