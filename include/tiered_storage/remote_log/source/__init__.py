@@ -2,9 +2,9 @@
 
 `segment_source` is the border, with SegmentSource, OpenSegment and LocalTrim; `opening` knows every kind of source, and
 `segment_age` how old a segment is, and of which format. `log_directory_source`, `log_directory_segment` and
-`log_directory_trim` implement the border for a directory that stands alone; `fetch_source`, `fetched_log`,
-`segment_cutting` and `cluster_trim` do so for brokers that are asked by Kafka's protocol, with `leader_files` and
-`leader_log` also beside their disks.
+`log_directory_trim` implement the border for a directory that stands alone; `fetch_source`, `fetched_log` and
+`cluster_trim` do so for brokers that are asked by Kafka's protocol, with `leader_files` and `leader_log` also beside
+their disks.
 """
 
 __all__ = [

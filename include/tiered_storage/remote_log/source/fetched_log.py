@@ -10,21 +10,32 @@ the last answer shows them. It costs two copies in memory: no file is synced, an
 
 The producers are known from the log's offset 0, or from the snapshot that goes with the last remote segment. Where
 neither is there, the aborted transactions come from the broker's answers, and the segments go without snapshots.
+
+Source: LogSegment.shouldRoll of released Kafka.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
-from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
+from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
+from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction as IndexedAbort
+from tiered_storage.kafka_log.indexes.transaction_index import encode_aborted_transactions
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, INT32_MAX
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, encode_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_state import ProducerState
@@ -43,10 +54,11 @@ from tiered_storage.kafka_wire.fetch import (
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.segment_age import first_timestamp
-from tiered_storage.remote_log.source.segment_cutting import SegmentBeingCut
 from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment, SegmentLocation
 
 _SPARE = "spare"
+_WRITE_BYTES = 1 << 20
+"""The size of one write: from 2 MiB on, Linux uses huge pages for the page cache, which is much slower."""
 _WAIT_SECONDS = 0.5
 """How long a broker may hold an answer back that would be empty."""
 
@@ -92,7 +104,7 @@ class FetchedLog:
         self._lock: DirectoryLock | None = None
         self._state: ProducerState | None = None
         """The producers where the fetched batches end; None: nothing was fetched yet."""
-        self._active: SegmentBeingCut | None = None
+        self._active: _SegmentBeingCut | None = None
         self._closed: deque[LocalSegment] = deque()
         """Segments that were not handed out yet."""
         self._kept: deque[LogSegment] = deque()
@@ -221,12 +233,12 @@ class FetchedLog:
             self._next_offset = int(taken.last_offset[-1]) + 1
             at += count
 
-    def _open(self, base_offset: int) -> SegmentBeingCut:
+    def _open(self, base_offset: int) -> _SegmentBeingCut:
         spare, self._spare = self._spare, None
-        self._active = SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
+        self._active = _SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
         return self._active
 
-    def _close(self, active: SegmentBeingCut, end: int) -> None:
+    def _close(self, active: _SegmentBeingCut, end: int) -> None:
         """Close the active segment; the next one begins at offset `end`."""
         active.finish()
         if self._state is not None and self._producers is not None:
@@ -249,6 +261,81 @@ class FetchedLog:
 
     def _write_snapshot(self, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
         producer_snapshot_path(self._directory, offset).write_bytes(encode_producer_snapshot(producers))
+
+
+class _SegmentBeingCut:
+    """One segment out of fetched batches: it takes them, in order, until a broker would roll. For one thread.
+
+    Headers come as columns, straight out of the buffer that the answer was received into. To write over the pages of a
+    file that is no longer needed costs a third of what new pages do.
+    """
+
+    def __init__(self, files: LogSegment, rules: CutRules, clock: Clock, spare: Path | None = None) -> None:
+        """Create the `.log` file of `files`, out of the file `spare` if there is one. Raises OSError."""
+        self.files = files
+        self.size = 0
+        self._rules = rules
+        self._clock = clock
+        self._opened_at = clock()
+        self._first_timestamp: int | None = None
+        self._indexes = IndexBuilder(files.base_offset, rules.index_interval_bytes)
+        self._aborted: list[IndexedAbort] = []
+        if spare is not None:
+            spare.rename(files.log_path)
+        self._descriptor = os.open(files.log_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def room_for(self, batches: BatchTable) -> int:
+        """Return how many of `batches`, from their first on, still belong here; 0: a broker would roll before them.
+
+        More may belong here than that: ask again after `append`. A first batch larger than a segment belongs here.
+        """
+        rolls = self.size + np.cumsum(batches.size) > self._rules.segment_bytes
+        rolls |= batches.last_offset - self.files.base_offset > INT32_MAX
+        rolls |= self._ages(batches) > self._rules.segment_ms
+        room = self._free_entries()
+        if not self.size:
+            rolls[0], room = False, max(room, 1)
+        return min(int(rolls.argmax()) if rolls.any() else len(batches), room)
+
+    def append(self, records: memoryview, batches: BatchTable, aborted: Sequence[IndexedAbort]) -> None:
+        """Append `batches`, whose bytes are `records`, and the transactions that they abort. Raises OSError."""
+        if self._first_timestamp is None:
+            self._first_timestamp = int(batches.max_timestamp[0])
+        self._indexes.append(replace(batches, position=batches.position - batches.position[0] + self.size))
+        self._aborted += aborted
+        self.size += len(records)
+        while records:
+            records = records[os.write(self._descriptor, records[:_WRITE_BYTES]) :]
+
+    def finish(self) -> None:
+        """Write the indexes of a closed segment beside it, and close it. Raises OSError."""
+        os.ftruncate(self._descriptor, self.size)
+        self.close()
+        self._indexes.close()
+        self.files.offset_index_path.write_bytes(self._indexes.offset_index().to_bytes())
+        self.files.time_index_path.write_bytes(self._indexes.time_index().to_bytes())
+        if self._aborted:
+            self.files.transaction_index_path.write_bytes(encode_aborted_transactions(self._aborted))
+
+    def close(self) -> None:
+        """Close the file; repeated calls are harmless."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ages(self, batches: BatchTable) -> NDArray[np.int64]:
+        """Return the ms between the first batch and each of `batches`; since the cut began if they have no time."""
+        first = int(batches.max_timestamp[0]) if self._first_timestamp is None else self._first_timestamp
+        if first >= 0:
+            ages: NDArray[np.int64] = batches.max_timestamp - first
+            return ages
+        return np.full(len(batches), self._clock() - self._opened_at)
+
+    def _free_entries(self) -> int:
+        """Return for how many batches both indexes have room, if each gets an entry, as the time index does last."""
+        most_offsets = self._rules.segment_index_bytes // OFFSET_ENTRY.itemsize
+        most_times = self._rules.segment_index_bytes // TIME_ENTRY.itemsize - 1
+        return max(0, min(most_offsets - self._indexes.offset_entry_count, most_times - self._indexes.time_entry_count))
 
 
 def _end_of(batches: BatchTable) -> int:
