@@ -8,14 +8,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from airflow.sdk import CronDataIntervalTimetable, Param
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -29,7 +30,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def audit_remote_log() -> None:
+def audit_remote_log(cluster: Cluster) -> None:
     VerifySegmentsOperator(
         task_id="audit",
         deep="{{ params.deep }}",
@@ -38,7 +39,7 @@ def audit_remote_log() -> None:
         must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS,
         conn_id="spark_default",
-        pool="remote_log_reader",
+        pool=cluster.pool("remote_log_reader"),
         execution_timeout=timedelta(hours=6),
     )
 

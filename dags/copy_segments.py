@@ -8,8 +8,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, dag
+from airflow.sdk import CronDataIntervalTimetable
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
@@ -18,13 +19,12 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.runs.assets import REMOTE_LOG
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -39,7 +39,7 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
     },
     doc_md=__doc__,
 )
-def copy_segments() -> None:
+def copy_segments(cluster: Cluster) -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.
     plan = PlanCopyOperator(
         task_id="plan", max_segments=fields.MAX_SEGMENTS,
@@ -48,7 +48,7 @@ def copy_segments() -> None:
     )  # fmt: skip
     copied = CopySegmentsOperator(
         task_id="copy", plan=plan.output, settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
-        conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
+        conn_id="spark_default", pool=cluster.pool("remote_log_copier"), execution_timeout=timedelta(hours=1),
     )  # fmt: skip
     committed = CommitMetadataOperator.partial(
         task_id="commit_metadata", map_index_template="{{ batch_name }}",
@@ -57,7 +57,7 @@ def copy_segments() -> None:
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
         task_id="announce", results=copied.output, not_begun=NOT_BEGUN,
-        settings=fields.SETTINGS, dry_run=fields.DRY_RUN, outlets=[REMOTE_LOG], trigger_rule="all_done",
+        settings=fields.SETTINGS, dry_run=fields.DRY_RUN, outlets=[cluster.remote_log], trigger_rule="all_done",
     )  # fmt: skip
     # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(

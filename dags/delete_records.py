@@ -7,15 +7,16 @@ entirely before the offset. Until then the DAG undelete brings them back.
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag
+from airflow.sdk import Param
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -38,7 +39,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def delete_records() -> None:
+def delete_records(cluster: Cluster) -> None:
     plan = PlanRecordDeletionOperator(
         task_id="plan",
         topic="{{ params.topic }}",
@@ -50,7 +51,7 @@ def delete_records() -> None:
     MarkDeletedOperator(
         task_id="mark_deleted",
         plan=plan.output,
-        pool="remote_log_deleter",
+        pool=cluster.pool("remote_log_deleter"),
         settings=fields.SETTINGS,
         dry_run=fields.DRY_RUN,
     )

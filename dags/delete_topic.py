@@ -7,14 +7,15 @@ then the DAG undelete brings them back.
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag
+from airflow.sdk import Param
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -35,7 +36,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def delete_topic() -> None:
+def delete_topic(cluster: Cluster) -> None:
     plan = PlanTopicDeletionOperator(
         task_id="plan",
         topic="{{ params.topic }}",
@@ -50,7 +51,7 @@ def delete_topic() -> None:
         confirmation="{{ params.confirmation or '' }}",
         settings=fields.SETTINGS,
         dry_run=fields.DRY_RUN,
-        pool="remote_log_deleter",
+        pool=cluster.pool("remote_log_deleter"),
     )
 
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable, dag
+from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
-from tiered_storage_airflow.runs.assets import REMOTE_LOG
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[REMOTE_LOG]),
+@dag_of_each_cluster(
+    schedule=lambda cluster: AssetOrTimeSchedule(
+        timetable=CronTriggerTimetable("20 * * * *", timezone="UTC"), assets=[cluster.remote_log]
+    ),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
     is_paused_upon_creation=True,
@@ -35,7 +37,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def enforce_local_retention() -> None:
+def enforce_local_retention(cluster: Cluster) -> None:
     plan = PlanLocalRetentionOperator(
         task_id="plan", max_segments=fields.MAX_SEGMENTS,
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
@@ -43,7 +45,7 @@ def enforce_local_retention() -> None:
     )  # fmt: skip
     TrimLocalLogsOperator(
         task_id="trim", plan=plan.output, settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
-        pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
+        pool=cluster.pool("remote_log_deleter"), execution_timeout=timedelta(hours=1),
     )  # fmt: skip
 
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, dag
+from airflow.sdk import CronDataIntervalTimetable
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -33,21 +34,21 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def expire_remote_segments() -> None:
+def expire_remote_segments(cluster: Cluster) -> None:
     plan = PlanExpiryOperator(
         task_id="plan", max_segments=fields.MAX_SEGMENTS,
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     marked = MarkDeletedOperator(
-        task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool="remote_log_deleter",
+        task_id="mark_deleted", plan=plan.output, is_reported_later=True, pool=cluster.pool("remote_log_deleter"),
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     DeleteSegmentsOperator(
         task_id="delete", not_marked=marked.output,
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
-        pool="remote_log_deleter", execution_timeout=timedelta(hours=1),
+        pool=cluster.pool("remote_log_deleter"), execution_timeout=timedelta(hours=1),
     )  # fmt: skip
 
 

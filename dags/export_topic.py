@@ -10,17 +10,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, dag
+from airflow.sdk import CronDataIntervalTimetable
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
-from tiered_storage_airflow.forms.export_topic import FORM
+from tiered_storage_airflow.forms.export_topic import FORM, TOPIC_VARIABLE
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
-TOPIC = "{{ params.topic or var.value.get('remote_log_export_topic', '') }}"
+TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}, '') }}}}"
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
     start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
     catchup=False,
@@ -31,7 +32,7 @@ TOPIC = "{{ params.topic or var.value.get('remote_log_export_topic', '') }}"
     params=FORM,
     doc_md=__doc__,
 )
-def export_topic() -> None:
+def export_topic(cluster: Cluster) -> None:
     plan = PlanExportOperator(
         task_id="plan",
         topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
@@ -41,7 +42,8 @@ def export_topic() -> None:
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     exported = ExportTopicOperator(
-        task_id="export", conn_id="spark_default", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+        task_id="export",
+        conn_id="spark_default", pool=cluster.pool("remote_log_reader"), execution_timeout=timedelta(hours=6),
         topic=TOPIC, topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         isolation="{{ params.isolation }}", codec="{{ params.codec }}", allow_gaps="{{ params.allow_gaps }}",

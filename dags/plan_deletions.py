@@ -6,8 +6,9 @@ its scheduled run may start before the run that you triggered. This DAG is alway
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag
+from airflow.sdk import Param
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
@@ -16,7 +17,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 WANTED = "{{ params.what in ('both', '%s') }}"
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -30,7 +31,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     },
     doc_md=__doc__,
 )
-def plan_deletions() -> None:
+def plan_deletions(cluster: Cluster) -> None:
     # No form field feeds dry_run, so nobody can switch it off here.
     PlanLocalRetentionOperator(
         task_id="local_retention", wanted=WANTED % "local", max_segments=fields.MAX_SEGMENTS,

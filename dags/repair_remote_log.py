@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import Param, XComArg, dag
+from airflow.sdk import Param, XComArg
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
@@ -18,7 +19,7 @@ from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRe
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -32,16 +33,16 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def repair_remote_log() -> None:
+def repair_remote_log(cluster: Cluster) -> None:
     plan = PlanRepairOperator(
         task_id="plan", deep="{{ params.deep }}",
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
-        pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+        pool=cluster.pool("remote_log_reader"), execution_timeout=timedelta(hours=6),
     )  # fmt: skip
     copied = CopySegmentsOperator(
         task_id="copy", plan=XComArg(plan, key="copies"), settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
-        conn_id="spark_default", pool="remote_log_copier", execution_timeout=timedelta(hours=1),
+        conn_id="spark_default", pool=cluster.pool("remote_log_copier"), execution_timeout=timedelta(hours=1),
     )  # fmt: skip
     committed = CommitMetadataOperator.partial(
         task_id="commit_metadata", map_index_template="{{ batch_name }}",
@@ -53,7 +54,7 @@ def repair_remote_log() -> None:
         not_begun="{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}",
         settings=fields.SETTINGS,
         dry_run=fields.DRY_RUN,
-        pool="remote_log_deleter",
+        pool=cluster.pool("remote_log_deleter"),
         trigger_rule="none_failed",
     )
     committed >> finished

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.sdk import dag
-
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.forms.restore_topic import FORM
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -27,7 +26,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     params=FORM,
     doc_md=__doc__,
 )
-def restore_topic() -> None:
+def restore_topic(cluster: Cluster) -> None:
     plan = PlanRestoreOperator(
         task_id="plan",
         topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
@@ -39,7 +38,7 @@ def restore_topic() -> None:
         allow_gaps="{{ params.allow_gaps }}", settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip
     restored = RestoreOperator(
-        task_id="restore", pool="remote_log_reader", execution_timeout=timedelta(hours=6),
+        task_id="restore", pool=cluster.pool("remote_log_reader"), execution_timeout=timedelta(hours=6),
         topic="{{ params.topic }}", topic_id="{{ params.topic_id or '' }}", partitions=fields.PARTITIONS,
         from_time="{{ params.from_time or '' }}", to_time="{{ params.to_time or '' }}",
         from_offset="{{ '' if params.from_offset is none else params.from_offset }}",

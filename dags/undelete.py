@@ -6,14 +6,15 @@ remote.log.deletion.grace.ms. Raise the retention limits first: the next run exp
 
 from __future__ import annotations
 
-from airflow.sdk import Param, dag
+from airflow.sdk import Param
 
+from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import UndeleteOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
 
-@dag(
+@dag_of_each_cluster(
     schedule=None,
     catchup=False,
     is_paused_upon_creation=False,
@@ -31,7 +32,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def undelete() -> None:
+def undelete(cluster: Cluster) -> None:
     UndeleteOperator(
         task_id="undelete",
         topic="{{ params.topic }}",

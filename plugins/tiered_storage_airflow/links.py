@@ -42,6 +42,11 @@ def page_url() -> str:
     return _base_path() + PAGE
 
 
+def below_reports(cluster: str | None) -> str:
+    """Return the path, below REPORTS, of the read service and the pages of a cluster; of the first one, nothing."""
+    return "" if cluster is None else f"/clusters/{cluster}"
+
+
 def _base_path() -> str:
     from airflow.sdk.configuration import conf  # noqa: PLC0415 - read when a link is asked for
 

@@ -1,5 +1,7 @@
 """The application that the API server mounts at /remote-log: reports of runs, the read service at /v1, pages at /page.
 
+The read service and the pages of another cluster are at /clusters/west/v1 and /clusters/west/page.
+
 Every route needs a login. Whoever may see the run's DAG may see its reports; Airflow's own checks decide that. Reports
 only read files below `runs/` of the work area: the folder follows from the ids of DAG and run, and the file's name must
 be one of a listing.
@@ -18,6 +20,8 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Mount
 
+from tiered_storage_airflow.clusters import cluster_of_dag, clusters
+from tiered_storage_airflow.links import below_reports
 from tiered_storage_airflow.page.run_report import MOST_BYTES_SHOWN, report_page
 from tiered_storage_airflow.runs.task_context import folder_name
 
@@ -56,15 +60,21 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
     from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
 
-    service = app.state.read_service = ReadService()
-    mounted = [Mount("/v1", app=read_api(service)), Mount("/page", app=page_app(service))]
+    services = [ReadService(cluster=cluster.name) for cluster in clusters()]
+    app.state.read_service = services[0]
+    mounted = [
+        Mount(f"{below_reports(service.cluster)}{path}", app=application(service))
+        for service in services
+        for path, application in (("/v1", read_api), ("/page", page_app))
+    ]
     app.router.routes.extend(mounted)
     try:
         yield
     finally:
         for mount in mounted:
             app.router.routes.remove(mount)
-        service.close()
+        for service in services:
+            service.close()
 
 
 async def _in_time(service: ReadService, work: Callable[[], Response]) -> Response:
@@ -86,7 +96,7 @@ def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
 
     folder = f"runs/{folder_name(dag_id, run_id)}"
     try:
-        with closing(_work_area()) as work:
+        with closing(_work_area(cluster_of_dag(dag_id))) as work:
             names = sorted(work.names(folder))
             if not names:
                 raise HTTPException(404, f"the run {run_id} of {dag_id} has no files in the work area (yet)")
@@ -99,10 +109,10 @@ def _answer(dag_id: str, run_id: str, file: str | None) -> Response:
         raise HTTPException(503 if error.retriable else 502, str(error)) from error
 
 
-def _work_area() -> WorkArea:
+def _work_area(cluster: str | None) -> WorkArea:
     from tiered_storage.remote_log.context import open_work_area  # noqa: PLC0415 - as above
-    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415
+    from tiered_storage.settings.settings import load_cluster_settings  # noqa: PLC0415
     from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook  # noqa: PLC0415
 
-    settings = load_settings()
-    return open_work_area(settings, RemoteStorageHook().options(settings))
+    settings = load_cluster_settings(cluster)
+    return open_work_area(settings, RemoteStorageHook(cluster=cluster).options(settings))

@@ -52,6 +52,10 @@ class AirflowHome:
         initdb()
         _write_dags()
 
+    def refresh(self) -> None:
+        """Look for DAGs again, as the DAG processor does: another cluster may have got some."""
+        _write_dags()
+
     def dag(self, dag_id: str, folder: Path = PROJECT / "dags") -> DAG:
         """Parse the DAG from its file and return it."""
         from airflow.dag_processing.dagbag import DagBag
@@ -106,16 +110,20 @@ class AirflowHome:
         return self.finish(dag_id, made)
 
     def run_for_events(
-        self, dag_id: str, extras: Sequence[Mapping[str, object]], conf: Mapping[str, object] | None = None
+        self,
+        dag_id: str,
+        extras: Sequence[Mapping[str, object]],
+        conf: Mapping[str, object] | None = None,
+        asset: str = "remote_log",
     ) -> FinishedRun:
-        """Run the DAG as the scheduler does for several events of REMOTE_LOG, one for each of `extras`."""
+        """Run the DAG as the scheduler does for several events of the asset, one for each of `extras`."""
         from airflow.models.asset import AssetEvent, AssetModel
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
         with create_session() as session:
-            asset = session.scalars(select(AssetModel).where(AssetModel.name == "remote_log")).one()
-            events = [AssetEvent(asset_id=asset.id, extra=dict(extra)) for extra in extras]
+            found = session.scalars(select(AssetModel).where(AssetModel.name == asset)).one()
+            events = [AssetEvent(asset_id=found.id, extra=dict(extra)) for extra in extras]
             session.add_all(events)
             session.flush()
             known = [event.id for event in events]

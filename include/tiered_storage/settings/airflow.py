@@ -1,4 +1,4 @@
-"""Settings that only Airflow uses: the form of restore_topic, and the read service."""
+"""Settings that only Airflow uses: the form of restore_topic, the read service, and the pools of a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tiered_storage.settings.properties.model import PropertyModel, Source, sett
 from tiered_storage.settings.properties.types import Connections, OptionalFile, OptionalFolder, Whole
 
 RESTORE = "Restores by Airflow's form"
+POOLS = "Several clusters in one Airflow"
 READ_SERVICE = "The read service"
 
 
@@ -58,3 +59,7 @@ class AirflowSettings(PropertyModel):
         "read.service.stalled.after.ms", 60_000, READ_SERVICE, Source.OURS, unit="ms", at_least=1000
     )
     """How long a response waits for a client that reads nothing before it is aborted."""
+
+    own_pools: bool = setting("own.pools", False, POOLS, Source.OURS)
+    """Whether the tasks of a further cluster take slots of its own pools, such as remote_log_copier__west, and not of
+    those that all clusters share. `make up` makes such pools; elsewhere create them. The first cluster ignores it."""

@@ -3,12 +3,15 @@
 The environment (TIERED_STORAGE_LOG_DIRS sets log.dirs) overrides the file (TIERED_STORAGE_CONFIG, or
 include/tiered_storage.yaml), and the parameters of a DAG run override both. A relative path begins in the file's
 folder, or in the folder above it (the project's root) if that folder is called include. Credentials are not settings.
+
+Each other cluster has a file of its own (cluster_files), whose settings no environment variable overrides.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,13 +21,14 @@ from pydantic import PrivateAttr, ValidationInfo, field_validator
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.airflow import AirflowSettings
+from tiered_storage.settings.cluster_files import configured_path, first_cluster_file, other_clusters, project_root
 from tiered_storage.settings.copying import CopyingSettings
 from tiered_storage.settings.local_log import ClusterSettings, LocalLogSettings
 from tiered_storage.settings.own_managers import METADATA_MANAGER, place_options
 from tiered_storage.settings.properties import sources
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
-from tiered_storage.settings.properties.types import TopicName, has_password, project_root
+from tiered_storage.settings.properties.types import TopicName, has_password
 from tiered_storage.settings.reading import ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import StorageSettings
@@ -142,6 +146,10 @@ WHERE_METADATA_ARE = frozenset(
 """The settings that locate the metadata store, for commands that must reach it even if other settings are wrong."""
 
 
+SEPARATE_PLACES = ("state.directory", "rlmm.config.url", "rsm.config.url")
+"""The settings in which no two clusters may agree: each has its own metadata and its own store."""
+
+
 def load_settings(
     path: Path | None = None,
     *,
@@ -155,12 +163,25 @@ def load_settings(
 
     Without `path`, the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
     absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
-    Raises ConfigurationError with every problem.
+
+    If `path` is the file of a cluster beside the first, no setting in `environ` counts: it would count for all clusters.
+
+    Raises ConfigurationError with every problem; for the file of another cluster, also if one of its SEPARATE_PLACES is
+    not its own.
     """
     environ = os.environ if environ is None else environ
-    overrides = overrides or {}
-    named = path.absolute() if path else sources.configured_path(environ)
-    file = named or project_root() / "include" / "tiered_storage.yaml"
+    cluster = _name_of_other_cluster(path, environ)
+    settings = _loaded(path, {} if cluster else environ, overrides or {}, only)
+    if cluster and only is None:
+        _refuse_shared_places(cluster, settings, environ)
+    return settings
+
+
+def _loaded(
+    path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object], only: Collection[str] | None
+) -> Settings:
+    named = path.absolute() if path else configured_path(environ)
+    file = named or first_cluster_file(environ)
     is_read = named is not None or file.is_file()
     gathered = [
         *([_without_password(sources.read_file(file))] if is_read else []),
@@ -175,6 +196,64 @@ def load_settings(
     settings._config_path = file if is_read else None
     settings._base = base
     return settings
+
+
+def load_cluster_settings(
+    cluster: str | None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    only: Collection[str] | None = None,
+) -> Settings:
+    """Return the settings of the named cluster; None names the first one. All else as load_settings.
+
+    Raises ConfigurationError as well if the cluster has no settings file.
+    """
+    environ = os.environ if environ is None else environ
+    path = None if cluster is None else cluster_file(cluster, environ)
+    return load_settings(path, environ=environ, overrides=overrides, only=only)
+
+
+def cluster_file(cluster: str, environ: Mapping[str, str]) -> Path:
+    """Return the settings file of a cluster beside the first. Raises ConfigurationError if there is none."""
+    others = other_clusters(environ)
+    if cluster not in others:
+        first = first_cluster_file(environ)
+        known = f"the others are {', '.join(others)}" if others else "there is no other cluster yet"
+        raise ConfigurationError(
+            f"there is no cluster {cluster!r}: its settings file would be "
+            f"{first.with_name(f'{first.stem}.{cluster}{first.suffix}')}; {known}"
+        )
+    return others[cluster]
+
+
+def _name_of_other_cluster(path: Path | None, environ: Mapping[str, str]) -> str | None:
+    if path is None or path.absolute() == first_cluster_file(environ):
+        return None
+    found = (name for name, file in other_clusters(environ).items() if file == path.absolute())
+    return next(found, None)
+
+
+def _refuse_shared_places(cluster: str, settings: Settings, environ: Mapping[str, str]) -> None:
+    files = {"the first": None, **other_clusters(environ)}
+    del files[cluster]
+    for name, file in files.items():
+        # A cluster whose settings are wrong does nothing, and must not stop the others.
+        with suppress(ConfigurationError):
+            other = _loaded(file, {} if file else environ, {}, SEPARATE_PLACES)
+            shared = [each for each in SEPARATE_PLACES if _value(settings, each) == _value(other, each)]
+            if shared:
+                break
+    else:
+        return
+    raise ConfigurationError(
+        f"{settings.config_path}: {shared[0]} is that of another cluster too ({name}): two clusters in one place would "
+        "take each other's segments for leftovers; give each cluster its own"
+    )
+
+
+def _value(settings: Settings, name: str) -> object:
+    return getattr(settings, name.replace(".", "_"))
 
 
 def _variables() -> Iterator[str]:

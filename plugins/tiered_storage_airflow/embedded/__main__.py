@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.settings.cluster_files import CONFIG_VARIABLE
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import ADMIN, rights_path
-from tiered_storage_airflow.embedded.environment import CONFIG_VARIABLE, DEFAULT_PORT, EmbeddedAirflow
+from tiered_storage_airflow.embedded.environment import DEFAULT_PORT, EmbeddedAirflow
 from tiered_storage_airflow.embedded.record import RunningAirflow
 
 Config = Annotated[

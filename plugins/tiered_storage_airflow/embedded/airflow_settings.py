@@ -19,6 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage_airflow.clusters import clusters
 from tiered_storage_airflow.embedded.settings_file import AirflowSettings, ConnectionSettings, read_airflow_settings
 
 
@@ -27,9 +28,11 @@ def load(settings: AirflowSettings, session: Session) -> None:
     for connection in settings.connections:
         _write_connection(connection, session)
     for pool in settings.pools:
-        Pool.create_or_update_pool(
-            pool.pool_name, pool.pool_slot, pool.pool_description, include_deferred=False, session=session
-        )
+        # Clusters without pools of their own share the first one's.
+        for name in dict.fromkeys(cluster.pool(pool.pool_name) for cluster in clusters()):
+            Pool.create_or_update_pool(
+                name, pool.pool_slot, pool.pool_description, include_deferred=False, session=session
+            )
     for variable in settings.variables:
         Variable.set(variable.variable_name, variable.variable_value, session=session)
 

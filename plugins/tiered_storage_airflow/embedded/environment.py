@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tiered_storage.settings.cluster_files import CONFIG_VARIABLE, has_own_pools, other_clusters
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings
 from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path
@@ -29,7 +30,6 @@ from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 PROJECT_ROOT = Path(__file__).resolve().parents[3]
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 8080
-CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 """Names Airflow's own database, such as a PostgreSQL of the user's. It may hold a password."""
 _ASYNC_DATABASE_VARIABLE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC"
@@ -106,7 +106,8 @@ def airflow_environment(
     named = {CONFIG_VARIABLE: str(airflow.config.resolve())} if airflow.config else {}
     if airflow.has_own_rights:
         named[environment_variable("read.service.rights.file")] = str(rights_path(airflow.home))
-    return inherited | _airflow_settings(airflow, credentials) | _database(airflow, inherited) | ours | named
+    parallelism = _slots(airflow.airflow_settings, inherited | named) + SPARE_TASKS
+    return inherited | _airflow_settings(airflow, credentials, parallelism) | _database(airflow, inherited) | ours | named
 
 
 def _database(airflow: EmbeddedAirflow, environ: Mapping[str, str]) -> dict[str, str]:
@@ -124,14 +125,14 @@ def virtual_environment_bin() -> Path:
     return Path(sys.executable).parent
 
 
-def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dict[str, str]:
+def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials, parallelism: int) -> dict[str, str]:
     options = {
         "core": {
             "dags_folder": str(airflow.dags_folder.resolve()),
             "plugins_folder": str(airflow.plugins_folder.resolve()),
             "load_examples": "False",
             "executor": "LocalExecutor",
-            "parallelism": str(_slots(airflow.airflow_settings) + SPARE_TASKS),
+            "parallelism": str(parallelism),
             "dags_are_paused_at_creation": "True",
             "fernet_key": credentials.fernet_key,
             "execution_api_server_url": f"{airflow.url}/execution/",
@@ -163,9 +164,13 @@ def _airflow_settings(airflow: EmbeddedAirflow, credentials: Credentials) -> dic
     return {"AIRFLOW_HOME": str(airflow.home), **environment}
 
 
-def _slots(airflow_settings: Path) -> int:
-    """Return how many tasks all pools of the file let run at once. Raises ConfigurationError if it is not valid."""
-    return sum(pool.pool_slot for pool in read_airflow_settings(airflow_settings).pools)
+def _slots(airflow_settings: Path, environ: Mapping[str, str]) -> int:
+    """Return how many tasks all pools of the file let run at once, with those that further clusters have of their own.
+
+    Raises ConfigurationError if the file is not valid.
+    """
+    sets_of_pools = 1 + sum(has_own_pools(file) for file in other_clusters(environ).values())
+    return sets_of_pools * sum(pool.pool_slot for pool in read_airflow_settings(airflow_settings).pools)
 
 
 def _no_proxy(environ: Mapping[str, str]) -> str:

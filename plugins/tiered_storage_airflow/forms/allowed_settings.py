@@ -31,7 +31,7 @@ _TOPICS = "topics"
 _OF_A_CLASS = ("class.name", "impl.prefix")
 
 
-def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
+def refuse_settings_not_for_forms(properties: Mapping[str, object], cluster: str | None = None) -> None:
     """Raise AirflowFailException if a form may not set one of `properties`; it names them and where to set them.
 
     Does not check for unknown names: reading the settings does, and suggests the nearest name. Shows no values.
@@ -39,7 +39,7 @@ def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
     from tiered_storage.settings.settings import Settings  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
     known = Settings.known_names()
-    options = [name for name in properties if name not in known and name.startswith(_option_prefixes())]
+    options = [name for name in properties if name not in known and name.startswith(_option_prefixes(cluster))]
     refused = [*(name for name in known if name in properties and name not in BY_A_FORM), *options]
     if not refused:
         return
@@ -49,19 +49,19 @@ def refuse_settings_not_for_forms(properties: Mapping[str, object]) -> None:
     )
 
 
-def _option_prefixes() -> tuple[str, ...]:
-    """Return how the names begin that a class of the user's own gets; none if all classes are ours."""
+def _option_prefixes(cluster: str | None) -> tuple[str, ...]:
+    """Return how the names begin that a class of the user's own gets; none if all of `cluster` are ours."""
     from tiered_storage.settings.own_managers import METADATA_MANAGER, STORAGE_MANAGER  # noqa: PLC0415 - as above
-    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_cluster_settings  # noqa: PLC0415 - as above
 
     names = [f"{manager.name}.{part}" for manager in (STORAGE_MANAGER, METADATA_MANAGER) for part in _OF_A_CLASS]
-    given = load_settings(only=frozenset(names))
+    given = load_cluster_settings(cluster, only=frozenset(names))
     storage = (given.remote_log_storage_manager_impl_prefix,) if given.has_own_storage_manager else ()
     metadata = (given.remote_log_metadata_manager_impl_prefix,) if given.has_own_metadata_manager else ()
     return storage + metadata
 
 
-def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
+def refuse_a_lifted_throttle(properties: Mapping[str, object], cluster: str | None = None) -> None:
     """Raise AirflowFailException if `properties` of a form raise THROTTLE above its value in the settings.
 
     Raises ConfigurationError for a value that the setting cannot have.
@@ -69,10 +69,11 @@ def refuse_a_lifted_throttle(properties: Mapping[str, object]) -> None:
     if THROTTLE not in properties:
         return
     from tiered_storage.settings.properties.types import UNLIMITED  # noqa: PLC0415 - as above
-    from tiered_storage.settings.settings import load_settings  # noqa: PLC0415 - as above
+    from tiered_storage.settings.settings import load_cluster_settings  # noqa: PLC0415 - as above
 
-    asked = load_settings(overrides={THROTTLE: properties[THROTTLE]}, only={THROTTLE}).audit_worker_bytes_per_second
-    held = load_settings(only={THROTTLE}).audit_worker_bytes_per_second
+    given = {THROTTLE: properties[THROTTLE]}
+    asked = load_cluster_settings(cluster, overrides=given, only={THROTTLE}).audit_worker_bytes_per_second
+    held = load_cluster_settings(cluster, only={THROTTLE}).audit_worker_bytes_per_second
     if held == UNLIMITED or UNLIMITED < asked <= held:
         return
     raise AirflowFailException(

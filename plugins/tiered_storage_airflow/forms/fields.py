@@ -15,13 +15,22 @@ from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowFailException
 from jsonschema import FormatChecker
 
+from tiered_storage_airflow.clusters import SEPARATOR
 from tiered_storage_airflow.forms.allowed_settings import BY_A_FORM
 
 TOPICS_VARIABLE = "remote_log_topics"
 
 # An empty Variable means all topics; as a regular expression it would match none.
-TOPICS = f"{{{{ params.topics or var.value.get('{TOPICS_VARIABLE}', '.*') or '.*' }}}}"
-"""A template for the argument `topics` of operators: a regular expression over whole topic names."""
+
+def of_cluster(variable: str) -> str:
+    """Return the expression, for a template, that names the Airflow Variable of the cluster which the task serves."""
+    return f"'{variable}' ~ ('{SEPARATOR}' ~ task.cluster if task.cluster else '')"
+
+
+TOPICS = f"{{{{ params.topics or var.value.get({of_cluster(TOPICS_VARIABLE)}, '.*') or '.*' }}}}"
+"""A template for the argument `topics` of operators: a regular expression over whole topic names.
+
+An empty field means the Variable remote_log_topics; for another cluster, remote_log_topics__west."""
 
 
 PARTITIONS = "{{ params.partitions or '' }}"

@@ -20,6 +20,7 @@ class RemoteLogHook(BaseHook):
 
     :param remote_storage_conn_id: where the store's endpoint and secrets are
     :param overrides: properties by name that override the file and the environment
+    :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     """
 
     hook_name = "Remote log"
@@ -28,20 +29,24 @@ class RemoteLogHook(BaseHook):
         self,
         remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
         overrides: Mapping[str, object] | None = None,
+        cluster: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.remote_storage_conn_id = remote_storage_conn_id
         self.overrides = overrides
+        self.cluster = cluster
 
     def get_conn(self, *, create: bool = False, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`. `create` and `outdated` as RemoteLogContext.open."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.manager import RemoteLogManager
-        from tiered_storage.settings.settings import load_settings
+        from tiered_storage.settings.settings import load_cluster_settings
 
-        settings = RemoteLogMetadataHook().with_login(load_settings(overrides=self.overrides))
-        options = RemoteStorageHook(self.remote_storage_conn_id).options(settings)
+        settings = RemoteLogMetadataHook(cluster=self.cluster).with_login(
+            load_cluster_settings(self.cluster, overrides=self.overrides)
+        )
+        options = RemoteStorageHook(self.remote_storage_conn_id, self.cluster).options(settings)
         return RemoteLogManager.open(
             settings,
             wall_clock,

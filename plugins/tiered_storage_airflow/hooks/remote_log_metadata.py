@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tiered_storage_airflow.clusters import connection_of_cluster
 if TYPE_CHECKING:
     from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
     from tiered_storage.settings.settings import Settings
@@ -18,15 +18,20 @@ class RemoteLogMetadataHook(BaseHook):
     :param remote_log_metadata_conn_id: a connection of type postgres, which fills in the user, password, host, port and
         database that the URL leaves out; if it does not exist, PGPASSWORD or ~/.pgpass has the password. SQLite needs
         none.
+    :param cluster: the name of another cluster; its own connection (`{remote_log_metadata_conn_id}__{cluster}`) goes
+        first
     """
 
     conn_name_attr = "remote_log_metadata_conn_id"
     default_conn_name = "remote_log_metadata_default"
     hook_name = "Remote log metadata"
 
-    def __init__(self, remote_log_metadata_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, remote_log_metadata_conn_id: str = default_conn_name, cluster: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.remote_log_metadata_conn_id = remote_log_metadata_conn_id
+        self.cluster = cluster
 
     def with_login(self, settings: Settings) -> Settings:
         """Return `settings` with the connection's login in the URL, where nothing shows it.
@@ -39,9 +44,8 @@ class RemoteLogMetadataHook(BaseHook):
         url = settings.rlmm_config_url.get_secret_value()
         if not url.startswith("postgresql:"):
             return settings
-        try:
-            found = self.get_connection(self.remote_log_metadata_conn_id)
-        except AirflowNotFoundException:
+        found = connection_of_cluster(self.remote_log_metadata_conn_id, self.cluster)
+        if found is None:
             return settings
         given = {
             "username": found.login,
@@ -50,13 +54,13 @@ class RemoteLogMetadataHook(BaseHook):
             "port": found.port,
             "database": found.schema,
         }
-        completed = with_login(url, given, f"Airflow connection {self.remote_log_metadata_conn_id}")
+        completed = with_login(url, given, f"Airflow connection {found.conn_id}")
         return settings.model_copy(update={"rlmm_config_url": SecretUrl(completed)})
 
     def get_conn(self) -> MetadataStore:
         """Open the store; the caller closes it, or uses it in a `with`."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.context import open_metadata
-        from tiered_storage.settings.settings import load_settings
+        from tiered_storage.settings.settings import load_cluster_settings
 
-        return open_metadata(self.with_login(load_settings()), wall_clock)
+        return open_metadata(self.with_login(load_cluster_settings(self.cluster)), wall_clock)

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from tiered_storage_airflow.clusters import connection_of_cluster
 from tiered_storage_airflow.provider import CONNECTION_TYPE
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class RemoteStorageHook(BaseHook):
     :param remote_storage_conn_id: a connection of type remote_storage, or of the store's usual type: aws, wasb,
         google_cloud_platform, hdfs, webhdfs. If it does not exist, the hook uses the environment's variables (AWS_*,
         AZURE_*, HADOOP_*), as every tool of that store does. A local directory needs none.
+    :param cluster: the name of another cluster; its own connection (`{remote_storage_conn_id}__{cluster}`) goes first
     """
 
     conn_name_attr = "remote_storage_conn_id"
@@ -29,9 +30,12 @@ class RemoteStorageHook(BaseHook):
     conn_type = CONNECTION_TYPE
     hook_name = "Remote storage (Remote Log)"
 
-    def __init__(self, remote_storage_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+    def __init__(
+        self, remote_storage_conn_id: str = default_conn_name, cluster: str | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.remote_storage_conn_id = remote_storage_conn_id
+        self.cluster = cluster
 
     def options(self, settings: Settings) -> ObjectStoreOptions:
         """Return how to reach the store, from the settings, else the connection, else the environment."""
@@ -39,9 +43,8 @@ class RemoteStorageHook(BaseHook):
         from tiered_storage.remote_log.storage.clients.options import options_of
         from tiered_storage_airflow.hooks.connections import connection_options
 
-        try:
-            connection = self.get_connection(self.remote_storage_conn_id)
-        except AirflowNotFoundException:
+        connection = connection_of_cluster(self.remote_storage_conn_id, self.cluster)
+        if connection is None:
             return store_options(settings)
         given = connection_options(connection, settings.rsm_config_url, options_of(os.environ))
         return configured_options(settings, given)
@@ -49,7 +52,7 @@ class RemoteStorageHook(BaseHook):
     def get_conn(self) -> RemoteStorageManager:
         """Open the RemoteStorageManager; the caller closes it."""
         from tiered_storage.remote_log.context import open_storage
-        from tiered_storage.settings.settings import load_settings
+        from tiered_storage.settings.settings import load_cluster_settings
 
-        settings = load_settings()
+        settings = load_cluster_settings(self.cluster)
         return open_storage(settings, self.options(settings))

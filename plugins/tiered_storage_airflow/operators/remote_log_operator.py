@@ -31,6 +31,7 @@ class RemoteLogOperator(BaseOperator):
         Text may come from a form, so it sets only what a form may set
     :param remote_storage_conn_id: the connection with the store's endpoint and secrets
     :param dry_run: only show the plan
+    :param cluster: the name of another cluster, which has a settings file of its own; None: the first cluster
     """
 
     template_fields: Sequence[str] = ("settings", "is_dry_run")
@@ -43,9 +44,11 @@ class RemoteLogOperator(BaseOperator):
         settings: Overrides = None,
         remote_storage_conn_id: str = RemoteStorageHook.default_conn_name,
         dry_run: bool | str = False,
+        cluster: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.cluster = cluster
         self.is_dry_run = dry_run
         self.settings = settings
         # Airflow may render a text template to a mapping; it still counts as form input.
@@ -62,7 +65,9 @@ class RemoteLogOperator(BaseOperator):
 
     def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""
-        return opened_remote_log(self.settings, self.remote_storage_conn_id, is_form=self._is_form, outdated=outdated)
+        return opened_remote_log(
+            self.settings, self.remote_storage_conn_id, self.cluster, is_form=self._is_form, outdated=outdated
+        )
 
 
 def described(findings: Iterable[Finding]) -> str:

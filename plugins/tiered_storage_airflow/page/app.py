@@ -13,6 +13,8 @@ from fastapi.responses import HTMLResponse
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
+from tiered_storage_airflow.clusters import clusters
+from tiered_storage_airflow.links import below_reports
 from tiered_storage_airflow.page.base import HEADERS, page
 from tiered_storage_airflow.page.partition_content import look_up
 from tiered_storage_airflow.page.partition_page import partition_page
@@ -69,7 +71,7 @@ async def _topics(request: Request, service: OpenServiceDep, visitor: VisitorDep
     has_any = (await service.rights_now()).has_any(visitor.name, visitor.roles)
     file = service.rights
     rights = Rights(file.path, file.problem is not None, visitor.name, visitor.roles, has_any)
-    return _page(topics_page(_root(request), topics, rights))
+    return _page(topics_page(_root(request), topics, rights, _other_clusters(request)))
 
 
 async def _topic(
@@ -143,6 +145,17 @@ async def _may_read(service: OpenService, visitor: Visitor, partition: TopicIdPa
 
 def _root(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def _other_clusters(request: Request) -> list[tuple[str, str]]:
+    """Return the names of the other clusters, with the addresses of their pages."""
+    own: ReadService = request.app.state.read_service
+    reports = _root(request).removesuffix(f"{below_reports(own.cluster)}/page")
+    return [
+        (each.name or "the first", f"{reports}{below_reports(each.name)}/page/")
+        for each in clusters()
+        if each.name != own.cluster
+    ]
 
 
 def _page(text: str) -> Response:

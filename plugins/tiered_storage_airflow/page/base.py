@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
@@ -36,9 +37,15 @@ STATES = {
 }
 
 
+_CLUSTER = re.compile(r"/clusters/([^/]+)/page$")
+"""What follows the path of our application in the root of another cluster's pages; see below_reports."""
+
+
 def page(template: str, root: str, title: str, trail: Sequence[tuple[str, str]], **values: object) -> str:
     """Return a page; `trail` are the names and the paths (below `root`) of the pages above it."""
-    return render(template, root=root, title=title, trail=trail, **values)
+    cluster = _CLUSTER.search(root)
+    home = f"Remote Log: {cluster[1]}" if cluster else "Remote Log"
+    return render(template, root=root, home=home, title=title, trail=trail, **values)
 
 
 def link(address: str, text: str) -> Markup:

@@ -30,14 +30,19 @@ class Rights:
     has_any: bool
 
 
-def topics_page(root: str, topics: Sequence[TopicAnswer], rights: Rights) -> str:
-    """Return the page of all topics that the user may see; if there are none, explain why, and what to do."""
+def topics_page(
+    root: str, topics: Sequence[TopicAnswer], rights: Rights, others: Sequence[tuple[str, str]] = ()
+) -> str:
+    """Return the page of all topics that the user may see; if there are none, explain why, and what to do.
+
+    `others` are the names of the other clusters, with the addresses of their pages.
+    """
     rows = [
         (link(of_topic(root, each.topic), each.topic), number(len(each.partitions)), _allowed(each), each.topic_id)
         for each in topics
     ]
     why, grants = ("", []) if rows else (_why_none(rights), _grants(rights))
-    return page("topics.html", root, "Remote Log", [], rows=rows, why=why, grants=grants)
+    return page("topics.html", root, "Remote Log", [], rows=rows, why=why, grants=grants, others=others)
 
 
 def _allowed(topic: TopicAnswer) -> str:

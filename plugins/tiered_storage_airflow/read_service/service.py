@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
 from fastapi import Depends, Request
@@ -171,13 +172,17 @@ class ReadService:
     """Opens the remote log with the first request that needs it, and closes it with the API server."""
 
     def __init__(
-        self, open_log: Callable[[], RemoteLogManager] | None = None, seconds_to_answer: float = SECONDS_TO_ANSWER
+        self,
+        open_log: Callable[[], RemoteLogManager] | None = None,
+        seconds_to_answer: float = SECONDS_TO_ANSWER,
+        cluster: str | None = None,
     ) -> None:
-        """Open the remote log with `open_log`, or else by the settings and Airflow's connection.
+        """Open the remote log with `open_log`, or else by the settings of `cluster` and Airflow's connection.
 
         Each response has `seconds_to_answer` to begin, or twice remote.fetch.max.wait.ms if that is longer.
         """
-        self._open_log = open_log or _open_by_hook
+        self._open_log = open_log or partial(_open_by_hook, cluster)
+        self.cluster = cluster
         self.seconds_to_answer = seconds_to_answer
         self._threads = BoundedThreads("opening", 1, 0)
         self.reports = BoundedThreads("reports", REPORT_THREADS, MOST_WAITING_REPORTS)
@@ -228,7 +233,7 @@ async def open_service(request: Request) -> OpenService:
 OpenServiceDep = Annotated[OpenService, Depends(open_service)]
 
 
-def _open_by_hook() -> RemoteLogManager:
+def _open_by_hook(cluster: str | None) -> RemoteLogManager:
     from tiered_storage_airflow.hooks.remote_log import RemoteLogHook  # noqa: PLC0415 - loaded with the first request
 
-    return RemoteLogHook().get_conn()
+    return RemoteLogHook(cluster=cluster).get_conn()

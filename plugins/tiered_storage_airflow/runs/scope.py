@@ -24,9 +24,14 @@ Overrides = Mapping[str, object] | str | None
 
 @contextmanager
 def opened_remote_log(
-    settings: Overrides, remote_storage_conn_id: str, *, is_form: bool = False, outdated: bool = False
+    settings: Overrides,
+    remote_storage_conn_id: str,
+    cluster: str | None = None,
+    *,
+    is_form: bool = False,
+    outdated: bool = False,
 ) -> Iterator[RemoteLogManager]:
-    """Open the remote log for a `with`; `settings` override all others.
+    """Open the remote log of `cluster` (None: the first one) for a `with`; `settings` override all others.
 
     If they are text, or `is_form`, they may contain only what a form may set; see forms.allowed_settings. `outdated` as
     RemoteLogContext.open. An error in the block that no retry can repair fails the task for good; any other error
@@ -35,8 +40,8 @@ def opened_remote_log(
     from tiered_storage.errors import TieredStorageError  # noqa: PLC0415 - a DAG file is parsed every few seconds
 
     try:
-        properties = _properties(settings, is_form=is_form)
-        hook = RemoteLogHook(remote_storage_conn_id, overrides=properties)
+        properties = _properties(settings, cluster, is_form=is_form)
+        hook = RemoteLogHook(remote_storage_conn_id, properties, cluster)
         with hook.get_conn(create=True, outdated=outdated) as remote_log:
             yield remote_log
     except TieredStorageError as error:
@@ -121,11 +126,13 @@ def required_number(value: object, name: str, least: int = 0) -> int:
     return number
 
 
-def _properties(settings: Overrides, *, is_form: bool = False) -> Mapping[str, object] | None:
+def _properties(
+    settings: Overrides, cluster: str | None = None, *, is_form: bool = False
+) -> Mapping[str, object] | None:
     properties = _parsed(settings) if isinstance(settings, str) else settings
     if properties and (is_form or isinstance(settings, str)):
-        refuse_settings_not_for_forms(properties)
-        refuse_a_lifted_throttle(properties)
+        refuse_settings_not_for_forms(properties, cluster)
+        refuse_a_lifted_throttle(properties, cluster)
     return properties
 
 

@@ -20,14 +20,29 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.remote_log.source.segment_source import NamedPartition
-from tiered_storage.settings.settings import load_settings
+from tiered_storage.settings.settings import cluster_file, load_settings
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.retention.past_retention import PastRetention
 
+
+
+def _settings_file(given: str) -> Path:
+    """Return the settings file that a user names, or that of another cluster whose name the user gives."""
+    path = Path(given)
+    return path if path.exists() or path.name != given or path.suffix else cluster_file(given, os.environ)
+
+
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", help="The settings file; else TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml."),
+    typer.Option(
+        "--config",
+        "--cluster",
+        parser=_settings_file,
+        metavar="FILE|NAME",
+        help="The settings file, or the name of another cluster, whose file stands beside the first one's; else "
+        "TIERED_STORAGE_CONFIG, else include/tiered_storage.yaml.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of a table.")]
 TopicsOption = Annotated[str, typer.Option("--topics", help="A regular expression (RE2) that whole topic names match.")]

@@ -15,10 +15,10 @@ import yaml
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.regular_files import open_regular
+from tiered_storage.settings.cluster_files import CONFIG_VARIABLE
 from tiered_storage.settings.properties.reading import Properties, Property, nearest, showable, unknown_name
 
 ENVIRONMENT_PREFIX = "TIERED_STORAGE_"
-CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 TOPICS = "topics"
 _QUOTED = re.compile(r"(['\"])(?!<)[^'\"]{2,}\1")
 """What a parser quotes from a file, except punctuation and the names of YAML's own tokens."""
@@ -79,12 +79,6 @@ def read_overrides(overrides: Mapping[str, object]) -> Properties:
 def environment_variable(name: str) -> str:
     """Return the variable that sets the property `name`."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
-
-
-def configured_path(environ: Mapping[str, str]) -> Path | None:
-    """Return the file that TIERED_STORAGE_CONFIG names."""
-    named = environ.get(CONFIG_VARIABLE)
-    return Path(os.path.abspath(Path(named).expanduser())) if named else None  # noqa: PTH100 - resolve() follows links
 
 
 def _unknown_variable(variable: str, names: Iterable[str]) -> str:

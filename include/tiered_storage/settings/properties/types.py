@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
 
+from tiered_storage.settings.cluster_files import project_root
+
 UNLIMITED = -1
 AS_THE_TOTAL = -2
 
@@ -28,12 +30,6 @@ _CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,1024}")
 _BROKER_ID = re.compile(r"[0-9]{1,9}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-
-
-def project_root() -> Path:
-    """Return the folder that holds include/; the working directory if the library is installed without it."""
-    include = Path(__file__).resolve().parents[3]
-    return include.parent if include.name == "include" else Path.cwd()
 
 
 def hide_secrets(text: str) -> str:

@@ -1,0 +1,59 @@
+"""The settings files of several clusters, which stand beside the first cluster's file and bear its name.
+
+    include/tiered_storage.yaml           the first cluster: TIERED_STORAGE_CONFIG, or the project's own file
+    include/tiered_storage.west.yaml      the cluster `west`
+
+Airflow parses its DAG files, which ask for these names, every few seconds: this module loads no other of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
+OWN_POOLS = "own.pools"
+_NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
+"""A cluster's name: two underscores would end the name of a DAG."""
+
+
+def project_root() -> Path:
+    """Return the folder that holds include/; the working directory if the library is installed without it."""
+    include = Path(__file__).resolve().parents[2]
+    return include.parent if include.name == "include" else Path.cwd()
+
+
+def configured_path(environ: Mapping[str, str]) -> Path | None:
+    """Return the file that TIERED_STORAGE_CONFIG names."""
+    named = environ.get(CONFIG_VARIABLE)
+    return Path(os.path.abspath(Path(named).expanduser())) if named else None  # noqa: PTH100 - resolve() follows links
+
+
+def first_cluster_file(environ: Mapping[str, str]) -> Path:
+    """Return the settings file of the first cluster, which need not exist."""
+    return configured_path(environ) or project_root() / "include" / "tiered_storage.yaml"
+
+
+def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Return the settings file of each cluster beside the first, by the cluster's name, in the order of the names."""
+    first = first_cluster_file(environ)
+    pattern = re.compile(rf"{re.escape(first.stem)}\.({_NAME}){re.escape(first.suffix)}")
+    try:
+        names = sorted(os.listdir(first.parent))
+    except FileNotFoundError:
+        return {}
+    return {match[1]: first.with_name(match[0]) for match in map(pattern.fullmatch, names) if match}
+
+
+def has_own_pools(file: Path) -> bool:
+    """Return whether the cluster of this settings file has Airflow pools of its own; false for an invalid file."""
+    try:
+        given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        # Each task of the cluster fails with what is wrong with the file.
+        return False
+    return isinstance(given, dict) and str(given.get(OWN_POOLS)).strip().lower() == "true"

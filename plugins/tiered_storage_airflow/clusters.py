@@ -1,0 +1,91 @@
+"""Several clusters in one Airflow: each DAG once for each cluster, and what belongs to one cluster.
+
+The first cluster's settings file is TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml; each other cluster has a file
+beside it (tiered_storage.west.yaml). `copy_segments` serves the first cluster, and `copy_segments__west` serves west.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Asset, BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from tiered_storage.settings.cluster_files import has_own_pools, other_clusters
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+SEPARATOR = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster whose topics the DAGs tier; the first one has no name."""
+
+    name: str | None
+    has_own_pools: bool = False
+
+    def named(self, name: str) -> str:
+        """Return `name` with the cluster's name after it; of the first cluster, `name` itself."""
+        return name if self.name is None else f"{name}{SEPARATOR}{self.name}"
+
+    def pool(self, name: str) -> str:
+        """Return the pool for the cluster's tasks: one that all clusters share, or its own (own.pools)."""
+        return self.named(name) if self.has_own_pools else name
+
+    @property
+    def remote_log(self) -> Asset:
+        """The asset that a committed copy updates; `enforce_local_retention` runs on it."""
+        path = "" if self.name is None else f"/{self.name}"
+        return Asset(name=self.named("remote_log"), uri=f"x-remote-log://segments{path}", group="tiered-storage")
+
+
+def clusters() -> list[Cluster]:
+    """Return every cluster that has a settings file, the first one always and before the others."""
+    others = other_clusters(os.environ).items()
+    return [Cluster(None), *(Cluster(name, has_own_pools(file)) for name, file in others)]
+
+
+def cluster_of_dag(dag_id: str) -> str | None:
+    """Return the name of the cluster that a DAG of ours serves; None for the first, and for a DAG of somebody else's."""
+    name = dag_id.partition(SEPARATOR)[2]
+    return name if name in other_clusters(os.environ) else None
+
+
+def dag_of_each_cluster(
+    *, schedule: Any, default_args: Mapping[str, Any], **arguments: Any
+) -> Callable[[Callable[[Cluster], None]], Callable[[], list[DAG]]]:
+    """Make a function with the tasks of one cluster into one that builds a DAG for each cluster.
+
+    All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may be
+    the cluster's own, and each of the DAG's operators gets the cluster's name.
+    """
+
+    def of_function(tasks: Callable[[Cluster], None]) -> Callable[[], list[DAG]]:
+        def build(cluster: Cluster) -> DAG:
+            defaults = {**default_args, "cluster": cluster.name}
+            if "pool" in defaults:
+                defaults["pool"] = cluster.pool(defaults["pool"])
+            chosen = schedule(cluster) if callable(schedule) else schedule
+            # Leaving the block registers the DAG with the file that is being parsed.
+            with DAG(cluster.named(tasks.__name__), schedule=chosen, default_args=defaults, **arguments) as made:
+                tasks(cluster)
+            return made
+
+        return lambda: [build(cluster) for cluster in clusters()]
+
+    return of_function
+
+
+def connection_of_cluster(conn_id: str, cluster: str | None) -> Connection | None:
+    """Return the cluster's own connection (`{conn_id}__{cluster}`), or else that of all clusters; None if neither."""
+    for name in dict.fromkeys((Cluster(cluster).named(conn_id), conn_id)):
+        try:
+            return BaseHook.get_connection(name)
+        except AirflowNotFoundException:
+            continue
+    return None

@@ -1,0 +1,130 @@
+"""Several clusters in one Airflow: each has its DAGs, its asset, its Variable, its pages and, where asked, its pools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from dags.airflow_runs import AirflowHome
+from support.airflow_home import PROJECT
+from support.read_service_site import login
+from support.tiered_site import TIERED, TieredSite
+from tiered_storage_airflow.links import report_url
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+DELETABLE = {**TIERED, "local.deletion.allowed": True, "local.retention.bytes": 0}
+
+
+@pytest.fixture
+def west(airflow: AirflowHome, site: TieredSite) -> TieredSite:
+    """A cluster beside that of `site`, with a topic of the same name, rights for OP, and pools of its own."""
+    site.write_logs({"orders-0": 2})
+    site.configure({"orders": DELETABLE})
+    west = TieredSite(site.root / "west")
+    west.root.mkdir()
+    west.write_logs({"orders-0": 1, "clicks-0": 1})
+    rights = west.root / "rights.yaml"
+    rights.write_text("roles: {OP: {read: ['*']}}\n")
+    west.configure({"orders": DELETABLE, "clicks": TIERED}, own_pools=True, read_service_rights_file=str(rights))
+    site.config.with_name("tiered_storage.west.yaml").write_text(west.config.read_text())
+    airflow.refresh()
+    return west
+
+
+def test_runs_of_a_cluster_copy_and_trim_its_own_topics_alone(
+    airflow: AirflowHome, site: TieredSite, west: TieredSite, spark: SparkInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_VAR_REMOTE_LOG_TOPICS", "none")
+    monkeypatch.setenv("AIRFLOW_VAR_REMOTE_LOG_TOPICS__WEST", "orders")
+    copied = airflow.run("copy_segments__west")
+    assert copied.state == "success", copied.messages
+    assert (west.finished("orders-0"), west.finished("clicks-0")) == ([0], [])
+    assert not site.state.exists() or site.finished("orders-0") == []
+    [event] = airflow.events_of(copied)
+    assert event["partitions"] == ["orders-0"]
+
+    trimmed = airflow.run_for_events("enforce_local_retention__west", [event], asset="remote_log__west")
+    assert trimmed.state == "success", trimmed.messages
+    assert (west.local("orders-0"), site.local("orders-0")) == ([10], [0, 10, 20])
+
+    first = airflow.run("copy_segments", {"topics": "orders"})
+    assert first.state == "success", first.messages
+    assert (site.finished("orders-0"), west.finished("orders-0")) == ([0, 10], [0])
+
+
+def test_every_dag_is_there_for_each_cluster_with_its_schedule_and_pools(airflow: AirflowHome, west: TieredSite) -> None:
+    for path in sorted((PROJECT / "dags").glob("*.py")):
+        first, other = airflow.dag(path.stem), airflow.dag(f"{path.stem}__west")
+        assert (first.doc_md, sorted(first.params)) == (other.doc_md, sorted(other.params))
+        for task in other.tasks:
+            alike = first.get_task(task.task_id)
+            assert task.pool == (alike.pool if alike.pool == "default_pool" else f"{alike.pool}__west")
+            options = task.partial_kwargs if task.is_mapped else vars(task)
+            assert options["cluster"] == "west"
+    assert [asset.name for asset in airflow.dag("enforce_local_retention__west").schedule.asset_condition.objects] == [
+        "remote_log__west"
+    ]
+
+
+def test_a_connection_of_the_cluster_goes_before_the_one_of_all(
+    west: TieredSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage.settings.settings import load_cluster_settings
+    from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
+
+    for name, key in (("REMOTE_STORAGE_DEFAULT", "of-all"), ("REMOTE_STORAGE_DEFAULT__WEST", "of-west")):
+        given = {"conn_type": "aws", "login": key, "password": "secret"}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(given))
+    for cluster, expected in ((None, "of-all"), ("west", "of-west")):
+        settings = load_cluster_settings(cluster).model_copy(update={"rsm_config_url": "s3://bucket/path"})
+        assert RemoteStorageHook(cluster=cluster).options(settings).access_key_id == expected
+
+
+@pytest.fixture
+def api(airflow: AirflowHome, west: TieredSite) -> Iterator[TestClient]:
+    from airflow.api_fastapi.app import create_app
+
+    west.copy()
+    with TestClient(create_app(apps="core"), raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_the_pages_and_the_read_service_of_a_cluster_are_below_its_name(
+    api: TestClient, airflow: AirflowHome, spark: SparkInProcess
+) -> None:
+    operator = login("somebody", "OP")
+    found = api.get("/remote-log/clusters/west/v1/topics", headers=operator).json()["topics"]
+    assert sorted(each["topic"] for each in found) == ["clicks", "orders"]
+    page = api.get("/remote-log/clusters/west/page/", headers=operator)
+    assert 'href="/remote-log/clusters/west/page/topics/orders"' in page.text
+    assert '<a href="/remote-log/page/">the first</a>' in page.text
+    assert "Remote Log: west" in page.text
+    partition = api.get("/remote-log/clusters/west/page/topics/orders/partitions/0", headers=operator)
+    assert partition.status_code == 200
+    assert api.get("/remote-log/clusters/west/v1/topics").status_code == 401
+    assert api.get("/remote-log/clusters/east/v1/topics", headers=operator).status_code == 404
+    first = api.get("/remote-log/page/", headers=operator)
+    assert '<a href="/remote-log/clusters/west/page/">west</a>' in first.text
+
+    run = airflow.run("plan_deletions__west")
+    report = api.get(report_url("plan_deletions__west", run.run_id), headers=login("somebody", "ADMIN"))
+    assert report.status_code == 200
+
+
+def test_pools_of_a_cluster_are_made_with_those_of_all(west: TieredSite) -> None:
+    from airflow.models.pool import Pool
+    from airflow.utils.session import create_session
+    from tiered_storage_airflow.embedded.airflow_settings import main
+
+    main(PROJECT / "airflow_settings.yaml")
+    with create_session() as session:
+        slots = {pool.pool: pool.slots for pool in session.query(Pool)}
+    assert slots["remote_log_copier__west"] == slots["remote_log_copier"] == 2
+    assert yaml.safe_load(west.config.read_text())["own.pools"] is True

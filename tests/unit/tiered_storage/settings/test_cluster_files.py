@@ -1,0 +1,88 @@
+"""The settings files of several clusters: which there are, what counts in them, and what they may not share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import run
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.settings.cluster_files import has_own_pools, other_clusters
+from tiered_storage.settings.settings import load_cluster_settings, load_settings
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """An environment in which the first cluster and `west` have files, with one setting of the first cluster."""
+    (tmp_path / "settings.yaml").write_text("state.directory: first\n")
+    (tmp_path / "settings.west.yaml").write_text("state.directory: west\n")
+    environ = {"TIERED_STORAGE_CONFIG": str(tmp_path / "settings.yaml"), "TIERED_STORAGE_LEASE_DURATION_MS": "77000"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    return environ
+
+
+def test_other_clusters_are_files_beside_the_first_in_the_order_of_their_names(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    for name in ("settings.east-2.yaml", "settings.a__b.yaml", "settings.yaml.bak", "settings..yaml", "west.yaml"):
+        (tmp_path / name).write_text("")
+    assert list(other_clusters(environ)) == ["east-2", "west"]
+    assert other_clusters({"TIERED_STORAGE_CONFIG": str(tmp_path / "nowhere" / "settings.yaml")}) == {}
+
+
+def test_settings_in_the_environment_are_the_first_clusters(tmp_path: Path, environ: dict[str, str]) -> None:
+    first, west = load_cluster_settings(None, environ=environ), load_cluster_settings("west", environ=environ)
+    assert (first.state_directory, west.state_directory) == (tmp_path / "first", tmp_path / "west")
+    assert first.lease_duration_ms == 77_000 != west.lease_duration_ms
+    by_path = load_settings(tmp_path / "settings.west.yaml", environ=environ)
+    assert by_path.lease_duration_ms == west.lease_duration_ms
+
+
+def test_a_cluster_without_a_file_is_an_error_that_names_it(tmp_path: Path, environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        load_cluster_settings("north", environ=environ)
+    assert str(tmp_path / "settings.north.yaml") in str(error.value)
+    assert "west" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("state.directory", "first"),
+        ("rlmm.config.url", "sqlite:///{root}/first/remote_log_metadata.db"),
+        ("rsm.config.url", "{root}/first/remote"),
+    ],
+)
+def test_two_clusters_in_one_place_are_refused(
+    tmp_path: Path, environ: dict[str, str], setting: str, value: str
+) -> None:
+    text = {"state.directory": "west", setting: value.format(root=tmp_path)}
+    (tmp_path / "settings.west.yaml").write_text("".join(f"{name}: {given}\n" for name, given in text.items()))
+    with pytest.raises(ConfigurationError, match=rf"settings\.west\.yaml: {setting} is that of another cluster"):
+        load_cluster_settings("west", environ=environ)
+    assert load_cluster_settings(None, environ=environ).state_directory == tmp_path / "first"
+
+
+def test_a_cluster_with_wrong_settings_does_not_stop_the_others(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "settings.broken.yaml").write_text("[")
+    assert load_cluster_settings("west", environ=environ).state_directory == tmp_path / "west"
+    with pytest.raises(ConfigurationError, match="not YAML"):
+        load_cluster_settings("broken", environ=environ)
+
+
+def test_a_cluster_has_pools_of_its_own_where_its_file_asks_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "settings.west.yaml"
+    for text, expected in (("own.pools: true\n", True), ("own.pools: false\n", False), ("", False), ("[", False)):
+        file.write_text(text)
+        assert has_own_pools(file) is expected
+
+
+@pytest.mark.usefixtures("environ")
+def test_commands_take_the_name_of_a_cluster() -> None:
+    shown = run("topics", "list", "--cluster", "north")
+    assert shown.exit_code == 1
+    assert "there is no cluster 'north'" in shown.err
+    found = run("doctor", "--cluster", "west", "--json")
+    assert "settings.west.yaml" in found.out
