@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
@@ -31,7 +31,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     },
     doc_md=__doc__,
 )
-def plan_deletions(cluster: Cluster) -> None:
+def plan_deletions() -> None:
     # No form field feeds dry_run, so nobody can switch it off here.
     PlanLocalRetentionOperator(
         task_id="local_retention", wanted=WANTED % "local", max_segments=fields.MAX_SEGMENTS,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
@@ -30,7 +30,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def stop_deletions(cluster: Cluster) -> None:
+def stop_deletions() -> None:
     # In none of our pools and with the highest priority: it must never wait for a slot held by what it stops.
     StopDeletionsOperator(
         task_id="switch", lift="{{ params.lift }}", reason="{{ params.reason or '' }}", settings=fields.SETTINGS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import UndeleteOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
@@ -32,7 +32,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     },
     doc_md=__doc__,
 )
-def undelete(cluster: Cluster) -> None:
+def undelete() -> None:
     UndeleteOperator(
         task_id="undelete",
         topic="{{ params.topic }}",

@@ -1,7 +1,7 @@
 """Several clusters in one Airflow: each DAG once for each cluster, and what belongs to one cluster.
 
-The first cluster's settings file is TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml; each other cluster has a file
-beside it (tiered_storage.west.yaml). `copy_segments` serves the first cluster, and `copy_segments__west` serves west.
+The first cluster's settings file is TIERED_STORAGE_CONFIG, or include/tiered_storage.yaml; each other cluster has a
+file beside it (tiered_storage.west.yaml). `copy_segments` serves the first, and `copy_segments__west` serves west.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Asset, BaseHook
@@ -51,21 +52,21 @@ def clusters() -> list[Cluster]:
 
 
 def cluster_of_dag(dag_id: str) -> str | None:
-    """Return the name of the cluster that a DAG of ours serves; None for the first, and for a DAG of somebody else's."""
+    """Return the name of the cluster that a DAG of ours serves; None for the first one, and for any other DAG."""
     name = dag_id.partition(SEPARATOR)[2]
     return name if name in other_clusters(os.environ) else None
 
 
 def dag_of_each_cluster(
     *, schedule: Any, default_args: Mapping[str, Any], **arguments: Any
-) -> Callable[[Callable[[Cluster], None]], Callable[[], list[DAG]]]:
-    """Make a function with the tasks of one cluster into one that builds a DAG for each cluster.
+) -> Callable[[Callable[..., None]], Callable[[], list[DAG]]]:
+    """Make a function with the tasks of one cluster, which may take that Cluster, into one that builds every DAG.
 
-    All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may be
-    the cluster's own, and each of the DAG's operators gets the cluster's name.
+    All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
+    be the cluster's own, and each of the DAG's operators gets the cluster's name.
     """
 
-    def of_function(tasks: Callable[[Cluster], None]) -> Callable[[], list[DAG]]:
+    def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
         def build(cluster: Cluster) -> DAG:
             defaults = {**default_args, "cluster": cluster.name}
             if "pool" in defaults:
@@ -73,7 +74,7 @@ def dag_of_each_cluster(
             chosen = schedule(cluster) if callable(schedule) else schedule
             # Leaving the block registers the DAG with the file that is being parsed.
             with DAG(cluster.named(tasks.__name__), schedule=chosen, default_args=defaults, **arguments) as made:
-                tasks(cluster)
+                tasks(*[cluster for _ in signature(tasks).parameters])
             return made
 
         return lambda: [build(cluster) for cluster in clusters()]

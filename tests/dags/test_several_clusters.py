@@ -1,10 +1,10 @@
-"""Several clusters in one Airflow: each has its DAGs, its asset, its Variable, its pages and, where asked, its pools."""
+"""Several clusters in one Airflow: each has its DAGs, asset, Variable, pages and, where asked, its pools."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -59,17 +59,19 @@ def test_runs_of_a_cluster_copy_and_trim_its_own_topics_alone(
     assert (site.finished("orders-0"), west.finished("orders-0")) == ([0, 10], [0])
 
 
-def test_every_dag_is_there_for_each_cluster_with_its_schedule_and_pools(airflow: AirflowHome, west: TieredSite) -> None:
+def test_every_dag_is_there_for_each_cluster_with_its_schedule_and_pools(
+    airflow: AirflowHome, west: TieredSite
+) -> None:
     for path in sorted((PROJECT / "dags").glob("*.py")):
         first, other = airflow.dag(path.stem), airflow.dag(f"{path.stem}__west")
         assert (first.doc_md, sorted(first.params)) == (other.doc_md, sorted(other.params))
         for task in other.tasks:
             alike = first.get_task(task.task_id)
             assert task.pool == (alike.pool if alike.pool == "default_pool" else f"{alike.pool}__west")
-            assert (task.unmap({"results": {}}) if task.is_mapped else task).cluster == "west"
-    assert [asset.name for asset in airflow.dag("enforce_local_retention__west").schedule.asset_condition.objects] == [
-        "remote_log__west"
-    ]
+            unmapped: Any = task.unmap({"results": {}}) if task.is_mapped else task
+            assert unmapped.cluster == "west"
+    schedule: Any = airflow.dag("enforce_local_retention__west").schedule
+    assert [asset.name for asset in schedule.asset_condition.objects] == ["remote_log__west"]
 
 
 def test_a_connection_of_the_cluster_goes_before_the_one_of_all(
@@ -121,6 +123,7 @@ def test_the_pages_and_the_read_service_of_a_cluster_are_below_its_name(
 def test_pools_of_a_cluster_are_made_with_those_of_all(west: TieredSite) -> None:
     from airflow.models.pool import Pool
     from airflow.utils.session import create_session
+
     from tiered_storage_airflow.embedded.airflow_settings import main
 
     main(PROJECT / "airflow_settings.yaml")

@@ -43,7 +43,7 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
     first = first_cluster_file(environ)
     pattern = re.compile(rf"{re.escape(first.stem)}\.({_NAME}){re.escape(first.suffix)}")
     try:
-        names = sorted(os.listdir(first.parent))
+        names = sorted(file.name for file in first.parent.iterdir())
     except FileNotFoundError:
         return {}
     return {match[1]: first.with_name(match[0]) for match in map(pattern.fullmatch, names) if match}
@@ -52,7 +52,7 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
 def has_own_pools(file: Path) -> bool:
     """Return whether the cluster of this settings file has Airflow pools of its own; false for an invalid file."""
     try:
-        given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506 - it makes text only
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         # Each task of the cluster fails with what is wrong with the file.
         return False

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -164,7 +163,7 @@ def load_settings(
     Without `path`, the file is TIERED_STORAGE_CONFIG, or else include/tiered_storage.yaml of the project, which may be
     absent. `overrides` are properties by name, as a DAG run's parameters give them; None means not set.
 
-    If `path` is the file of a cluster beside the first, no setting in `environ` counts: it would count for all clusters.
+    If `path` is the file of a cluster beside the first, no setting in `environ` counts: it would count for all.
 
     Raises ConfigurationError with every problem; for the file of another cluster, also if one of its SEPARATE_PLACES is
     not its own.
@@ -235,21 +234,25 @@ def _name_of_other_cluster(path: Path | None, environ: Mapping[str, str]) -> str
 
 
 def _refuse_shared_places(cluster: str, settings: Settings, environ: Mapping[str, str]) -> None:
-    files = {"the first": None, **other_clusters(environ)}
+    files: dict[str, Path | None] = {"the first": None, **other_clusters(environ)}
     del files[cluster]
-    for name, file in files.items():
-        # A cluster whose settings are wrong does nothing, and must not stop the others.
-        with suppress(ConfigurationError):
-            other = _loaded(file, {} if file else environ, {}, SEPARATE_PLACES)
-            shared = [each for each in SEPARATE_PLACES if _value(settings, each) == _value(other, each)]
-            if shared:
-                break
-    else:
-        return
-    raise ConfigurationError(
-        f"{settings.config_path}: {shared[0]} is that of another cluster too ({name}): two clusters in one place would "
-        "take each other's segments for leftovers; give each cluster its own"
-    )
+    shared = [(name, place) for name, file in files.items() for place in _shared_places(settings, file, environ)]
+    if shared:
+        name, place = shared[0]
+        raise ConfigurationError(
+            f"{settings.config_path}: {place} is that of another cluster too ({name}): two clusters in one place would "
+            "take each other's segments for leftovers; give each cluster its own"
+        )
+
+
+def _shared_places(settings: Settings, file: Path | None, environ: Mapping[str, str]) -> list[str]:
+    """Return the SEPARATE_PLACES that another cluster has too; its file is `file`, or None for the first."""
+    try:
+        other = _loaded(file, {} if file else environ, {}, SEPARATE_PLACES)
+    except ConfigurationError:
+        # A cluster whose settings are wrong does nothing, and must not stop this one.
+        return []
+    return [place for place in SEPARATE_PLACES if _value(settings, place) == _value(other, place)]
 
 
 def _value(settings: Settings, name: str) -> object:

@@ -107,7 +107,9 @@ def airflow_environment(
     if airflow.has_own_rights:
         named[environment_variable("read.service.rights.file")] = str(rights_path(airflow.home))
     parallelism = _slots(airflow.airflow_settings, inherited | named) + SPARE_TASKS
-    return inherited | _airflow_settings(airflow, credentials, parallelism) | _database(airflow, inherited) | ours | named
+    return (
+        inherited | _airflow_settings(airflow, credentials, parallelism) | _database(airflow, inherited) | ours | named
+    )
 
 
 def _database(airflow: EmbeddedAirflow, environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ TOPICS_VARIABLE = "remote_log_topics"
 
 # An empty Variable means all topics; as a regular expression it would match none.
 
+
 def of_cluster(variable: str) -> str:
     """Return the expression, for a template, that names the Airflow Variable of the cluster which the task serves."""
     return f"'{variable}' ~ ('{SEPARATOR}' ~ task.cluster if task.cluster else '')"

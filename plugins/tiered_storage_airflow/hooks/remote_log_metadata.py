@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from tiered_storage_airflow.clusters import connection_of_cluster
+
 if TYPE_CHECKING:
     from tiered_storage.remote_log.metadata.metadata_store import MetadataStore
     from tiered_storage.settings.settings import Settings

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.retention.past_retention import PastRetention
 
 
-
 def _settings_file(given: str) -> Path:
     """Return the settings file that a user names, or that of another cluster whose name the user gives."""
     path = Path(given)

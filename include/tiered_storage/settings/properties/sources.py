@@ -6,7 +6,6 @@ what it means, as for an environment variable.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
