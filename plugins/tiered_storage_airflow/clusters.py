@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tiered_storage.settings.cluster_files import has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import has_own_pools, other_clusters
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

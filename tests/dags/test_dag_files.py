@@ -67,7 +67,12 @@ DEFAULTS_OF_TASKS = (
 )
 SPARK_JOBS = ("CopySegmentsOperator", "ExportTopicOperator", "VerifySegmentsOperator")
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark")
-LIGHT_OF_THE_LIBRARY = ["tiered_storage", "tiered_storage.settings", "tiered_storage.settings.cluster_files"]
+LIGHT_OF_THE_LIBRARY = [
+    "tiered_storage",
+    "tiered_storage.settings",
+    "tiered_storage.settings.properties",
+    "tiered_storage.settings.properties.cluster_files",
+]
 PARSE = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag

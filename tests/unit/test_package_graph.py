@@ -40,7 +40,10 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
-    *(f"{AIRFLOW}.{name}" for name in ("provider", "rendering", "links", "forms", "hooks", "runs", "spark_tables")),
+    *(
+        f"{AIRFLOW}.{name}"
+        for name in ("provider", "rendering", "links", "clusters", "forms", "hooks", "runs", "spark_tables")
+    ),
     *(f"{AIRFLOW}.{name}" for name in ("operators", "read_service", "read_service.routes", "page", "web_app")),
     *(f"{AIRFLOW}.{name}" for name in ("plugin", "embedded", "demo")),
     "tiered_storage_plugin",

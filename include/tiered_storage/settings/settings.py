@@ -20,11 +20,16 @@ from pydantic import PrivateAttr, ValidationInfo, field_validator
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.settings.airflow import AirflowSettings
-from tiered_storage.settings.cluster_files import configured_path, first_cluster_file, other_clusters, project_root
 from tiered_storage.settings.copying import CopyingSettings
 from tiered_storage.settings.local_log import ClusterSettings, LocalLogSettings
 from tiered_storage.settings.own_managers import METADATA_MANAGER, place_options
 from tiered_storage.settings.properties import sources
+from tiered_storage.settings.properties.cluster_files import (
+    configured_path,
+    first_cluster_file,
+    other_clusters,
+    project_root,
+)
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
 from tiered_storage.settings.properties.types import TopicName, has_password

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tiered_storage.settings.cluster_files import CONFIG_VARIABLE
+from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE
 from tiered_storage_airflow.demo.expectation import DemoError
 from tiered_storage_airflow.demo.limits import TopicLimits
 from tiered_storage_airflow.embedded.environment import virtual_environment_bin

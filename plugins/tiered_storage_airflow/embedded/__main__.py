@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.settings.cluster_files import CONFIG_VARIABLE
+from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import ADMIN, rights_path

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tiered_storage.settings.cluster_files import CONFIG_VARIABLE, has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE, has_own_pools, other_clusters
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings
 from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path

@@ -14,7 +14,7 @@ import yaml
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.regular_files import open_regular
-from tiered_storage.settings.cluster_files import CONFIG_VARIABLE
+from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE
 from tiered_storage.settings.properties.reading import Properties, Property, nearest, showable, unknown_name
 
 ENVIRONMENT_PREFIX = "TIERED_STORAGE_"

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Secret, ValidationInfo
 
-from tiered_storage.settings.cluster_files import project_root
+from tiered_storage.settings.properties.cluster_files import project_root
 
 UNLIMITED = -1
 AS_THE_TOTAL = -2

@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import run
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.cluster_files import has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import has_own_pools, other_clusters
 from tiered_storage.settings.settings import load_cluster_settings, load_settings
 
 

@@ -23,7 +23,7 @@ _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 
 def project_root() -> Path:
     """Return the folder that holds include/; the working directory if the library is installed without it."""
-    include = Path(__file__).resolve().parents[2]
+    include = Path(__file__).resolve().parents[3]
     return include.parent if include.name == "include" else Path.cwd()
 
 
