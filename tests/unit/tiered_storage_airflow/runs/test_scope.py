@@ -61,6 +61,7 @@ HELD = {
     "where data lives, and who is asked for it": {
         "log.dirs",
         "bootstrap.servers",
+        "broker.log.dirs",
         "cluster.connection",
         "cluster.client.properties.file",
         "cluster.id",
@@ -126,6 +127,7 @@ HELD = {
         "remote.log.manager.fetch.quota.window.size.seconds",
     },
     "what a store's class may write into the metadata": {"remote.log.metadata.custom.metadata.max.bytes"},
+    "whose pools the tasks of a cluster take": {"own.pools"},
     "where the form of a restore may restore to": {"restore.directory", "restore.connections"},
     "who reads through the API server, and how much at once": {
         "read.service.rights.file",
