@@ -102,6 +102,8 @@ HELD = {
         "lease.duration.ms",
         "clock.max.skew.ms",
         "copy.over.gaps",
+        "local.retention.ignored.groups",
+        "local.retention.topics.ignoring.groups",
         "remote.log.deletion.grace.ms",
         "remote.log.orphan.grace.ms",
         "scheduled.deletion.enable",
