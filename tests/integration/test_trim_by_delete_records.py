@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourcePatternType,
     ResourceType,
 )
+from confluent_kafka.cimpl import ShareConsumer
 
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
@@ -24,10 +25,13 @@ from support.command_line import mentions
 from support.kafka_clients import REQUEST_SECONDS, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, read
 from support.records import varied_records
+from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_wire import partition_requests
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.metadata import Group
 from tiered_storage.kafka_wire.metadata import TopicPartition as Partition
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.read.read_values import Isolation
 
 PASSWORD = "throw-away"
@@ -243,6 +247,57 @@ def test_records_that_somebody_else_deleted_at_the_broker_stay_remote(site: Live
     assert remote(site) == segments
     assert read(site, Isolation.READ_UNCOMMITTED) == sent[: segments[-1][1] + 1]
     site.audited()
+
+
+def test_a_gap_that_brokers_left_below_their_log_start_holds_nothing_up(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    before = filled(site, 400)
+    client.produce(topic, varied_records(800, seed=2), batch_num_messages=20)
+    start = before[-1][1] + 100
+    client.delete_records(topic, 0, before=start)
+    over = with_settings(site, copy_over_gaps=True)
+    while over.copied():
+        pass
+
+    assert over.run("retain").exit_code == 0
+
+    assert begins(site) == remote(site)[-1][1] + 1 > start
+    assert remote(site)[: len(before)] == before
+
+
+def test_metadata_that_the_store_contradicts_delete_nothing(site: LiveSite) -> None:
+    filled(site, 400)
+    with site.open() as remote_log:
+        lost = finished(remote_log)[1]
+        lease = remote_log.leases.acquire(lost.topic_id_partition, "test", 60_000)
+        gone = RemoteLogSegmentMetadataUpdate(lost.segment_id, SegmentState.DELETE_SEGMENT_STARTED, wall_clock())
+        remote_log.segments.update_remote_log_segment_metadata(gone, lease)
+        remote_log.leases.release(lease)
+
+    result = site.run("retain")
+
+    assert result.exit_code == 1
+    assert mentions(result.err, lost.segment_id.id, "nothing of it is deleted", "repair")
+    assert begins(site) == 0
+
+
+def test_a_share_group_holds_back_everything_unless_it_is_named(site: LiveSite) -> None:
+    [topic], servers = site.topics, site.kafka.bootstrap_servers
+    segments = filled(site, 400)
+    with closing(ShareConsumer({"bootstrap.servers": servers, "group.id": "queue"})) as consumer:
+        consumer.subscribe([topic])
+        with ClusterClient(parse_client_settings({"bootstrap.servers": servers}, "test")) as client:
+            while Group("queue", "share") not in client.list_groups():
+                consumer.poll(0.1)
+
+        refused = site.run("retain")
+        named = with_settings(site, local_retention_ignored_groups="queue").run("retain")
+
+    assert refused.exit_code == 1
+    assert mentions(refused.err, f"{topic}-0", "queue", "share group", "local.retention.ignored.groups")
+    assert named.exit_code == 0, named.err
+    assert begins(site) == segments[-1][1] + 1
+    forget(site, "queue")
 
 
 def test_a_segment_that_is_damaged_in_the_store_keeps_its_partition_and_no_other(site: LiveSite) -> None:

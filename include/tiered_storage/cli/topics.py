@@ -143,8 +143,9 @@ def allow_deletion(
     """Let retention delete from the topic: local segments that are remote too, and everything past total retention.
 
     Without --only, in both tiers, by the limits in the table (log.retention.* if the topic has none of its own). Once a
-    broker starts on a trimmed directory, its own readers no longer get those offsets: allow local deletion only if they
-    read through Remote Log. Before anything is deleted, the command shows how much is already past those limits.
+    broker starts on a trimmed directory, or the brokers of a running cluster deleted what is remote, their own readers
+    no longer get those offsets: allow local deletion only if they read through Remote Log. Before anything is deleted,
+    the command shows how much is already past those limits.
     """
     _change(topic, lambda _, known: _with_right(known, only, True), config, as_json, shows_past_retention=True)
 

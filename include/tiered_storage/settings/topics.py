@@ -49,8 +49,9 @@ class TopicSettings(PropertyModel):
     `remote.deletion.allowed`."""
 
     local_deletion_allowed: bool = setting("local.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
-    """Whether local segments may be deleted once the remote tier holds them. A broker that starts on the directory no
-    longer has those records. What total retention already deleted remotely also needs `remote.deletion.allowed`."""
+    """Whether local segments may be deleted once the remote tier holds them, in a log directory or by the brokers of a
+    running cluster. These brokers, or one that starts on the directory, no longer have those records. What total
+    retention already deleted remotely also needs `remote.deletion.allowed`."""
 
     remote_deletion_allowed: bool = setting("remote.deletion.allowed", False, TOPIC_GROUP, Source.OURS)
     """Whether remote segments past total retention may be deleted."""
