@@ -17,10 +17,10 @@ UV_VERSION := 0.13.9
 LOCK := $(PYTHON_BIN)/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make lock'
 
-.PHONY: help setup setup-test demo up down status airflow test test-unit check format nightly bench golden lock clean
+.PHONY: help setup setup-test demo demo-cluster up down status airflow test test-unit check format nightly bench golden lock clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: ## Install what Remote Log needs into .venv (the other targets do so by themselves)
 	@.ci/setup run
@@ -30,6 +30,9 @@ setup-test: ## Install what tests and checks need as well
 
 demo: setup ## Tier a log directory through Airflow and Spark and verify every record; LOG_DIR=… takes a copy of yours
 	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo $(if $(LOG_DIR),--log-dir '$(LOG_DIR)')
+
+demo-cluster: setup-test ## Copy from three running brokers while one of them and a Spark job are killed; count every record
+	@$(PYTHON_BIN)/python -m tiered_storage_airflow.demo_cluster
 
 up: setup ## Start Airflow on this machine, for this machine only; CONFIG=settings.yaml PORT=8080
 	@$(EMBEDDED) up $(OPTIONS) $(if $(PORT),--port $(PORT))

@@ -12,6 +12,7 @@ from typing import Self
 from kafka_source_session import ANSWER
 from measuring import STATE
 
+from tiered_storage_airflow.demo_cluster.maven_jars import trust_options
 from tiered_storage_airflow.embedded.environment import LOOPBACK, PROJECT_ROOT
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -66,8 +67,6 @@ def spark_of_the_connector() -> Path:
 
 def session_environment(directory: Path, python: Path, arguments: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of a process with a session: its Java, and Spark's arguments."""
-    from servers.maven_jars import trust_options  # noqa: PLC0415 - the path to it is bench_export.py's
-
     trusted = " ".join(f'"{option}"' for option in trust_options(directory / "trusted.p12"))
     submitted = ["--master", "local[2]", "--conf", "spark.driver.memory=2g", *arguments, "pyspark-shell"]
     return {

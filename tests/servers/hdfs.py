@@ -17,13 +17,13 @@ from urllib.request import urlopen
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
-from servers.maven_jars import MavenJars, fetched_jars
 from support.object_stores import StoreUnderTest
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
 from tiered_storage_airflow.embedded.java import java_home
 
-HADOOP = MavenJars("hadoop", "3.5.0")
+HADOOP = MavenJars("hadoop", "3.5.0", Path(__file__).parent)
 BLOCK_BYTES = 4 << 20
 START_SECONDS = 60
 METRICS_SECONDS = 1

@@ -6,11 +6,6 @@ It can have further listeners, and other brokers can join it.
 from __future__ import annotations
 
 import base64
-import re
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +13,12 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from servers.kafka_programs import KafkaPrograms, RealKafkaError
+from servers.kafka_programs import KafkaPrograms
 from support.kafka_clients import RealKafkaClient
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
-
-START_SECONDS = 60
-STOP_SECONDS = 60
-STOPPED_BY_SIGTERM = 128 + signal.SIGTERM
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
+from tiered_storage_airflow.demo_cluster.kafka_programs import BrokerProcess
 
 _PROPERTIES = {
     "process.roles": "broker,controller",
@@ -70,12 +60,11 @@ class RealKafka:
     ) -> None:
         self.programs = programs
         self.log_dir = log_dir or directory / "log-dir"
-        self._directory = directory
         self._properties = dict(properties or {})
         self._protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
-        self._controller_port, *ports = _free_ports(1 + len(self._protocols))
+        self._controller_port, *ports = free_ports(1 + len(self._protocols))
         self._ports = dict(zip(self._protocols, ports, strict=True))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = BrokerProcess(programs, directory, self.bootstrap_servers)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -99,51 +88,25 @@ class RealKafka:
     def start(self) -> None:
         """Start the broker on its log directory, formatting an empty one, and wait until it serves.
 
-        Raises RealKafkaError where it ends, or does not serve within START_SECONDS.
+        Raises RealKafkaError where it ends, or does not serve in a minute.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
-        configuration = self._write_configuration()
+        configuration = self._process.write_properties(self._broker_properties())
         if not (self.log_dir / "meta.properties").exists():
             self._format(configuration)
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.programs.command("kafka.Kafka", str(configuration)),
-                cwd=self._directory,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C ends the test, and the test then ends its broker.
-                start_new_session=True,
-            )
+        self._process.launch()
         try:
-            self._wait_until_it_serves()
+            self._process.wait_until_it_serves()
         except BaseException:
             self.kill()
             raise
 
     def stop(self) -> None:
-        """End the broker by SIGTERM, which leaves complete files; does nothing if it does not run.
-
-        Raises RealKafkaError where it does not end within STOP_SECONDS (it is killed then), or ended by itself.
-        """
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            code = process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise RealKafkaError(f"the broker did not stop in {STOP_SECONDS} s:\n{self.output_tail()}") from None
-        if code != STOPPED_BY_SIGTERM:
-            raise RealKafkaError(f"the broker ended with {code}:\n{self.output_tail()}")
+        """End the broker by SIGTERM; see BrokerProcess.stop."""
+        self._process.stop()
 
     def kill(self) -> None:
         """End the broker at once, as a lost machine would."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        self._process.kill()
 
     def another(self, node_id: int, directory: Path, properties: Mapping[str, str] | None = None) -> RealKafka:
         """Return one more broker of this one's cluster, without a controller; this one must run."""
@@ -182,18 +145,10 @@ class RealKafka:
         return self.programs.tool(main_class, *args)
 
     def output_tail(self) -> str:
-        """The errors that the broker logged, and the last 4000 characters of all that it wrote."""
-        if not self._output.exists():
-            return ""
-        output = self._output.read_text(errors="replace")
-        errors = re.findall(r"^\[[^\n]*\] ERROR .*\n.*$", output, re.MULTILINE)
-        return "\n".join([*errors[-5:], "...", output[-4000:]])
+        """See BrokerProcess.output_tail."""
+        return self._process.output_tail()
 
-    @property
-    def _output(self) -> Path:
-        return self._directory / "output.log"
-
-    def _write_configuration(self) -> Path:
+    def _broker_properties(self) -> dict[str, str]:
         listeners = ",".join(f"{name}://{self.address(name)}" for name in self._protocols)
         protocols = {"CONTROLLER": "PLAINTEXT", **self._protocols}
         properties = {
@@ -207,35 +162,8 @@ class RealKafka:
         }
         if "controller" not in properties["process.roles"]:
             properties["listeners"] = listeners
-        path = self._directory / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        return path
+        return properties
 
     def _format(self, configuration: Path) -> None:
         cluster_id = base64.urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
         self.tool("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", configuration)
-
-    def _serves(self) -> bool:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        try:
-            return bool(admin.list_topics(timeout=1).brokers)
-        except KafkaException:
-            return False
-
-    def _wait_until_it_serves(self) -> None:
-        end = time.monotonic() + START_SECONDS
-        while not self._serves():
-            if self._process is None or self._process.poll() is not None:
-                raise RealKafkaError(f"the broker ended before it served:\n{self.output_tail()}")
-            if time.monotonic() > end:
-                raise RealKafkaError(f"the broker did not serve within {START_SECONDS} s:\n{self.output_tail()}")
-            time.sleep(0.1)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

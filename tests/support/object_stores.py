@@ -13,18 +13,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
 from uuid import uuid4
 
-from localbucket import S3Handler
 from moto.server import ThreadedMotoServer
 
 from servers.azurite import CONTAINER, AzureEndpoint, azurite_server
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage_airflow.demo_cluster.s3_server import http_server
 
 REGION = "us-east-1"
 BUCKET = "remote-log-tests"
@@ -45,10 +44,7 @@ class S3Endpoint:
 def localbucket_server(directory: Path) -> Iterator[S3Endpoint]:
     """Serve the buckets in `directory`, which are folders, their objects files."""
     directory.mkdir(parents=True, exist_ok=True)
-    # Answers go out in two writes: Nagle's algorithm would hold the second one back for 40 ms.
-    settings = {"data_root": directory.resolve(), "disable_nagle_algorithm": True}
-    handler = type("Handler", (S3Handler,), settings)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = http_server(directory, 0)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -45,7 +45,7 @@ STOREYS = (
         for name in ("provider", "rendering", "links", "clusters", "forms", "hooks", "runs", "spark_tables")
     ),
     *(f"{AIRFLOW}.{name}" for name in ("operators", "read_service", "read_service.routes", "page", "web_app")),
-    *(f"{AIRFLOW}.{name}" for name in ("plugin", "embedded", "demo")),
+    *(f"{AIRFLOW}.{name}" for name in ("plugin", "embedded", "demo", "demo_cluster")),
     "tiered_storage_plugin",
 )
 """Packages, the lowest first. A module at the top of `remote_log`, of the library or of the plugin is one of its own:

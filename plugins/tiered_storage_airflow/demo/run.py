@@ -37,7 +37,7 @@ from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun, TaskI
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, LOOPBACK, EmbeddedAirflow
 from tiered_storage_airflow.forms.fields import TOPICS_VARIABLE
 
-RUN_WITHIN = 180.0
+RUN_WITHIN = 600.0
 
 
 def run_dag(api: AirflowApi, dag_id: str, say: Callable[[str], None], conf: Mapping[str, object] | None = None) -> None:

@@ -4,4 +4,4 @@
 variables that they run with, `credentials` their login, and `api_client` talks to the API server.
 """
 
-__all__ = ["api_client", "environment", "services"]
+__all__ = ["api_client", "environment", "java", "processes", "record", "services"]

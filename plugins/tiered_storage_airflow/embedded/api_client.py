@@ -144,6 +144,11 @@ class AirflowApi:
         """Return a run as it is now."""
         return _dag_run(self._get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"))
 
+    def runs(self, dag_id: str, since: datetime) -> list[DagRun]:
+        """Return the runs that were due at `since` (with a time zone) or later, earliest first."""
+        query = {"run_after_gte": since.isoformat(), "order_by": "run_after"}
+        return [_dag_run(row) for row in self._rows(f"/api/v2/dags/{dag_id}/dagRuns", "dag_runs", query)]
+
     def asset_triggered_runs(self, dag_id: str, since: datetime) -> list[DagRun]:
         """Return the runs that asset events have started at `since` (with a time zone) or later, earliest first."""
         query = {"run_type": "asset_triggered", "run_after_gte": since.isoformat(), "order_by": "run_after"}

@@ -25,12 +25,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 from cryptography.utils import CryptographyDeprecationWarning
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage_airflow.embedded.java import java_home
 
 DOWNLOAD_SECONDS = 300
-TRUST_STORE_PASSWORD = "certificates are no secret"
-
-_HERE = Path(__file__).parent
+TRUST_STORE_PASSWORD = "certificates are no secret"  # noqa: S105
 
 # One repository and nothing else: neither the user's Maven nor the user's Ivy cache takes part. The jars are checked by
 # SHA-256 here, so Ivy need not fetch a checksum file for each of them.
@@ -47,26 +46,27 @@ _SETTINGS = """\
 """
 
 
-class MavenJarsError(RuntimeError):
+class MavenJarsError(TieredStorageError):
     """The jars cannot be had, or are not those that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MavenJars:
-    """The jars of one product, such as `kafka`, in one version."""
+    """The jars of one product, such as `kafka`, in one version; `folder` has the two files that list them."""
 
     name: str
     version: str
+    folder: Path
 
     @property
     def ivy(self) -> Path:
         """What is wanted."""
-        return _HERE / f"{self.name}_ivy.xml"
+        return self.folder / f"{self.name}_ivy.xml"
 
     @property
     def list(self) -> Path:
         """What must arrive."""
-        return _HERE / f"{self.name}_jars.sha256"
+        return self.folder / f"{self.name}_jars.sha256"
 
 
 def fetched_jars(wanted: MavenJars, state: Path) -> list[Path]:
@@ -122,14 +122,16 @@ def _run_ivy(wanted: MavenJars, state: Path, work: Path) -> None:
     ]
     asked = repository or "Maven Central"
     try:
-        run = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+        run = subprocess.run(  # noqa: S603 - the project's own Java
+            command, cwd=work, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise MavenJarsError(
             f"the jars of {wanted.name} did not come from {asked} in {DOWNLOAD_SECONDS} s: try again"
         ) from error
     if run.returncode:
         raise MavenJarsError(
-            f"the jars of {wanted.name} could not be had from {asked}: the tests need it once, or another Maven "
+            f"the jars of {wanted.name} could not be had from {asked}: it is needed once, or another Maven "
             f"repository named by DEFAULT_ARTIFACT_REPOSITORY. Ivy said:\n{_reasons(run.stdout + run.stderr)}"
         )
 

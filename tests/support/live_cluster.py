@@ -1,0 +1,210 @@
+"""A remote log beside three real brokers, copied by the command line in processes of their own, under a load."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Self
+from unittest import mock
+
+import yaml
+
+from support.command_line import CommandResult, run
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.context import store_options
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.settings.settings import load_settings
+from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Verdict, judge, read_local, read_remote
+from tiered_storage_airflow.demo_cluster.load import LoadProducer
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
+RATE = 150
+"""Records a second, of a kilobyte each: a partition of three closes a segment a second."""
+PATIENCE_SECONDS = 120
+COMMAND_SECONDS = 240
+LEASE_MS = 5000
+_PROGRAM = Path(sys.executable).with_name("tiered-storage")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSite:
+    """A remote log of `topics`, below `root`; `settings` and `environment` come on top of what it needs."""
+
+    brokers: BrokerCluster
+    root: Path
+    topics: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        """The settings file."""
+        return self.root / "settings.yaml"
+
+    def write(self) -> Self:
+        """Write the settings file."""
+        given = {
+            "bootstrap.servers": self.brokers.bootstrap_servers,
+            "state.directory": str(self.root / "state"),
+            # Killed copies are cleaned up within seconds.
+            "lease.duration.ms": LEASE_MS,
+            "remote.log.orphan.grace.ms": LEASE_MS,
+            "remote.log.deletion.grace.ms": 0,
+            "topics": {topic: {"remote.storage.enable": True} for topic in self.topics},
+            **self.settings,
+        }
+        self.config.write_text(yaml.safe_dump(given))
+        return self
+
+    def start(self, *command: object) -> subprocess.Popen[str]:
+        """Start `tiered-storage` with these arguments."""
+        return subprocess.Popen(
+            [_PROGRAM, *map(str, command), "--config", self.config],
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *command: object) -> CommandResult:
+        """Run it in this process, which has everything loaded."""
+        with mock.patch.dict(os.environ, self.environment):
+            return run(*command, "--config", self.config)
+
+    def catch_up(self, *, runs: int = 30) -> None:
+        """Copy as the schedule does, until a run finds nothing left to copy and nothing to complain about."""
+        for _ in range(runs):
+            cleaned, copied = self.run("expire", "--json"), self.run("copy", "--json")
+            if (cleaned.exit_code, copied.exit_code, copied.rows) == (0, 0, []):
+                return
+        raise AssertionError((cleaned, copied))
+
+    def open(self) -> RemoteLogManager:
+        """Open it in this process."""
+        settings = load_settings(self.config, environ=self.environment)
+        options = store_options(settings, self.environment)
+        return RemoteLogManager.open(settings, wall_clock, options, create=True)
+
+    def partitions(self) -> list[TopicIdPartition]:
+        """Every partition that was ever copied, of each incarnation of a topic."""
+        with self.open() as remote_log:
+            return sorted(remote_log.segments.list_partitions())
+
+    def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> Verdict:
+        """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
+
+        Only the incarnation `topic_id` counts, if it is given.
+        """
+        audit = self.run("audit", "--deep")
+        assert audit.exit_code == 0, audit.out + audit.err
+        with self.open() as remote_log:
+            chosen = [
+                each
+                for each in remote_log.segments.list_partitions()
+                if each.topic == topic and topic_id in {None, each.topic_id}
+            ]
+            remote = read_remote(remote_log, chosen)
+        local = read_local({"bootstrap.servers": self.brokers.bootstrap_servers}, [topic])
+        verdict = judge(ledger.acknowledged(), remote, local)[topic]
+        assert verdict.is_right, verdict
+        assert verdict.remote > 0
+        assert verdict.remote + verdict.local == verdict.acknowledged == len(ledger)
+        return verdict
+
+
+class CopyLoop:
+    """Copies again and again in a thread of its own, each time by a new process. A context manager that ends it."""
+
+    def __init__(self, site: LiveSite) -> None:
+        """Start nothing yet."""
+        self._site = site
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name="copies")
+        self._process: subprocess.Popen[str] | None = None
+        self.results: list[CommandResult] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    @property
+    def segments(self) -> int:
+        """How many segments were committed so far."""
+        return sum(len(_rows(result)) for result in self.results)
+
+    def wait_for_segments(self, more: int = 1) -> None:
+        """Wait until so many more segments are committed than now."""
+        wanted = self.segments + more
+        wait_for(lambda: self.segments >= wanted, lambda: f"{self.results[-3:]}")
+
+    def kill(self) -> None:
+        """Kill a copy (SIGKILL) after it began segments and before it committed them all."""
+        with self._site.open() as remote_log:
+            while not any(result.exit_code == -signal.SIGKILL for result in self.results):
+                wait_for(lambda: _has_begun(remote_log), lambda: f"no copy begins: {self.results[-3:]}")
+                process = self._process
+                assert process is not None
+                process.kill()
+                process.wait()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._process = self._site.start("copy", "--json")
+            self.results.append(_ended(self._process))
+
+
+def producer(site: LiveSite, topic: str, ledger: Ledger, rate: int = RATE, **properties: Any) -> LoadProducer:
+    """Return an idempotent producer of `topic`; `properties` have _ for the dots."""
+    given = {name.replace("_", "."): value for name, value in properties.items()}
+    client = {"bootstrap.servers": site.brokers.bootstrap_servers, **given}
+    return LoadProducer(f"{topic}-{len(ledger)}", topic, client, ledger, rate)
+
+
+def wait_for(condition: Callable[[], bool], why: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:
+    """Wait until `condition` holds; an AssertionError says `why` not."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, why()
+        time.sleep(0.1)
+
+
+def _has_begun(remote_log: RemoteLogManager) -> bool:
+    return any(
+        segment.state is SegmentState.COPY_SEGMENT_STARTED
+        for partition in remote_log.segments.list_partitions()
+        for segment in remote_log.segments.list_remote_log_segments(partition)
+    )
+
+
+def _ended(process: subprocess.Popen[str]) -> CommandResult:
+    try:
+        out, err = process.communicate(timeout=COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        raise AssertionError(f"a command did not end in {COMMAND_SECONDS} s: {out}{err}") from None
+    return CommandResult(process.returncode, out, err)
+
+
+def _rows(result: CommandResult) -> list[Any]:
+    # A killed process wrote nothing, or half a document.
+    with suppress(json.JSONDecodeError):
+        return result.rows
+    return []
