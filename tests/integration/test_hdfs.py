@@ -319,6 +319,25 @@ def test_urls_that_name_no_folder_are_refused(url: str) -> None:
         Hdfs(url, QUICK)
 
 
+@pytest.mark.parametrize("folder", ["//a", "/a//b", "/a/./b", "/a/../b", "/a:b", "/.snapshot/a", "/a/.reserved"])
+def test_folders_that_hdfs_cannot_have_are_refused_before_anything_is_sent(folder: str) -> None:
+    with pytest.raises(ConfigurationError, match="names no folder that HDFS can have"):
+        Hdfs(f"hdfs://127.0.0.1:1{folder}", QUICK)
+
+
+@pytest.mark.parametrize("folder", ["", "/", "/a b/", "/a%20b", "/ä+[*]"])
+def test_a_folder_may_have_any_other_name(real_hdfs: RealHdfs, folder: str) -> None:
+    """Also of the root only the slashes at its end are dropped."""
+    unique = uuid4().hex
+    client = Hdfs(f"{real_hdfs.url}{folder}", QUICK)
+    put(client, f"{unique}/x", b"x")
+    client.move(f"{unique}/x", f"{unique}/y")
+    assert [found.name for found in client.list(unique)] == [f"{unique}/y"]
+    assert f"{unique}/y" in names(client)
+    assert get(client, f"{unique}/y") == b"x"
+    assert client.delete_many([f"{unique}/y"]) == {}
+
+
 @pytest.mark.parametrize("port_of", [22, 1])
 def test_a_wrong_address_is_an_error_that_names_it(port_of: int) -> None:
     with pytest.raises(TieredStorageError, match=f"127.0.0.1:{port_of}"):

@@ -25,10 +25,10 @@ from tiered_storage_airflow.embedded.java import java_home
 
 HADOOP = MavenJars("hadoop", "3.5.0", Path(__file__).parent)
 BLOCK_BYTES = 4 << 20
-START_SECONDS = 60
+START_SECONDS = 180
 METRICS_SECONDS = 1
 """How old the figures may be that a server shows of itself."""
-TOOL_SECONDS = 60
+TOOL_SECONDS = 180
 
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"

@@ -50,6 +50,7 @@ HOSTS_ASKED = 3
 
 _USER_VARIABLE = "HADOOP_USER_NAME"
 _LONGEST_FILE_NAME = 255
+_REFUSED = frozenset({"", ".", ".."})
 _RESERVED = frozenset({".snapshot", ".reserved"})
 _ENCODED = {"%25": "%", "%3A": ":", "%2E": "."}
 
@@ -75,6 +76,12 @@ class Hdfs:
             )
         self._root = url.rstrip("/")
         self._folder = parsed.path.rstrip("/")
+        for part in self._folder.split("/")[1:]:
+            if part in _REFUSED | _RESERVED or ":" in part:
+                raise ConfigurationError(
+                    f"{self._root} names no folder that HDFS can have: {part!r} is not allowed between its slashes; "
+                    "correct the URL"
+                )
         self._seconds = options.request_timeout_ms / 1000
         self._random_hex = random_hex
         self._client = _open(parsed.netloc, options)
