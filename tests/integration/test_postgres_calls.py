@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 from sqlalchemy import insert, text
 
-from servers.postgres import the_server
+from servers.postgres import server_crashes_at, the_server
 from servers.postgres_proxy import PostgresProxy, proxy
 from support.metadata_calls import READS, WRITES, Call, Filled, dump, fill, methods_of_the_border
 from support.metadata_stores import ManualClock
@@ -138,6 +138,28 @@ def test_a_write_that_loses_its_connection_anywhere_changes_all_or_nothing(site:
             assert site.call(call) == "done"
             assert site.dump() == after, message
         if not was_cut:
+            break
+    assert "refused" in outcomes
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_server_crashes_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
+    call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
+    before = site.reset(prepared)
+    assert site.call(call) == "done"
+    after = site.dump()
+
+    outcomes = []
+    for message in itertools.count(1):
+        site.reset(prepared)
+        with server_crashes_at(site.store, message) as has_crashed:
+            outcomes.append(site.call(call))
+        assert site.dump() == (after if outcomes[-1] == "done" else before), message
+        if outcomes[-1] == "refused":
+            assert site.call(call) == "done"
+            assert site.dump() == after, message
+        if not has_crashed():
             break
     assert "refused" in outcomes
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import text
 
 from servers.postgres import (
     PASSWORD,
@@ -21,6 +20,7 @@ from servers.postgres import (
     USER,
     current_setting,
     postgres_url,
+    server_crashes_at,
     the_server,
 )
 from support.metadata_calls import READS, WRITES, fill
@@ -159,37 +159,13 @@ def test_a_call_waits_for_a_server_that_starts_meanwhile(store: SqlMetadataStore
         starting.join()
 
 
-@contextmanager
-def server_crashes_at(store: SqlMetadataStore, message: int) -> Iterator[Callable[[], bool]]:
-    """Restart the server right before the message of this number, from 1, reaches it; yield whether it did."""
-    sent = 0
-    engine = store._database._engine
-
-    def crash(*_: object, **__: object) -> None:
-        nonlocal sent
-        sent += 1
-        if sent == message:
-            the_server().restart(signal.SIGQUIT)
-
-    def crash_before_commit(_: Connection) -> None:
-        crash()
-
-    event.listen(engine, "before_cursor_execute", crash)
-    event.listen(engine, "commit", crash_before_commit)
-    try:
-        yield lambda: sent >= message
-    finally:
-        event.remove(engine, "before_cursor_execute", crash)
-        event.remove(engine, "commit", crash_before_commit)
-
-
 @pytest.mark.parametrize("name", ["leases.acquire", "segments.partition_states"])
 def test_a_server_that_crashes_in_the_middle_of_a_call_leaves_all_of_it_or_nothing(
     store: SqlMetadataStore, name: str
 ) -> None:
     """Lost at its beginning, the transaction begins again; later, the error is retriable, and a repeat succeeds.
 
-    test_postgres_calls.py has all calls, with connections that are lost.
+    test_postgres_calls.py has all calls, with connections that are lost, and nightly with servers that crash.
     """
     filled, call = fill(store), {**READS, **WRITES}[name]
     outcomes = []

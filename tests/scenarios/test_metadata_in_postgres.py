@@ -17,7 +17,7 @@ from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_u
 from support.command_line import run_on
 from support.examinations import examined
 from support.metadata_calls import dump
-from support.metadata_processes import killed, move_until
+from support.metadata_processes import killed, move_until, move_until_point
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError, RemoteMetadataError, TieredStorageError
@@ -145,6 +145,29 @@ def test_a_move_whose_process_is_killed_can_be_repeated(site: RemoteLogFiles, tm
         ensure_moves_after_all(site, source, target, [] if step == "_settle" else [source])
         source = target
     with with_metadata_at(site, source).open() as remote_log:
+        assert_clean(remote_log)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", ["postgresql", "sqlite"])
+def test_a_move_whose_process_is_killed_around_any_commit_can_be_repeated(
+    site: RemoteLogFiles, tmp_path: Path, first: str
+) -> None:
+    """At every other point on the way to PostgreSQL, and at those between them on the way back."""
+    source = site.settings().rlmm_config_url.get_secret_value()
+    for number, target in enumerate(places(site, tmp_path, first), 1):
+        ended = killed(move_until_point, number, source, target)
+        if ended == 0:
+            break
+        assert ended == -signal.SIGKILL
+        usable = [url for url in (source, target) if opens(site, url)]
+        assert usable in ([source], [], [target]), (number, usable)
+        ensure_moves_after_all(site, source, target, usable)
+        source = target
+    assert number > 20
+    assert [url for url in (source, target) if opens(site, url)] == [target]
+    with with_metadata_at(site, target.replace(f":{quote(PASSWORD, safe='')}@", "@")).open() as remote_log:
         assert_clean(remote_log)
 
 

@@ -11,9 +11,13 @@ import os
 import signal
 import stat
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import Connection, event
 
 from tiered_storage.clock import Clock
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore, open_metadata_store
@@ -66,10 +70,19 @@ class PostgresServer(postgres.PostgresServer):
     def dump_and_restore(self, database: str, target: str) -> None:
         """Replace the database `target` by what pg_dump writes of `database`."""
         file = self.directory / "dump"
-        login = f"host=127.0.0.1 port={self.port} user={SUPERUSER} password={SUPERUSER_PASSWORD}"
-        self._run("pg_dump", "-Fc", "-f", str(file), "-d", f"{login} dbname={database}")
+        self._run("pg_dump", "-Fc", "-f", str(file), "-d", f"{self._login} dbname={database}")
         self.database(target)
-        self._run("pg_restore", "--clean", "--if-exists", "-d", f"{login} dbname={target}", str(file))
+        self._run("pg_restore", "--clean", "--if-exists", "-d", f"{self._login} dbname={target}", str(file))
+
+    def dump(self, database: str) -> bytes:
+        """Return what pg_dump writes of `database`, as text."""
+        file = self.directory / "dump.sql"
+        self._run("pg_dump", "-f", str(file), "-d", f"{self._login} dbname={database}")
+        return file.read_bytes()
+
+    @property
+    def _login(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user={SUPERUSER} password={SUPERUSER_PASSWORD}"
 
     def sessions(self, database: str) -> list[tuple[Any, ...]]:
         """Return the process ids of the clients of `database`."""
@@ -82,6 +95,30 @@ def the_server() -> PostgresServer:
     server = PostgresServer()
     atexit.register(server.remove)
     return server
+
+
+@contextmanager
+def server_crashes_at(store: SqlMetadataStore, message: int) -> Iterator[Callable[[], bool]]:
+    """Restart the server right before the message of this number, from 1, reaches it; yield whether it did."""
+    sent = 0
+    engine = store._database._engine
+
+    def crash(*_: object, **__: object) -> None:
+        nonlocal sent
+        sent += 1
+        if sent == message:
+            the_server().restart(signal.SIGQUIT)
+
+    def crash_before_commit(_: Connection) -> None:
+        crash()
+
+    event.listen(engine, "before_cursor_execute", crash)
+    event.listen(engine, "commit", crash_before_commit)
+    try:
+        yield lambda: sent >= message
+    finally:
+        event.remove(engine, "before_cursor_execute", crash)
+        event.remove(engine, "commit", crash_before_commit)
 
 
 def current_setting(name: str, value: str) -> str:
