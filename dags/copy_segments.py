@@ -38,6 +38,7 @@ NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
         "dry_run": fields.dry_run_param("Only show the plan"),
     },
     doc_md=__doc__,
+    in_copy_queues=True,
 )
 def copy_segments(cluster: Cluster) -> None:
     # A dry run or an empty plan skips the rest: no Spark, no event.

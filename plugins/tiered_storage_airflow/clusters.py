@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tiered_storage.settings.properties.cluster_files import has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import (
+    copy_queues,
+    first_cluster_file,
+    has_own_pools,
+    other_clusters,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 SEPARATOR = "__"
+BEFORE_QUEUE = "."
+"""Neither a DAG of ours nor a cluster has it in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,8 @@ class Cluster:
 
     name: str | None
     has_own_pools: bool = False
+    copy_queues: tuple[str, ...] = ()
+    """The queues of the hosts that see its brokers' disks (copy.queues)."""
 
     def named(self, name: str) -> str:
         """Return `name` with the cluster's name after it; of the first cluster, `name` itself."""
@@ -48,36 +57,49 @@ class Cluster:
 def clusters() -> list[Cluster]:
     """Return every cluster that has a settings file, the first one always and before the others."""
     others = other_clusters(os.environ).items()
-    return [Cluster(None), *(Cluster(name, has_own_pools(file)) for name, file in others)]
+    return [
+        Cluster(None, copy_queues=copy_queues(first_cluster_file(os.environ), os.environ)),
+        *(Cluster(name, has_own_pools(file), copy_queues(file, {})) for name, file in others),
+    ]
 
 
 def cluster_of_dag(dag_id: str) -> str | None:
     """Return the name of the cluster that a DAG of ours serves; None for the first one, and for any other DAG."""
-    name = dag_id.partition(SEPARATOR)[2]
+    name = dag_id.partition(BEFORE_QUEUE)[0].partition(SEPARATOR)[2]
     return name if name in other_clusters(os.environ) else None
 
 
 def dag_of_each_cluster(
-    *, schedule: Any, default_args: Mapping[str, Any], **arguments: Any
+    *, schedule: Any, default_args: Mapping[str, Any], in_copy_queues: bool = False, **arguments: Any
 ) -> Callable[[Callable[..., None]], Callable[[], list[DAG]]]:
     """Make a function with the tasks of one cluster, which may take that Cluster, into one that builds every DAG.
 
     All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
-    be the cluster's own, and each of the DAG's operators gets the cluster's name.
+    be the cluster's own, and each of the DAG's operators gets the cluster's name. With `in_copy_queues` there is one
+    more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue.
     """
 
     def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
-        def build(cluster: Cluster) -> DAG:
+        def build(cluster: Cluster, queue: str | None = None) -> DAG:
             defaults = {**default_args, "cluster": cluster.name}
+            dag_id = cluster.named(tasks.__name__)
+            if queue is not None:
+                defaults["queue"] = queue
+                dag_id += f"{BEFORE_QUEUE}{queue}"
             if "pool" in defaults:
                 defaults["pool"] = cluster.pool(defaults["pool"])
             chosen = schedule(cluster) if callable(schedule) else schedule
             # Leaving the block registers the DAG with the file that is being parsed.
-            with DAG(cluster.named(tasks.__name__), schedule=chosen, default_args=defaults, **arguments) as made:
+            with DAG(dag_id, schedule=chosen, default_args=defaults, **arguments) as made:
                 tasks(*[cluster for _ in signature(tasks).parameters])
             return made
 
-        return lambda: [build(cluster) for cluster in clusters()]
+        def build_all() -> list[DAG]:
+            served = clusters()
+            queues = [(each, queue) for each in served for queue in each.copy_queues] if in_copy_queues else []
+            return [*map(build, served), *(build(each, queue) for each, queue in queues)]
+
+        return build_all
 
     return of_function
 

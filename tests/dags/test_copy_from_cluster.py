@@ -51,8 +51,16 @@ def test_runs_copy_from_a_running_broker_while_it_is_written_to(
     assert first.state == "success", first.messages
     assert airflow.events_of(first)[0]["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
 
+    # From now on from the broker's files, by a worker of its host's queue.
+    settings = yaml.safe_load(site.config.read_text())
+    beside = {"broker.log.dirs": {"1": str(live.log_dir)}, "copy.queues": ["broker-1", "broker-2"]}
+    site.config.write_text(yaml.safe_dump(settings | beside))
+    airflow.refresh()
+    for queue in ("broker-1", "broker-2"):
+        assert {task.queue for task in airflow.dag(f"copy_segments.{queue}").tasks} == {queue}
+    assert {task.queue for task in airflow.dag("copy_segments").tasks} == {"default"}
     live.client.produce(TOPIC, varied_records(400, seed=9), partition=0, batch_num_messages=20)
-    second = airflow.run("copy_segments")
+    second = airflow.run("copy_segments.broker-1")
     assert second.state == "success", second.messages
     assert f"{TOPIC}-0" in str(airflow.events_of(second)[0]["partitions"])
 

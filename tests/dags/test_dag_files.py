@@ -125,7 +125,7 @@ def test_a_dag_file_states_its_arguments(path: Path) -> None:
     parsed = ast.parse(path.read_text())
     [function] = [node for node in parsed.body if isinstance(node, ast.FunctionDef)]
     [dag] = [node for node in function.decorator_list if isinstance(node, ast.Call)]
-    assert {keyword.arg for keyword in dag.keywords} - {"start_date"} == STATED_BY_A_DAG
+    assert {keyword.arg for keyword in dag.keywords} - {"start_date", "in_copy_queues"} == STATED_BY_A_DAG
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     assert [keyword.arg for call in calls for keyword in call.keywords if keyword.arg is None] == []
     for call in calls:

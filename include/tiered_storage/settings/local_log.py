@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import BrokerFolders, Folders, OptionalFile, OptionalText
+from tiered_storage.settings.properties.types import BrokerFolders, Folders, OptionalFile, OptionalText, Queues
 
 LOCAL_LOG = "The local log"
 CLUSTER = "The running cluster"
@@ -85,6 +85,17 @@ class ClusterSettings(PropertyModel):
     )
     """The log.dirs of running brokers, as the hosts of the copies see them. Closed segments are then read from the
     leader's files, and nothing is written there: see [live-cluster.md](live-cluster.md#beside-the-brokers-disks)."""
+
+    copy_queues: Queues = setting(
+        "copy.queues",
+        (),
+        CLUSTER,
+        Source.OURS,
+        allowed="names of Airflow queues: a list, or one text with commas between them",
+        default_text="none: only the DAG copy_segments, in Airflow's default queue",
+    )
+    """The Airflow queues of the hosts that see brokers' disks: beside copy_segments, each has a DAG of its own, such as
+    copy_segments.broker-1, whose tasks run in that queue."""
 
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
     """Whether a partition whose next records the brokers have deleted is copied on from their log start. Otherwise it

@@ -17,6 +17,9 @@ import yaml
 
 CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 OWN_POOLS = "own.pools"
+COPY_QUEUES = "copy.queues"
+_QUEUES_VARIABLE = "TIERED_STORAGE_COPY_QUEUES"
+_QUEUE = re.compile(r"[A-Za-z0-9._-]+")
 _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 """A cluster's name: two underscores would end the name of a DAG."""
 
@@ -51,9 +54,25 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
 
 def has_own_pools(file: Path) -> bool:
     """Return whether the cluster of this settings file has Airflow pools of its own; false for an invalid file."""
+    return str(_given(file, OWN_POOLS)).strip().lower() == "true"
+
+
+def copy_queues(file: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the Airflow queues that the cluster of this settings file copies in; none for an invalid file.
+
+    A variable in `environ` overrides the file.
+    """
+    given = environ.get(_QUEUES_VARIABLE) or _given(file, COPY_QUEUES)
+    names = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else ()
+    found = dict.fromkeys(str(name).strip() for name in names)
+    return tuple(name for name in found if _QUEUE.fullmatch(name))
+
+
+def _given(file: Path, name: str) -> object:
+    """Return what the file gives for a setting; None for an invalid file."""
     try:
         given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506 - it makes text only
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         # Each task of the cluster fails with what is wrong with the file.
-        return False
-    return isinstance(given, dict) and str(given.get(OWN_POOLS)).strip().lower() == "true"
+        return None
+    return given.get(name) if isinstance(given, dict) else None

@@ -26,7 +26,7 @@ _PASSWORD = re.compile(r"(?<=://)[^/:@]*:.+@", re.DOTALL)
 _COLON_TO_THE_LAST_AT = re.compile(r":.*@", re.DOTALL)
 _SECRET_PARAMETER = re.compile(r"([?&][^=&]*(?:password|passwd|pwd|secret|token)[^=&]*)=[^&]*", re.IGNORECASE)
 _SQLITE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)([^?]*)(.*)", re.DOTALL)
-_CONNECTION = re.compile(r"[A-Za-z0-9._-]{1,250}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,250}")
 _ROLE = re.compile(r"arn:[a-z0-9-]+:iam::[^:\s]*:role/\S{1,1024}")
 _BROKER_ID = re.compile(r"[0-9]{1,9}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -99,12 +99,20 @@ def _optional_folder(value: object, info: ValidationInfo) -> Path | None:
 
 
 def _connections(value: object) -> tuple[str, ...]:
+    return _identifiers(value, "a connection id")
+
+
+def _queues(value: object) -> tuple[str, ...]:
+    return _identifiers(value, "the name of a queue")
+
+
+def _identifiers(value: object, noun: str) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
         raise ValueError("it is neither text nor a list")  # noqa: TRY004 - pydantic collects only ValueErrors
     found = tuple(str(name).strip() for name in names if str(name).strip())
-    if not all(_CONNECTION.fullmatch(name) for name in found):
-        raise ValueError("a connection id has letters, digits, dots, underscores and hyphens, at most 250")
+    if not all(_IDENTIFIER.fullmatch(name) for name in found):
+        raise ValueError(f"{noun} has letters, digits, dots, underscores and hyphens, at most 250")
     return tuple(dict.fromkeys(found))
 
 
@@ -241,6 +249,7 @@ BrokerFolders = Annotated[Mapping[int, tuple[Path, ...]], BeforeValidator(_broke
 ClassPath = Annotated[tuple[Path, ...], BeforeValidator(_class_path)]
 OptionalFolder = Annotated[Path | None, BeforeValidator(_optional_folder)]
 Connections = Annotated[tuple[str, ...], BeforeValidator(_connections)]
+Queues = Annotated[tuple[str, ...], BeforeValidator(_queues)]
 Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]

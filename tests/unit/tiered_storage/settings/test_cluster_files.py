@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import run
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.properties.cluster_files import has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import copy_queues, has_own_pools, other_clusters
 from tiered_storage.settings.settings import load_cluster_settings, load_settings
 
 
@@ -77,6 +77,23 @@ def test_a_cluster_has_pools_of_its_own_where_its_file_asks_for_them(tmp_path: P
     for text, expected in (("own.pools: true\n", True), ("own.pools: false\n", False), ("", False), ("[", False)):
         file.write_text(text)
         assert has_own_pools(file) is expected
+
+
+def test_a_cluster_copies_in_the_queues_that_its_file_or_the_environment_names(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    for text, expected in (
+        ("copy.queues: broker-1, broker-2, broker-1\n", ("broker-1", "broker-2")),
+        ("copy.queues: [a.b, c_d]\n", ("a.b", "c_d")),
+        ("copy.queues: 'no queue'\n", ()),
+        ("copy.queues: {a: b}\n", ()),
+        ("", ()),
+        ("[", ()),
+    ):
+        file.write_text(text)
+        assert copy_queues(file, {}) == expected
+    assert copy_queues(file, {"TIERED_STORAGE_COPY_QUEUES": "c, d"}) == ("c", "d")
+    file.write_text("copy.queues: broker-1, broker-2\n")
+    assert load_settings(file, environ={}).copy_queues == copy_queues(file, {})
 
 
 @pytest.mark.usefixtures("environ")

@@ -129,7 +129,7 @@ HELD = {
         "remote.log.manager.fetch.quota.window.size.seconds",
     },
     "what a store's class may write into the metadata": {"remote.log.metadata.custom.metadata.max.bytes"},
-    "whose pools the tasks of a cluster take": {"own.pools"},
+    "whose pools the tasks of a cluster take, and in which queues": {"own.pools", "copy.queues"},
     "where the form of a restore may restore to": {"restore.directory", "restore.connections"},
     "who reads through the API server, and how much at once": {
         "read.service.rights.file",
