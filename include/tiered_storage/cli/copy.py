@@ -103,7 +103,7 @@ def copy(
         (str(segment.topic_id_partition), segment.start_offset, segment.end_offset, segment.size)
         for segment in report.committed
     ]
-    troubles = (*refused, *due.refused, *due.unreadable, *begun.left, *report.failures, *report.damages)
+    troubles = (*refused, *due.troubles, *begun.left, *report.failures, *report.damages)
     moved = sum(segment.size for segment in report.committed)
     title = f"Copied: {len(rows):,} segments, {show_size(moved)}"
     output.rows(
@@ -377,6 +377,7 @@ def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence
         rows,
         refused=[asdict(finding) for finding in due.refused],
         unreadable=[asdict(finding) for finding in due.unreadable],
+        alarms=[asdict(finding) for finding in due.alarms],
         notices=[asdict(finding) for finding in due.notices],
         not_enabled=left_out.not_enabled,
         paused=left_out.paused,
@@ -394,5 +395,6 @@ def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence
             output.say(f"note: left out, since {why} ('tiered-storage topics {command} TOPIC'): {shown}{more}")
     output.findings("refused", due.refused)
     output.findings("unreadable", due.unreadable)
-    if due.refused or due.unreadable:
+    output.findings("alarm", due.alarms)
+    if due.troubles:
         raise typer.Exit(1)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import Annotated, TypeAlias
 
 import typer
 
@@ -21,6 +22,7 @@ from tiered_storage.cli.common.session import (
     past_retention_documents,
     show_past_retention,
 )
+from tiered_storage.cli.common.topic_advice import advise_on_topics
 from tiered_storage.cli.common.topic_table import (
     COPY_DISABLE,
     KnownTopics,
@@ -32,19 +34,26 @@ from tiered_storage.cli.common.topic_table import (
     topic_row,
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
+from tiered_storage.remote_log.enabling.near_names import described_near, near_names
+from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.segment_source import NamedPartition
+from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
 from tiered_storage.remote_log.tiering_policy import (
+    PATTERNS,
     effective,
+    patterns_in_force,
+    recorded_pattern,
     refuse_compacted,
     refuse_log,
 )
 from tiered_storage.settings.topics import DECISIONS, TopicSettings
 
 app = typer.Typer(no_args_is_help=True, help=__doc__)
+app.command("advise")(advise_on_topics)
 
 NameArgument = Annotated[
     str,
@@ -61,6 +70,9 @@ DeleteRemoteOption = Annotated[
     bool, typer.Option("--delete-remote", help="The next run of expire deletes all remote data of the topic.")
 ]
 
+Check: TypeAlias = Callable[[RemoteLogManager, TopicIdPartition, KnownTopics], None]
+"""Raises if a topic must not be changed."""
+
 _A_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
@@ -74,7 +86,9 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
         incarnations = found.incarnations(lambda _: True)
         rows = [topic_row(remote_log, incarnation, found) for incarnation in incarnations]
         withheld = [incarnation for incarnation in incarnations if is_withheld(remote_log, incarnation)]
-    show_topics("Topics", rows, output)
+        patterns = patterns_in_force(remote_log.topics)
+    show_topics("Topics", rows, output, patterns=patterns)
+    _show_patterns(patterns, output)
     output.findings("note", [Finding(one.partition, f"left out: {one.reason}") for one in found.damaged])
     for one in withheld:
         output.say(
@@ -86,10 +100,11 @@ def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> Non
 
 @app.command()
 def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Copy the topic's closed segments from now on (remote.storage.enable). Topics that are compacted, or that Kafka
-    itself tiers, are refused.
+    """Copy the topic's closed segments from now on (remote.storage.enable). Topics that are compacted, that Kafka
+    itself tiers, or whose brokers delete records too soon (enable.min.retention.margin.ms), are refused.
 
-    This resets remote.log.delete.on.disable: the next disable keeps remote data.
+    A regular expression also enables the topics that match it later, until it is disabled. This resets
+    remote.log.delete.on.disable: the next disable keeps remote data.
     """
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
@@ -98,7 +113,7 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
         refuse_compacted(known.name, effective(wanted, remote_log.settings))
         return wanted
 
-    _change(topic, change, config, as_json, check=_refuse_to_enable)
+    _change(topic, change, config, as_json, check=_refuse_to_enable, enables_pattern=True)
 
 
 @app.command()
@@ -108,7 +123,10 @@ def disable(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop copying the topic. Its remote data stay readable, unless --delete-remote is given."""
+    """Stop copying the topic. Its remote data stay readable, unless --delete-remote is given.
+
+    A regular expression that was enabled no longer enables topics that match it later.
+    """
 
     def change(_: RemoteLogManager, known: Topic) -> Topic:
         if not delete_remote:
@@ -121,7 +139,7 @@ def disable(
         asked = {**known.properties, _DELETE_ON_DISABLE: "true"}
         return replace(known, remote_storage_enable=False, properties=asked)
 
-    _change(topic, change, config, as_json)
+    _change(topic, change, config, as_json, enables_pattern=False)
 
 
 @app.command()
@@ -191,49 +209,90 @@ def _change(
     change: Callable[[RemoteLogManager, Topic], Topic],
     config: Path | None,
     as_json: bool,
-    check: Callable[[RemoteLogManager, TopicIdPartition], None] = lambda *_: None,
+    check: Check = lambda *_: None,
     *,
     shows_past_retention: bool = False,
+    enables_pattern: bool | None = None,
 ) -> None:
-    """Change every topic that `named` matches, and show them all; a refused topic leaves the others changed."""
+    """Change every topic that `named` matches, and show them all; a refused topic leaves the others changed.
+
+    `enables_pattern`: whether a pattern enables the topics that match it later, or no longer; None: as before.
+    """
     output = Output(as_json)
     with opened(config, output, create=True) as remote_log:
         found = known_topics(remote_log)
         matching = found.incarnations(_naming(named))
         chosen = {name: list(of_name) for name, of_name in groupby(matching, lambda one: one.topic)}
-        if not chosen:
+        is_ended = enables_pattern is False and _is_recorded(remote_log, named)
+        if not chosen and not is_ended:
             raise ConfigurationError(_why_unknown(found, named))
         refused: list[str] = []
-        for of_name in chosen.values():
+        notes: list[str] = []
+        for name, of_name in chosen.items():
             try:
-                _change_topic(remote_log, of_name, change, check)
+                _change_topic(remote_log, of_name, change, check, found)
             except TieredStorageError as error:
                 if len(chosen) == 1:
                     raise
-                refused.append(str(error))
+                is_kafkas = any(each.tiered_by_kafka for one in of_name for each in found.local_of(one))
+                (notes if is_kafkas else refused).append(f"left alone: {error}" if is_kafkas else str(error))
+            else:
+                notes += _notes_on_name(name, found) if enables_pattern else []
+        if enables_pattern is not None and _A_NAME.fullmatch(named) is None:
+            _record_pattern(remote_log, named, {one.cluster_id for one in matching}, is_enabled=enables_pattern)
         shown = [incarnation for of_name in chosen.values() for incarnation in of_name]
         rows = [topic_row(remote_log, incarnation, found) for incarnation in shown]
         past = [one for incarnation in shown for one in found.of(incarnation)] if shows_past_retention else []
         found_past = remote_log.deletions.past_retention(past) if past else ()
+        patterns = patterns_in_force(remote_log.topics)
     more = {"past_retention": past_retention_documents(found_past)} if shows_past_retention else {}
-    show_topics("Now", rows, output, troubles=[{"message": each} for each in refused], **more)
+    show_topics("Now", rows, output, troubles=[{"message": each} for each in refused], notices=notes, **more)
     show_past_retention(found_past, output)
+    if enables_pattern is not None:
+        _show_patterns(patterns, output)
+    for each in notes:
+        output.say(f"note: {each}")
     for each in refused:
         output.say(f"error: {each}")
     if refused:
         raise typer.Exit(1)
 
 
+def _is_recorded(remote_log: RemoteLogManager, pattern: str) -> bool:
+    return any(row.topic_id == pattern for row in remote_log.topics.named(PATTERNS))
+
+
+def _record_pattern(remote_log: RemoteLogManager, pattern: str, clusters: set[str], *, is_enabled: bool) -> None:
+    """Record that `pattern` enables topics of `clusters` from now on; or that it enables none, in any cluster."""
+    recorded = {row.cluster_id for row in remote_log.topics.named(PATTERNS) if row.topic_id == pattern}
+    for cluster_id in sorted(clusters if is_enabled else recorded):
+        remote_log.topics.put(recorded_pattern(cluster_id, pattern, is_enabled=is_enabled))
+
+
+def _show_patterns(patterns: Sequence[str], output: Output) -> None:
+    for pattern in patterns:
+        output.say(
+            f"note: topics that match {pattern} are enabled as they appear: 'tiered-storage topics disable "
+            f"{quote(pattern)}' ends this, and disables those that match now"
+        )
+
+
+def _notes_on_name(name: str, found: KnownTopics) -> list[str]:
+    near = near_names(name, (one.topic for one in found.partitions))
+    return [f"topic {name}: {described_near(near)}: check that the right one is enabled"] if near else []
+
+
 def _change_topic(
     remote_log: RemoteLogManager,
     incarnations: Sequence[TopicIdPartition],
     change: Callable[[RemoteLogManager, Topic], Topic],
-    check: Callable[[RemoteLogManager, TopicIdPartition], None],
+    check: Check,
+    found: KnownTopics,
 ) -> None:
     # Start with every incarnation: a decision on one removes the file's rights from the others.
     starts = [decided(remote_log, incarnation) for incarnation in incarnations]
     for incarnation, start in zip(incarnations, starts, strict=True):
-        check(remote_log, incarnation)
+        check(remote_log, incarnation, found)
 
         def changed(known: Topic | None, start: Topic = start) -> Topic:
             return change(remote_log, known or start)
@@ -252,7 +311,10 @@ def _naming(named: str) -> Callable[[str], bool]:
 
 def _why_unknown(found: KnownTopics, named: str) -> str:
     """Return why no known partition matches the topic."""
+    near = near_names(named, (one.topic for one in found.partitions))
     shown = "'tiered-storage topics list' shows the known topics"
+    if near:
+        shown = f"{described_near(near)}: give the topic's exact name"
     if _A_NAME.fullmatch(named) is None:
         return f"no topic in log.dirs or in the remote log matches the regular expression {named}; {shown}"
     for one in found.damaged:
@@ -265,7 +327,7 @@ def _with_property(topic: Topic, name: str, value: str) -> Topic:
     return replace(topic, properties={**topic.properties, name: value})
 
 
-def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> None:
+def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, found: KnownTopics) -> None:
     states = remote_log.segments.partition_states()
     incarnation = (topic.cluster_id, topic.topic_id)
     if any(
@@ -276,23 +338,44 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition) -> 
             f"topic {topic.topic} ({topic.topic_id}): all remote data of this incarnation are deleted, or will be: it "
             "takes no more segments"
         )
-    for one in remote_log.source.names():
-        if not isinstance(one, NamedPartition) or one.topic_id_partition.topic_id != topic.topic_id:
-            continue
+    for one in found.local_of(topic):
         refuse_log(one)
-        try:
-            log = remote_log.source.partition(one.topic_id_partition)
-        except (TieredStorageError, OSError):
-            # The next plan reports what hinders it.
-            continue
-        if log is not None:
+        log = None
+        # Brokers say of a topic what is needed of its logs, but for the rate of a limit in bytes.
+        if one.configs is None or one.configs.retention_bytes >= 0:
+            try:
+                log = remote_log.source.partition(one.topic_id_partition)
+            except (TieredStorageError, OSError):
+                # The next plan reports what hinders it.
+                continue
+            if log is None:
+                continue
             refuse_log(log)
+        _refuse_short_margin(remote_log, one, log)
+
+
+def _refuse_short_margin(remote_log: RemoteLogManager, named: NamedPartition, log: PartitionLog | None) -> None:
+    """Raise ConfigurationError if the brokers delete the topic's records too soon, as far as they are known."""
+    if named.configs is None:
+        return
+    partition = named.topic_id_partition
+    resolved = effective(decided(remote_log, partition), remote_log.settings, named.configs)
+    rate = 0.0 if log is None or log.uncut is None else write_rate(log, log.uncut, remote_log.clock())
+    least = remote_log.settings.enable_min_retention_margin_ms
+    why = why_margin_is_short(named.configs, resolved, least, rate)
+    if why is not None:
+        raise ConfigurationError(f"topic {partition.topic} was not enabled: {why}")
 
 
 def _refuse_decisions(names: Iterable[str]) -> None:
     """Raise ConfigurationError for a decision that has its own command; as a property it would have no effect."""
     for name in names:
         stands_for = {older.target for older in TopicSettings.older_names if older.name == name} | {name}
+        if name == REPLACED_SINCE:
+            raise ConfigurationError(
+                f"{name} is not set as a property: expire writes it; 'tiered-storage topics forbid-deletion' keeps the "
+                "remote data of a topic that was created again"
+            )
         if stands_for & DECISIONS:
             raise ConfigurationError(
                 f"{name} is not set as a property: use 'tiered-storage topics enable', 'disable', 'allow-deletion' or "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 
 from tiered_storage.clock import Clock, as_date, machine_boot_time
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.documents.store_identity import (
     find_store_identity,
     read_store_identity,
 )
-from tiered_storage.remote_log.tiering_policy import Decisions, effective, refuse_compacted, seed
+from tiered_storage.remote_log.tiering_policy import PATTERNS, Decisions, effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
@@ -229,7 +229,9 @@ def _check_generation(client: ObjectClient, store: MetadataStore) -> Iterator[Ch
         yield wrong("pair", why)
 
 
-def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Check]:
+def _check_topics(settings: Settings, rows: tuple[Topic, ...]) -> Iterator[Check]:
+    known = [topic for topic in rows if topic.name != PATTERNS]
+    patterns = [f"all that match {row.topic_id}" for row in rows if row.name == PATTERNS and row.remote_storage_enable]
     decided = {topic.name for topic in known}
     seeds = [seed("", "", name, settings) for name in sorted(settings.topics) if name not in decided]
     topics = [*known, *seeds]
@@ -242,14 +244,15 @@ def _check_topics(settings: Settings, known: tuple[Topic, ...]) -> Iterator[Chec
         except TieredStorageError as error:
             refused.append(str(error))
     yield from (wrong("topics", why) for why in refused)
-    yield from check_decisions(Decisions(known, settings), settings, refused)
-    yield ok("topics", f"copied are: {_names(topic.name for topic in topics if topic.remote_storage_enable)}")
+    yield from check_decisions(Decisions(rows, settings), settings, refused)
+    copied = (topic.name for topic in topics if topic.remote_storage_enable)
+    yield ok("topics", f"copied are: {_names(chain(copied, patterns))}")
     local = _names(topic.name for topic in topics if topic.local_deletion_allowed)
     remote = _names(topic.name for topic in topics if topic.remote_deletion_allowed)
     yield ok("topics", f"may be deleted from locally: {local}; remotely: {remote}")
 
 
-def _names(names: Iterator[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names))) or "none"
 
 

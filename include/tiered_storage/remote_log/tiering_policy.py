@@ -1,38 +1,146 @@
-"""What Remote Log may do with a topic: the recorded decision, or the seed in the settings file.
+"""What Remote Log may do with a topic: the recorded decision, or the seed in the settings file, or a pattern.
 
 A right to delete that only the file gives holds until the first decision on the topic's name. After that, another
 incarnation of the name (with its own topic id) begins without rights: neither a recreated topic nor rebuilt metadata
 bring back what was forbidden.
+
+A pattern enables the topics that match it, also those that come later, unless somebody decided on their name. What
+cannot be tiered is left alone then, where a topic that was enabled by its name is an error.
+
+A topic's limits are ours if they are set here, for the topic or for all; else those of its brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tiered_storage.errors import UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
+from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
-def effective(topic: Topic | None, settings: Settings) -> TopicSettings:
+PATTERNS = "*"
+"""The name of the recorded patterns, which no topic has; the pattern itself is in place of the topic id."""
+
+LIMITS = {
+    "retention_ms": "retention.ms",
+    "retention_bytes": "retention.bytes",
+    "local_retention_ms": "local.retention.ms",
+    "local_retention_bytes": "local.retention.bytes",
+    "remote_copy_lag_ms": "remote.copy.lag.ms",
+    "remote_copy_lag_bytes": "remote.copy.lag.bytes",
+}
+"""The limits of a topic that brokers have too: our field, and Kafka's name."""
+SEGMENTS = {"segment_bytes": "segment.bytes", "segment_ms": "segment.ms"}
+"""How a copy from a running cluster cuts segments, likewise."""
+
+
+class Origin(StrEnum):
+    """Who set a topic's limit."""
+
+    TOPIC = "ours, for the topic"
+    ALL_TOPICS = "ours, for all topics"
+    BROKERS_TOPIC = "the topic's, at the brokers"
+    BROKERS_DEFAULT = "the brokers' default"
+    UNKNOWN = "unknown: the brokers do not show the topic"
+    BUILT_IN = "Kafka's default"
+
+
+def effective(topic: Topic | None, settings: Settings, configs: TopicConfigs | None = None) -> TopicSettings:
     """Return the effective settings of `topic`: its properties, then the defaults; -2 is resolved. None: the defaults.
 
-    Whether it is tiered and what may be deleted comes only from decisions, never from a property.
+    `configs` are those of its brokers, where they are known. Of a cluster's topic that its brokers do not show, what is
+    not set here has no limit: nothing of it may be deleted for a limit that nobody set. Whether it is tiered and what
+    may be deleted comes only from decisions, never from a property.
     Raises ConfigurationError if its properties are invalid, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
-    resolved = TopicSettings.parse(topic.name, topic.properties).over(settings.topic_defaults(), topic.name)
+    given = TopicSettings.parse(topic.name, topic.properties)
+    of_brokers = _limits_of_brokers(settings, configs)
+    defaults = settings.topic_defaults().model_copy(update=of_brokers)
+    resolved = _fitted(given, defaults, of_brokers.keys()).over(defaults, topic.name)
     decided = {
         "remote_storage_enable": topic.remote_storage_enable,
         "local_deletion_allowed": topic.local_deletion_allowed,
         "remote_deletion_allowed": topic.remote_deletion_allowed,
     }
     return resolved.model_copy(update=decided)
+
+
+def origins(topic: Topic, settings: Settings, configs: TopicConfigs | None) -> dict[str, Origin]:
+    """Return who set each limit of `topic`, by Kafka's names. Raises as `effective`."""
+    given = TopicSettings.parse(topic.name, topic.properties).model_fields_set
+    of_brokers = _limits_of_brokers(settings, configs)
+    found = {}
+    for field, name in LIMITS.items():
+        if field in given:
+            found[name] = Origin.TOPIC
+        elif f"log_{field}" in settings.model_fields_set:
+            found[name] = Origin.ALL_TOPICS
+        elif field not in of_brokers:
+            found[name] = Origin.BUILT_IN
+        elif configs is None:
+            found[name] = Origin.UNKNOWN
+        else:
+            found[name] = _of_brokers(name, configs)
+    if configs is not None:
+        for field, name in SEGMENTS.items():
+            found[name] = Origin.TOPIC if field in given else _of_brokers(name, configs)
+    return found
+
+
+def _of_brokers(name: str, configs: TopicConfigs) -> Origin:
+    return Origin.BROKERS_TOPIC if {name, f"internal.{name}"} & configs.own else Origin.BROKERS_DEFAULT
+
+
+def _limits_of_brokers(settings: Settings, configs: TopicConfigs | None) -> dict[str, int]:
+    """Return the limits that are the brokers' unless a topic has its own, by our fields."""
+    if configs is not None:
+        found = {field: configs.limits[name] for field, name in LIMITS.items() if name in configs.limits}
+    elif CLUSTER.is_named(settings):
+        found = {"retention_ms": UNLIMITED, "retention_bytes": UNLIMITED}
+    else:
+        return {}
+    return {field: value for field, value in found.items() if f"log_{field}" not in settings.model_fields_set}
+
+
+def _fitted(given: TopicSettings, defaults: TopicSettings, of_brokers: Iterable[str]) -> TopicSettings:
+    """Return `given` with local limits, and lags, cut to the total where one of the two is the brokers'.
+
+    Brokers do not know our limits: what contradicts them must not end the copies of a topic.
+    """
+    foreign = set(of_brokers) - given.model_fields_set
+    fitted: dict[str, int] = {}
+
+    def value(field: str) -> int:
+        held = given if field in given.model_fields_set else defaults
+        return fitted.get(field, int(getattr(held, field)))
+
+    for unit in ("ms", "bytes"):
+        total, local, lag = f"retention_{unit}", f"local_retention_{unit}", f"remote_copy_lag_{unit}"
+        if not foreign & {total, local, lag}:
+            continue
+        if value(total) >= 0 and not 0 <= value(local) <= value(total):
+            fitted[local] = AS_THE_TOTAL
+        kept = value(total) if value(local) == AS_THE_TOTAL else value(local)
+        if 0 <= kept < value(lag):
+            fitted[lag] = UNLIMITED
+    if not fitted:
+        return given
+    return given.model_copy(update=fitted)
 
 
 def seed(cluster_id: str, topic_id: str, name: str, settings: Settings) -> Topic:
@@ -49,6 +157,16 @@ def seed(cluster_id: str, topic_id: str, name: str, settings: Settings) -> Topic
         given.remote_deletion_allowed,
         given.properties(),
     )
+
+
+def recorded_pattern(cluster_id: str, pattern: str, *, is_enabled: bool) -> Topic:
+    """Return the row that records that the cluster's topics that match `pattern` are tiered, or no longer."""
+    return Topic(cluster_id, pattern, PATTERNS, is_enabled)
+
+
+def patterns_in_force(topics: Topics) -> list[str]:
+    """Return the patterns that enable topics."""
+    return sorted({row.topic_id for row in topics.named(PATTERNS) if row.remote_storage_enable})
 
 
 def refuse_compacted(topic_name: str, topic_settings: TopicSettings) -> None:
@@ -70,10 +188,14 @@ def _how_to_leave(topic_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TieringPolicy:
-    """A topic with everything resolved: its row (or seed) and its effective settings."""
+    """A topic with everything resolved: its row (or seed) and its effective settings.
+
+    `left_alone` says why a topic that matches a pattern is not tiered all the same.
+    """
 
     topic: Topic
     settings: TopicSettings
+    left_alone: str | None = None
 
     @property
     def copies(self) -> bool:
@@ -96,30 +218,45 @@ def decide(log: PartitionLog, topics: Topics, settings: Settings) -> TieringPoli
 
 
 def decide_partition(
-    partition: TopicIdPartition, log: PartitionLog | None, topics: Topics, settings: Settings
+    partition: TopicIdPartition, log: PartitionLog | NamedPartition | None, topics: Topics, settings: Settings
 ) -> TieringPolicy:
     """Return the decision on the topic of `partition`, whose local log is `log` (None: the source does not have it).
 
     Raises as `decide`; without a local log only what the settings show.
     """
-    topic = decided_topic(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
-    return _checked(TieringPolicy(topic, effective(topic, settings)), log)
+    start = _decided(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
+    return _checked(start, effective(start.topic, settings, None if log is None else log.configs), log)
 
 
-def _checked(decision: TieringPolicy, log: PartitionLog | NamedPartition | None) -> TieringPolicy:
-    topic = decision.topic
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A topic's row, or how it starts, and whether only a pattern enables it."""
+
+    topic: Topic
+    is_by_pattern: bool = False
+
+
+def _checked(start: _Start, resolved: TopicSettings, log: PartitionLog | NamedPartition | None) -> TieringPolicy:
+    topic = start.topic
+    decision = TieringPolicy(topic, resolved)
     if not topic.remote_storage_enable:
         return decision
-    refuse_compacted(topic.name, decision.settings)
-    if log is not None:
-        refuse_log(log)
+    try:
+        refuse_compacted(topic.name, decision.settings)
+        if log is not None:
+            refuse_log(log)
+    except UnsupportedTopicError as error:
+        if not start.is_by_pattern:
+            raise
+        off = decision.settings.model_copy(update={"remote_storage_enable": False})
+        return TieringPolicy(replace(topic, remote_storage_enable=False), off, str(error))
     return decision
 
 
 def refuse_log(log: PartitionLog | NamedPartition) -> None:
     """Raise UnsupportedTopicError if the local log shows that its topic cannot be tiered.
 
-    A NamedPartition shows only whether Kafka compacts the topic.
+    A NamedPartition of a log directory shows only whether Kafka compacts the topic.
     """
     partition = log.topic_id_partition
     if log.is_compacted:
@@ -128,8 +265,10 @@ def refuse_log(log: PartitionLog | NamedPartition) -> None:
             "cleaner-offset-checkpoint of its log directory): a compacted topic cannot be tiered. If it is enabled: "
             f"{_how_to_leave(partition.topic)}"
         )
-    if isinstance(log, PartitionLog) and log.tiered_by_kafka is not None:
-        remedy = f". If Kafka never tiered it, {_how_to_correct(log)}" if log.segments else ""
+    if log.tiered_by_kafka is not None:
+        remedy = ""
+        if isinstance(log, PartitionLog) and log.segments:
+            remedy = f". If Kafka never tiered it, {_how_to_correct(log)}"
         raise UnsupportedTopicError(
             f"topic {partition.topic}: {log.tiered_by_kafka}. Remote Log cannot read Kafka's remote tier, so readers "
             "would lose the records there. Leave the topic to Kafka, or write its records into a topic that Kafka does "
@@ -150,11 +289,15 @@ class Decisions:
     """The decisions on all topics at one moment, for a pass over thousands of partitions."""
 
     def __init__(self, decided: Iterable[Topic], settings: Settings) -> None:
-        """Use the recorded decisions `decided`; the settings file decides on all other topics."""
+        """Use the recorded decisions `decided`; the settings file decides on all other topics, and patterns."""
         self._settings = settings
-        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in decided}
-        self._names = {topic.name for topic in self._decided.values()}
-        self._resolved: dict[tuple[str, str], TieringPolicy] = {}
+        rows = list(decided)
+        self._patterns = [row for row in rows if row.name == PATTERNS]
+        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in rows if topic.name != PATTERNS}
+        self._named: dict[str, list[Topic]] = {}
+        for topic in self._decided.values():
+            self._named.setdefault(topic.name, []).append(topic)
+        self._resolved: dict[tuple[str, str], tuple[_Start, TopicSettings]] = {}
 
     def of(self, log: PartitionLog | NamedPartition) -> TieringPolicy:
         """Return the decision on the topic of `log`; raises as `decide`."""
@@ -162,31 +305,77 @@ class Decisions:
         key = partition.cluster_id, partition.topic_id
         if key not in self._resolved:
             topic = self._decided.get(key)
-            if topic is None:
-                start = seed(*key, partition.topic, self._settings)
-                topic = _without_rights(start) if partition.topic in self._names else start
-            self._resolved[key] = TieringPolicy(topic, effective(topic, self._settings))
-        return _checked(self._resolved[key], log)
+            others = self._named.get(partition.topic, [])
+            started = _started(*key, partition.topic, others, self._patterns, self._settings)
+            start = started if topic is None else _Start(topic)
+            self._resolved[key] = start, effective(start.topic, self._settings, log.configs)
+        return _checked(*self._resolved[key], log)
 
     def is_wanted(self, topic_name: str) -> bool:
         """Return whether any topic of that name is tiered; see `is_wanted`."""
-        incarnations = [topic for topic in self._decided.values() if topic.name == topic_name]
-        return any(each.remote_storage_enable for each in incarnations or [seed("", "", topic_name, self._settings)])
+        return _is_wanted(topic_name, self._named.get(topic_name, []), self._patterns, self._settings)
 
 
 def is_wanted(topic_name: str, topics: Topics, settings: Settings) -> bool:
     """Return whether any topic of that name is tiered, for a partition of which only the name is known."""
-    incarnations = [topic for topic in topics.list() if topic.name == topic_name]
-    return any(each.remote_storage_enable for each in incarnations or [seed("", "", topic_name, settings)])
+    return _is_wanted(topic_name, topics.named(topic_name), topics.named(PATTERNS), settings)
+
+
+def _is_wanted(name: str, incarnations: Sequence[Topic], patterns: Sequence[Topic], settings: Settings) -> bool:
+    clusters = {row.cluster_id for row in patterns} or {""}
+    starts = [_started(cluster, "", name, incarnations, patterns, settings).topic for cluster in clusters]
+    return any(each.remote_storage_enable for each in incarnations or starts)
 
 
 def decided_topic(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> Topic:
-    """Return the topic's row, or the seed for its name; no rights to delete if another incarnation was decided on."""
+    """Return the topic's row, or how it starts: by the seed for its name, or by a pattern.
+
+    It has no rights to delete if another incarnation was decided on.
+    """
+    return _decided(cluster_id, topic_id, name, topics, settings).topic
+
+
+def _decided(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> _Start:
     decided = topics.get(cluster_id, topic_id)
     if decided is not None:
-        return decided
+        return _Start(decided)
+    patterns = topics.named(PATTERNS)
+    others = topics.named(name) if patterns or _gives_rights(seed(cluster_id, topic_id, name, settings)) else ()
+    return _started(cluster_id, topic_id, name, others, patterns, settings)
+
+
+def _started(
+    cluster_id: str,
+    topic_id: str,
+    name: str,
+    others: Sequence[Topic],
+    patterns: Iterable[Topic],
+    settings: Settings,
+) -> _Start:
+    """Return how a topic without a row starts; `others` are the rows of other incarnations of its name."""
     start = seed(cluster_id, topic_id, name, settings)
-    return _without_rights(start) if _gives_rights(start) and topics.named(name) else start
+    if others:
+        start = _without_rights(start)
+    if start.remote_storage_enable or _is_kept_off(name, others, settings):
+        return _Start(start)
+    is_meant = any(
+        row.remote_storage_enable and row.cluster_id == cluster_id and _compiled(row.topic_id).matches(name)
+        for row in patterns
+    )
+    return _Start(replace(start, remote_storage_enable=True), True) if is_meant else _Start(start)
+
+
+def _is_kept_off(name: str, others: Sequence[Topic], settings: Settings) -> bool:
+    """Return whether somebody decided, by its name, that a topic is not tiered."""
+    if others:
+        return not any(each.remote_storage_enable for each in others)
+    given = settings.topics.get(name)
+    return given is not None and "remote_storage_enable" in given.model_fields_set
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> Selection:
+    return Selection(pattern)
 
 
 def withholds_rights(cluster_id: str, topic_id: str, name: str, topics: Topics, settings: Settings) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import BrokerFolders, Folders, OptionalFile, OptionalText, Queues
+from tiered_storage.settings.properties.types import BrokerFolders, Folders, OptionalFile, OptionalText, Queues, Whole
 
 LOCAL_LOG = "The local log"
 CLUSTER = "The running cluster"
@@ -100,3 +100,9 @@ class ClusterSettings(PropertyModel):
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
     """Whether a partition whose next records the brokers have deleted is copied on from their log start. Otherwise it
     is an error that names the lost offsets, until you decide."""
+
+    enable_min_retention_margin_ms: Whole = setting(
+        "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0
+    )
+    """How long brokers must keep records after a copy may take them: the longest outage that loses none. `topics
+    enable` refuses a topic with less, and each copy run reports it as an error."""

@@ -58,7 +58,7 @@ A later source wins over an earlier one:
   `include`. `~` is the home folder.
 - **Credentials are not settings.** Give them as `AWS_*` or `AZURE_*` in the environment or in an Airflow connection
   ([stores.md](stores.md)).
-- **Numbers** are whole, in the unit of the table, without naming it. `-1` means no limit.
+- **Numbers** are whole, but for prices, in the unit of the table, without naming it. `-1` means no limit.
 
 ## Example
 

@@ -70,6 +70,12 @@ class RetentionSettings(PropertyModel):
     """How long the objects of a segment stay after it was marked for deletion. Until then `tiered-storage undelete`
     brings it back."""
 
+    remote_log_replaced_topic_grace_ms: Whole = setting(
+        "remote.log.replaced.topic.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
+    )
+    """How long the remote data of a topic stay after a run of expire saw that a running cluster has its name with
+    another topic id, since it was deleted and created again. Then they are deleted if remote deletion is allowed."""
+
     scheduled_deletion_enable: bool = setting("scheduled.deletion.enable", False, RETENTION, Source.OURS)
     """Whether runs started by a schedule or an asset event delete anything, in either tier; if not, they only plan.
     Triggered runs and backfills delete either way."""

@@ -35,7 +35,7 @@ from tiered_storage.settings.properties.reading import Properties, read_properti
 from tiered_storage.settings.properties.types import TopicName, has_password
 from tiered_storage.settings.reading import ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
-from tiered_storage.settings.storage import StorageSettings
+from tiered_storage.settings.storage import CostSettings, StorageSettings
 from tiered_storage.settings.topics import TopicSettings
 from tiered_storage.settings.unused_names import UNUSED_NAMES
 
@@ -52,6 +52,7 @@ _DEFAULTS_OF_TOPICS = (
 
 
 class Settings(
+    CostSettings,
     AirflowSettings,
     ReadingSettings,
     RetentionSettings,

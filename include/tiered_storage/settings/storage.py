@@ -1,4 +1,4 @@
-"""Settings of where data are kept: state and work area, the object store, the metadata."""
+"""Settings of where data are kept: state and work area, the object store, the metadata; and what that costs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tiered_storage.settings.properties.types import (
     MetadataUrl,
     OptionalEndpoint,
     OptionalFile,
+    OptionalPrice,
     OptionalText,
     Roles,
     StorageUrl,
@@ -24,6 +25,7 @@ from tiered_storage.settings.properties.types import (
 STATE = "Our own state"
 REMOTE_STORAGE = "The remote tier"
 METADATA = "The metadata of the remote log"
+COSTS = "Costs"
 
 _CLASS_NAME = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"
 _DOTTED_NAME = "a class by its dotted name: package.module.Class"
@@ -31,6 +33,8 @@ _CLASS_PATH = "folders, wheels or zip archives, separated by commas or colons"
 _PREFIX = r"^[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*\.$"
 _ALLOWED_PREFIX = "the start of names, with a dot at its end"
 _OPTIONS = "text"
+_ALLOWED_PRICE = "a number, 0 or more, in any one currency"
+_NOT_COUNTED = "not counted"
 
 
 def _inside_state(name: str) -> Callable[[dict[str, Any]], str]:
@@ -322,3 +326,22 @@ class StorageSettings(PropertyModel):
             why = "rsm.config.kms.key.id needs rsm.config.server.side.encryption: aws:kms, or aws:kms:dsse"
             raise contradiction(Contradiction(why))
         return key
+
+
+class CostSettings(PropertyModel):
+    """What a site pays for the store and for its brokers' disks."""
+
+    cost_store_gb_month: OptionalPrice = setting(
+        "cost.store.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
+    )
+    """What the store takes for a GB (10^9 bytes) a month."""
+
+    cost_store_write_thousand: OptionalPrice = setting(
+        "cost.store.write.thousand", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
+    )
+    """What the store takes for a thousand requests that write an object. A segment is three objects."""
+
+    cost_disk_gb_month: OptionalPrice = setting(
+        "cost.disk.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
+    )
+    """What a GB (10^9 bytes) of the brokers' disks costs a month. Every replica counts."""

@@ -22,6 +22,7 @@ TOPIC_GROUP = "Topics"
 WITHOUT_LIMIT = {UNLIMITED: "no limit"}
 LOCAL_MEANINGS = {UNLIMITED: "no limit", AS_THE_TOTAL: "as the total"}
 LAG_MEANINGS = {UNLIMITED: "as local retention"}
+AS_THE_BROKERS = {UNLIMITED: "as the brokers roll"}
 DECISIONS = frozenset({"remote.storage.enable", "local.deletion.allowed", "remote.deletion.allowed"})
 """Decisions on a topic: the metadata store keeps them beside its properties, not among them."""
 
@@ -135,6 +136,24 @@ class TopicSettings(PropertyModel):
     """How much of the local log must follow a closed segment until it is copied; see remote.copy.lag.ms. At most
     local.retention.bytes."""
 
+    segment_bytes: Whole = setting(
+        "segment.bytes",
+        UNLIMITED,
+        TOPIC_GROUP,
+        Source.KAFKA,
+        unit="bytes",
+        at_least=1 << 20,
+        at_most=(1 << 31) - 1,
+        special=AS_THE_BROKERS,
+    )
+    """How large the segments are that a copy from a running cluster cuts. Segments of log directories stay as they
+    are."""
+
+    segment_ms: Whole = setting(
+        "segment.ms", UNLIMITED, TOPIC_GROUP, Source.KAFKA, unit="ms", at_least=1, special=AS_THE_BROKERS
+    )
+    """How long a copy from a running cluster waits until it copies less than a whole segment."""
+
     remote_compression_enabled: bool = setting(
         "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"
     )
@@ -144,6 +163,18 @@ class TopicSettings(PropertyModel):
         "remote.encryption.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.encryption.enabled"
     )
     """Whether new segments are encrypted in the store. Stored segments stay as they are."""
+
+    replaced_since_ms: Whole = setting(
+        "replaced.since.ms",
+        UNLIMITED,
+        TOPIC_GROUP,
+        Source.OURS,
+        unit="ms since 1970",
+        at_least=0,
+        special={UNLIMITED: "it is not"},
+    )
+    """Since when the running cluster shows the topic's name with another topic id. `expire` writes it; see
+    remote.log.replaced.topic.grace.ms."""
 
     @model_validator(mode="after")
     def _local_within_the_total(self) -> Self:

@@ -79,12 +79,13 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
                 due_bytes=plan.size,
                 refused=len(plan.refused),
                 unreadable=len(plan.unreadable),
+                alarms=len(plan.alarms),
             )
         if is_switched_on(self.is_dry_run, "dry_run"):
             self._skip_the_rest(context)
             return path
         if plan.is_empty:
-            _fail_for([*plan.refused, *plan.unreadable], "nothing is due, but")
+            _fail_for(plan.troubles, "nothing is due, but")
             self._skip_the_rest(context)
         return path
 
@@ -94,7 +95,7 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
                 "due: %s offsets %d to %d, %d bytes",
                 segment.topic_id_partition, segment.base_offset, segment.end_offset, segment.size,
             )  # fmt: skip
-        for finding in (*plan.notices, *plan.refused, *plan.unreadable):
+        for finding in (*plan.notices, *plan.troubles):
             self.log.warning("%s %s", finding.partition, finding.message)
         self.log.info(
             "%d segments of %d partitions are due: %d bytes", len(plan.segments), len(plan.partitions), plan.size
@@ -250,8 +251,8 @@ class ConcludeCopyOperator(RemoteLogOperator):
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             lacking = () if end is None else remote_log.plan_copy(selection, end).segments
         if failed:
-            raise AirflowFailException(not_begun_message([*failed, *plan.refused, *plan.unreadable]))
-        _fail_for([*plan.refused, *plan.unreadable], "all that could be copied is committed, but")
+            raise AirflowFailException(not_begun_message([*failed, *plan.troubles]))
+        _fail_for(plan.troubles, "all that could be copied is committed, but")
         if lacking:
             names = ", ".join(sorted({str(segment.topic_id_partition) for segment in lacking}))
             raise AirflowException(

@@ -2,7 +2,7 @@
 
 `session` has the common options and opens the remote log; `output` shows rows and messages on a terminal or as JSON.
 `progress` shows how far a long job is; `plans` saves the plan of a dry run and reads it back; `topic_table` shows
-topics.
+topics, and `topic_advice` what tiering them would cost.
 """
 
-__all__ = ["output", "plans", "progress", "session", "topic_table"]
+__all__ = ["output", "plans", "progress", "session", "topic_advice", "topic_table"]

@@ -9,14 +9,17 @@ from typing import Any
 
 from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import (
+    SEGMENTS,
+    decide_partition,
     decided_topic,
-    effective,
-    refuse_compacted,
+    origins,
     withholds_rights,
 )
 
@@ -33,12 +36,12 @@ class Tier(StrEnum):
 _COLUMNS = (
     "topic", "topic id", "partitions", "remote.storage.enable", "paused", "local deletion allowed",
     "remote deletion allowed", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
-    "problem",
+    "segment.bytes", "segment.ms", "origins", "problem",
 )  # fmt: skip
 
 
 _SHORT_COLUMNS = (
-    "topic", "partitions", "copied", "deleted from", "kept locally", "kept in all", "topic id", "problem",
+    "topic", "partitions", "copied", "deleted from", "kept locally", "kept in all", "topic id", "set by", "problem",
 )  # fmt: skip
 
 
@@ -47,9 +50,12 @@ class KnownTopics:
     """Every local or remote partition, except Kafka's internal topics, and those whose topic ids are unknown."""
 
     partitions: Sequence[TopicIdPartition]
+    local: Mapping[TopicIdPartition, NamedPartition]
     problems: Mapping[TopicIdPartition, str]
     """Why a copy leaves partitions out, as far as known without looking into their logs."""
     damaged: Sequence[UnreadablePartition]
+    absent: Mapping[tuple[str, str], AbsentTopic]
+    """Those that their running cluster does not show, by cluster and topic id."""
 
     def incarnations(self, is_meant: Callable[[str], bool]) -> list[TopicIdPartition]:
         """Return the first partition of each incarnation of the matching topics, by name."""
@@ -59,6 +65,10 @@ class KnownTopics:
     def of(self, incarnation: TopicIdPartition) -> list[TopicIdPartition]:
         """Return the partitions of one incarnation of a topic."""
         return [one for one in self.partitions if _incarnation(one) == _incarnation(incarnation)]
+
+    def local_of(self, incarnation: TopicIdPartition) -> list[NamedPartition]:
+        """Return the partitions of one incarnation of a topic that are local."""
+        return [self.local[one] for one in self.of(incarnation) if one in self.local]
 
     def problem_of(self, incarnation: TopicIdPartition) -> str | None:
         """Return how many of its partitions are left out, and why the first one is."""
@@ -72,11 +82,18 @@ class KnownTopics:
 def known_topics(remote_log: RemoteLogManager) -> KnownTopics:
     """Return what the log directories and the metadata have; reads names only, no log."""
     names = list(remote_log.source.names())
+    shown = ShownTopics(shows_all=not remote_log.source.shows_segments)
+    for one in names:
+        shown.add(one)
+    remote = remote_log.segments.list_partitions()
+    absent = shown.absent(remote) if CLUSTER.is_named(remote_log.settings) else []
     local = {one.topic_id_partition: one for one in names if isinstance(one, NamedPartition) and not one.is_internal}
     return KnownTopics(
-        sorted({*local, *remote_log.segments.list_partitions()}),
+        sorted({*local, *remote}),
+        local,
         {partition: one.problem for partition, one in local.items() if one.problem is not None},
         [one for one in names if isinstance(one, UnreadablePartition) and not one.is_internal],
+        {_incarnation(each.first): each for each in absent},
     )
 
 
@@ -86,27 +103,36 @@ def _incarnation(partition: TopicIdPartition) -> tuple[str, str]:
 
 def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found: KnownTopics) -> tuple[object, ...]:
     """Return the row of _COLUMNS that shows an incarnation of a topic; what is wrong with it is the last column."""
-    topic = decided(remote_log, incarnation)
-    paused = topic.properties.get(COPY_DISABLE) == "true"
-    rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
-    state = (
-        incarnation.topic,
-        incarnation.topic_id,
-        len(found.of(incarnation)),
-        topic.remote_storage_enable,
-        paused,
-        *rights,
-    )
+    topic, local = decided(remote_log, incarnation), found.local_of(incarnation)
+    named = local[0] if local else None
     try:
-        resolved = effective(topic, remote_log.settings)
-        if topic.remote_storage_enable:
-            refuse_compacted(topic.name, resolved)
+        policy = decide_partition(incarnation, named, remote_log.topics, remote_log.settings)
     except TieredStorageError as error:
-        return (*state, None, None, None, None, str(error))
+        return (*_state_of(topic, incarnation, found), *[None] * 7, str(error))
+    resolved, configs = policy.settings, None if named is None else named.configs
     limits = (
         resolved.retention_ms, resolved.retention_bytes, resolved.local_retention_ms, resolved.local_retention_bytes
     )  # fmt: skip
-    return (*state, *limits, found.problem_of(incarnation))
+    rolls = (
+        (None, None)
+        if configs is None
+        else tuple(
+            getattr(resolved, field) if getattr(resolved, field) >= 0 else getattr(configs, field) for field in SEGMENTS
+        )
+    )
+    set_by = origins(policy.topic, remote_log.settings, configs)
+    problem = policy.left_alone or found.problem_of(incarnation)
+    if problem is None and (absent := found.absent.get(_incarnation(incarnation))):
+        grace_ms = remote_log.settings.remote_log_replaced_topic_grace_ms
+        problem = absent.finding(policy.topic, grace_ms).message
+    return (*_state_of(policy.topic, incarnation, found), *limits, *rolls, set_by, problem)
+
+
+def _state_of(topic: Topic, incarnation: TopicIdPartition, found: KnownTopics) -> tuple[object, ...]:
+    paused = topic.properties.get(COPY_DISABLE) == "true"
+    rights = (topic.local_deletion_allowed, topic.remote_deletion_allowed)
+    partitions = len(found.of(incarnation))
+    return (incarnation.topic, incarnation.topic_id, partitions, topic.remote_storage_enable, paused, *rights)
 
 
 def decided(remote_log: RemoteLogManager, incarnation: TopicIdPartition) -> Topic:
@@ -139,7 +165,16 @@ def _in_short(row: Mapping[str, Any]) -> tuple[object, ...]:
         _limit(row["retention.ms"], row["retention.bytes"]),
     )
     deleted = "both tiers" if len(tiers) == len(Tier) else "".join(tiers) or "no"
-    return row["topic"], row["partitions"], copied, deleted, *kept, row["topic id"], row["problem"]
+    set_by = None if row["segment.bytes"] is None else _by_origin(row["origins"])
+    return row["topic"], row["partitions"], copied, deleted, *kept, row["topic id"], set_by, row["problem"]
+
+
+def _by_origin(origins: Mapping[str, str]) -> str:
+    """Return who set which limits, for people."""
+    whose: dict[str, list[str]] = {}
+    for name, origin in origins.items():
+        whose.setdefault(origin, []).append(name)
+    return "; ".join(f"{origin}: {', '.join(names)}" for origin, names in whose.items())
 
 
 def _limit(ms: int | None, size: int | None) -> str | None:

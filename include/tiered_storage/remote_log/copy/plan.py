@@ -20,8 +20,9 @@ from tiered_storage.errors import (
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.uncut_plan import CutTimes, find_gap, plan_cuts
+from tiered_storage.remote_log.copy.uncut_plan import CutTimes, as_the_topic_rolls, find_gap, plan_cuts
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.enabling.topic_watch import TopicWatch
 from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -79,9 +80,10 @@ class CopyPlan:
     """The segments that are due, and what was left out and why.
 
     `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
-    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read. Both make a
-    run fail at its end, after everything else is done. `replacing` are ids of remote segments that a repair copies
-    again: the plan treats them as missing.
+    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read; `alarms` are
+    of topics that are copied, and whose records the brokers may delete before that. All three make a run fail at its
+    end, after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
+    treats them as missing.
     """
 
     segments: tuple[PlannedSegment, ...]
@@ -90,11 +92,17 @@ class CopyPlan:
     notices: tuple[Finding, ...] = ()
     lineages: tuple[SeenLineage, ...] = ()
     replacing: frozenset[str] = frozenset()
+    alarms: tuple[Finding, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether a run has nothing to do."""
         return not self.segments and not self.lineages
+
+    @property
+    def troubles(self) -> tuple[Finding, ...]:
+        """What makes the run fail at its end."""
+        return (*self.refused, *self.unreadable, *self.alarms)
 
     @property
     def size(self) -> int:
@@ -158,11 +166,13 @@ def plan_copy(
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
+    watch = TopicWatch(context)
     looking = _Looking(metadata, selection, replacing, settings.copy_over_gaps)
     states = metadata.partition_states()
     decisions = Decisions(context.topics.list(), settings)
     for log in LostIdentities(states, metadata).recognised(source.partitions()):
         topic, number = name_of(log)
+        watch.see(log)
         if log.is_internal or not selection.scope.matches(topic, number):
             continue
         if isinstance(log, UnreadablePartition):
@@ -178,6 +188,7 @@ def plan_copy(
         except TieredStorageError as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
             continue
+        watch.leave_alone(topic, decision.left_alone)
         if not decision.copies:
             continue
         if reason := why_no_name(log.topic_id_partition):
@@ -188,31 +199,38 @@ def plan_copy(
             notices.append(Finding(str(log.topic_id_partition), why_deleted(state.delete_state)))
             continue
         try:
-            uncut = log.uncut
             looked.append(
                 looking.at_segments(log, decision.settings, state)
-                if uncut is None
-                else looking.at_uncut(log, uncut, decision.settings, state)
+                if (uncut := log.uncut) is None
+                else looking.at_uncut(log, as_the_topic_rolls(uncut, decision.settings), decision.settings, state)
             )
+            watch.compare_retention(log, decision.settings)
         except (InvalidLogDirectoryError, LineageContradictedError, SourceClusterError) as error:
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
+    notices.extend(watch.notices(selection.scope, states))
     notices.extend(notice for found in looked for notice in found.notices)
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     _report_elsewhere(looked, notices, unreadable)
     segments = [due for found in looked for due in found.due]
-    lineages = [seen for found in looked for seen in found.lineages]
     chosen, left = _limit(segments, selection.max_segments)
-    if waiting := sum(found.waiting for found in looked):
-        notices.append(
-            Finding("", f"{waiting} closed segments wait until their topic's remote.copy.lag.ms or .bytes is reached")
-        )
-    if left:
-        notices.append(
-            Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
-        )
+    notices.extend(_left_to_later(sum(found.waiting for found in looked), left))
     return CopyPlan(
-        tuple(chosen), tuple(refused.values()), tuple(unreadable), tuple(notices), tuple(lineages), replacing
+        tuple(chosen),
+        tuple(refused.values()),
+        tuple(unreadable),
+        tuple(notices),
+        tuple(seen for found in looked for seen in found.lineages),
+        replacing,
+        watch.alarms,
     )
+
+
+def _left_to_later(waiting: int, left: int) -> Iterator[Finding]:
+    """Yield how many segments wait for a lag, and how many are due and left to the next runs."""
+    if waiting:
+        yield Finding("", f"{waiting} closed segments wait until their topic's remote.copy.lag.ms or .bytes is reached")
+    if left:
+        yield Finding("", f"{left} more segments are due; the next runs take them (copy.max.segments.per.run)")
 
 
 def why_deleted(state: PartitionDeleteState) -> str:

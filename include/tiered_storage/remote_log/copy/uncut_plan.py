@@ -12,7 +12,7 @@ otherwise.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import PartitionState
@@ -99,6 +99,16 @@ def plan_cuts(
     if sizes:
         return PlannedCuts(start, end, sizes)
     return _old_tail(uncut, start, end, size, times.now)
+
+
+def as_the_topic_rolls(uncut: UncutLog, topic: TopicSettings) -> UncutLog:
+    """Return `uncut` with the topic's own segment.bytes and segment.ms in place of the brokers', if it has any."""
+    if topic.segment_bytes < 0 and topic.segment_ms < 0:
+        return uncut
+    rules = uncut.rules
+    segment_bytes = topic.segment_bytes if topic.segment_bytes >= 0 else rules.segment_bytes
+    segment_ms = topic.segment_ms if topic.segment_ms >= 0 else rules.segment_ms
+    return replace(uncut, rules=replace(rules, segment_bytes=segment_bytes, segment_ms=segment_ms))
 
 
 def _old_tail(uncut: UncutLog, start: int, end: int, size: int, now: int | None) -> PlannedCuts | None:

@@ -43,8 +43,10 @@ from tiered_storage.remote_log.retention.pending_deletions import PendingDeletio
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.retention.topic_deletion import (
     TopicDeletionPlan,
+    mark_replaced,
     mark_topic_deleted,
     plan_topic_deletion,
+    replaced_topics,
 )
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
@@ -291,7 +293,10 @@ class RemoteLogDeletions:
         `on_moved` is called for each deleted segment. Raises DeletionRefusedError if a person stopped all deletions,
         and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete
         are older than the store.
+
+        Before that, without `only`, mark the topics that their running cluster replaced; see mark_replaced.
         """
+        left = self._mark_replaced(owner, selection) if only is None else ()
         states = self.context.segments.partition_states()
         deletion = ObjectDeletion(
             self.context, self.gate, self.clocks, owner, self._grace, _being_deleted(states), on_moved=on_moved
@@ -303,7 +308,19 @@ class RemoteLogDeletions:
         ]
         concerned = [partition for partition in selected if deletion.has_work(partition)]
         self._ensure_may_delete(concerned, "a deletion of what was marked")
-        return deletion.delete_marked(concerned)
+        report = deletion.delete_marked(concerned)
+        return replace(report, left=(*left, *report.left))
+
+    def _mark_replaced(self, owner: str, selection: Selection) -> tuple[Finding, ...]:
+        try:
+            found = replaced_topics(self.context, selection.matches)
+        except SourceClusterError as error:
+            return (Finding("", f"topics that were created again are left to the next run: {error}"),)
+        replaced = [each for each in found if self.gate.is_allowed(each.first, DeletionKind.REMOTE)]
+        if not replaced:
+            return ()
+        self._ensure_may_delete((each.first for each in replaced), "a deletion of topics that were created again")
+        return mark_replaced(replaced, self.context, self.gate, owner)
 
     def plan_topic_deletion(self, topic: str, topic_id: str | None = None) -> TopicDeletionPlan:
         """Return the plan to delete everything remote of a topic; see plan_topic_deletion."""

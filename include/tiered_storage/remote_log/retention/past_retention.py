@@ -80,7 +80,7 @@ def _with(
     now: int,
     planned: PlanLocal,
 ) -> PastRetention:
-    settings = effective(known.topic, context.settings)
+    settings = effective(known.topic, context.settings, None if log is None else log.configs)
     if log is not None and log.uncut is not None:
         remote = RemoteSide.of(partition, context.segments)
         known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))

@@ -4,21 +4,25 @@ A person marks it: from then on no copy of its partitions begins. The background
 partition to STARTED, marks all of its segments, deletes their objects, and writes FINISHED once its folder in the store
 holds only the partition manifest. That stays, so that objects that appear later never pass for a live topic. Another
 incarnation of the name has another topic id, and is not touched. A topic that cannot be seen is not a deleted topic:
-nothing here begins on its own.
+nothing here begins on its own, but for topics that a running cluster shows with another id: those were deleted, and
+created again. They are marked after remote.log.replaced.topic.grace.ms, if remote deletion is allowed.
 
 KIP-405, RemotePartitionDeleteState.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
-from tiered_storage.errors import ConfigurationError, OutdatedMetadataError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, DeletionRefusedError, OutdatedMetadataError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE, AbsentTopic, ShownTopics
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import (
     Finding,
     Lease,
@@ -32,6 +36,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
+from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
@@ -109,6 +114,68 @@ def mark_topic_deleted(
             if isinstance(error, OutdatedMetadataError):
                 break
     return tuple(marked), tuple(left)
+
+
+def replaced_topics(context: RemoteLogContext, is_meant: Callable[[str], bool]) -> list[AbsentTopic]:
+    """Return the topics whose names the running cluster shows with other topic ids, as far as remote data may be left.
+
+    Forgets of topics that are shown again that they were not. Raises SourceClusterError.
+    """
+    if not CLUSTER.is_named(context.settings):
+        return []
+    shown = ShownTopics(shows_all=False)
+    for each in context.source.names():
+        shown.add(each)
+    for topic in context.topics.list():
+        if REPLACED_SINCE in topic.properties and shown.shows(topic.cluster_id, topic.topic_id, topic.name):
+            context.topics.change(topic.cluster_id, topic.topic_id, partial(_current, topic))
+    states = context.segments.partition_states()
+    return shown.absent(
+        each
+        for each in context.segments.list_partitions()
+        if is_meant(each.topic) and (each not in states or states[each].delete_state is None)
+    )
+
+
+def mark_replaced(
+    replaced: Iterable[AbsentTopic], context: RemoteLogContext, gate: DeletionGate, owner: str
+) -> tuple[Finding, ...]:
+    """Mark the partitions of replaced topics whose grace time is over; return the failures.
+
+    For those seen for the first time, the grace time begins. Raises DeletionRefusedError if a person stopped all
+    deletions.
+    """
+    left: list[Finding] = []
+    for each in replaced:
+        old = each.first
+        since = _replaced_since(old, context)
+        if context.clock() < since + context.settings.remote_log_replaced_topic_grace_ms:
+            continue
+        try:
+            plan = plan_topic_deletion(old.topic, old.topic_id, context, gate)
+            left.extend(mark_topic_deleted(plan, context, gate, owner)[1])
+        except (ConfigurationError, DeletionRefusedError) as error:
+            gate.ensure_running()
+            left.append(finding_of(old, error))
+    return tuple(left)
+
+
+def _replaced_since(old: TopicIdPartition, context: RemoteLogContext) -> int:
+    """Return since when (ms) the topic is known to be replaced; now, if this is the first time."""
+    now, start = context.clock(), context.decided_topic(old)
+
+    def noted(known: Topic | None) -> Topic:
+        topic = known or start
+        return replace(topic, properties={REPLACED_SINCE: str(now), **topic.properties})
+
+    known = start.properties.get(REPLACED_SINCE)
+    return int(known or context.topics.change(old.cluster_id, old.topic_id, noted).properties[REPLACED_SINCE])
+
+
+def _current(seen: Topic, known: Topic | None) -> Topic:
+    """Return the decision, `known` or else as it was `seen`, without the word that the topic is replaced."""
+    topic = known or seen
+    return replace(topic, properties={key: value for key, value in topic.properties.items() if key != REPLACED_SINCE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,4 +16,5 @@ __all__ = [
     "opening",
     "segment_age",
     "segment_source",
+    "topic_configs",
 ]

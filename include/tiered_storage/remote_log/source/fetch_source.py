@@ -215,6 +215,9 @@ class FetchSource:
                 is_compacted=configs.is_compacted,
                 topic_id_is_derived=topic.topic_id is None,
                 cluster_id_is_derived=False,
+                problem=_tiered(configs, each.topic),
+                tiered_by_kafka=_tiered(configs, each.topic),
+                configs=configs,
             )
 
     def _look(
@@ -280,9 +283,7 @@ class FetchSource:
             is_compacted=configs.is_compacted,
             topic_id_is_derived=topic.topic_id is None,
             high_watermark=offsets.high_watermark,
-            tiered_by_kafka=(
-                f"Kafka itself tiers {each.topic} (remote.storage.enable=true)" if configs.is_tiered_by_kafka else None
-            ),
+            tiered_by_kafka=_tiered(configs, each.topic),
             uncut=UncutLog(
                 rules,
                 lambda timestamp: self._offset_at(each, timestamp, offsets),
@@ -291,7 +292,9 @@ class FetchSource:
                 None if files is None else partial(closed_sizes, files, partition, has_topic_id=rules.has_topic_id),
                 elsewhere.get(leader),
                 size,
+                max(1, len(topic.partitions[each.partition].replicas)),
             ),
+            configs=configs,
         )
 
     def _offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Offsets | PartitionError]:
@@ -378,6 +381,10 @@ def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> Fetc
     servers = {"bootstrap.servers": settings.bootstrap_servers} if settings.bootstrap_servers else {}
     brokers = BrokerDirectories(settings.broker_log_dirs) if settings.broker_log_dirs else None
     return FetchSource({**properties, **servers}, settings.cluster_id, settings.copy_window_bytes, brokers)
+
+
+def _tiered(configs: TopicConfigs, topic: str) -> str | None:
+    return f"Kafka itself tiers {topic} (remote.storage.enable=true)" if configs.is_tiered_by_kafka else None
 
 
 def _by_name(found: ClusterMetadata) -> list[TopicMetadata]:

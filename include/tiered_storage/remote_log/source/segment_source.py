@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tiered_storage.kafka_log.producers.producer_history import KnownProducers
     from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry
     from tiered_storage.kafka_log.records.batch_table import BatchTable
+    from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 SegmentLocation = NewType("SegmentLocation", str)
 """Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
@@ -107,7 +108,7 @@ class UncutLog:
     not tell us.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
-    `elsewhere` is set if this host cannot read those files.
+    `elsewhere` is set if this host cannot read those files. `replicas` is how many brokers have the log.
     """
 
     rules: CutRules
@@ -117,6 +118,7 @@ class UncutLog:
     closed_sizes: Callable[[int, int], Sequence[int]] | None = None
     elsewhere: Elsewhere | None = None
     size_on_disk: int | None = None
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class PartitionLog:
     tiered_by_kafka: str | None = None
     """Why older records of it may lie in Kafka's own remote tier; None if they cannot."""
     uncut: UncutLog | None = None
+    configs: TopicConfigs | None = None
+    """How its brokers have the topic; None if the source cannot tell."""
 
     @property
     def readable_end(self) -> int:
@@ -191,7 +195,7 @@ class NamedPartition:
     """A partition that the source names, at a `place` named to a person; nobody looked into its log.
 
     Its ids may be derived, as those of a PartitionLog. `problem` says why its log cannot be used, as far as that is
-    known without looking into it.
+    known without looking into it; `tiered_by_kafka` and `configs` are those of a PartitionLog, where they are known.
     """
 
     topic_id_partition: TopicIdPartition
@@ -201,6 +205,8 @@ class NamedPartition:
     topic_id_is_derived: bool
     cluster_id_is_derived: bool
     problem: str | None = None
+    tiered_by_kafka: str | None = None
+    configs: TopicConfigs | None = None
 
 
 def name_of(found: PartitionLog | NamedPartition | UnreadablePartition) -> tuple[str, int | None]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource  # type: ignore[attr-defined]
 
 from tiered_storage.errors import ClusterUnreachableError
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -16,6 +16,15 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 _TOPICS_AT_ONCE: Final = 500
 _SECONDS: Final = 30.0
 _DEFAULTS: Final = LogConfig()
+_UNLIMITED: Final = -1
+_LIMITS: Final = (
+    "retention.ms",
+    "retention.bytes",
+    "local.retention.ms",
+    "local.retention.bytes",
+    "remote.copy.lag.ms",
+    "remote.copy.lag.bytes",
+)
 _LEAST_SEGMENT: Final = 1 << 20
 """No retention.bytes makes a copy cut smaller segments (bytes) than this."""
 _UNREACHED: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
@@ -25,8 +34,10 @@ _UNREACHED: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, Kaf
 class TopicConfigs:
     """How a copy cuts a topic's segments (bytes, ms), as its brokers roll, and whether those compact or tier it.
 
-    They delete records after `retention_ms`; -1: never for their age. Where retention.bytes deletes them before a
-    segment is full, `segment_bytes` is half of that: what was cut is then copied before so much more is written.
+    They delete records after `retention_ms`, and the oldest beyond `retention_bytes` of a partition; -1: never for
+    that. Where the latter deletes them before a segment is full, `segment_bytes` is half of it: what was cut is then
+    copied before so much more is written. `limits` has the limits that a topic of ours has too, by Kafka's names; `own`
+    the names of all that is set for the topic itself, where the rest are defaults of the brokers.
     """
 
     segment_bytes: int
@@ -36,10 +47,13 @@ class TopicConfigs:
     retention_ms: int
     is_compacted: bool
     is_tiered_by_kafka: bool
+    retention_bytes: int = _UNLIMITED
+    limits: Mapping[str, int] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, configs: Mapping[str, str]) -> Self:
-        """Read the topic's properties, by Kafka's names."""
+    def of(cls, configs: Mapping[str, str], own: Collection[str] = ()) -> Self:
+        """Read the topic's properties, by Kafka's names; those of `own` are set for the topic itself."""
         return cls(
             # Kafka's own tests set the internal name, for segments below the least size of the public one.
             min(
@@ -49,21 +63,22 @@ class TopicConfigs:
             int(configs.get("segment.ms") or _DEFAULTS.segment_ms),
             int(configs.get("segment.index.bytes") or _DEFAULTS.segment_index_bytes),
             int(configs.get("index.interval.bytes") or _DEFAULTS.index_interval_bytes),
-            _retention_ms(configs),
+            _retention(configs, "retention.ms", _DEFAULTS.retention_ms),
             "compact" in configs.get("cleanup.policy", ""),
             configs.get("remote.storage.enable") == "true",
+            _retention(configs, "retention.bytes", _UNLIMITED),
+            {name: int(configs[name]) for name in _LIMITS if name in configs},
+            frozenset(own),
         )
 
 
-def _retention_ms(configs: Mapping[str, str]) -> int:
-    if not _deletes(configs):
-        return -1
-    return int(configs.get("retention.ms") or _DEFAULTS.retention_ms)
+def _retention(configs: Mapping[str, str], name: str, default: int) -> int:
+    return int(configs.get(name) or default) if _deletes(configs) else _UNLIMITED
 
 
 def _cut_before_deletion(configs: Mapping[str, str]) -> int:
     """Return how large (bytes) a segment may become before the brokers may delete some of it for the log's size."""
-    most = int(configs.get("retention.bytes") or -1) if _deletes(configs) else -1
+    most = _retention(configs, "retention.bytes", _UNLIMITED)
     return sys.maxsize if most < 0 else max(_LEAST_SEGMENT, most // 2)
 
 
@@ -114,7 +129,9 @@ def _describe(admin: Any, topics: Iterable[str]) -> dict[str, TopicConfigs | str
                 ) from error
             found[resource.name] = _why_unknown(resource.name, error.args[0])
             continue
-        found[resource.name] = TopicConfigs.of({key: str(each.value) for key, each in entries.items() if each.value})
+        own = {key for key, each in entries.items() if each.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
+        values = {key: str(each.value) for key, each in entries.items() if each.value}
+        found[resource.name] = TopicConfigs.of(values, own)
     return found
 
 

@@ -6,6 +6,7 @@ invalid values with the reason. Relative paths begin in `base` of the validation
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -234,6 +235,19 @@ def _cleanup_policy(value: object) -> object:
     return ",".join(sorted(part.strip() for part in value.split(",")))
 
 
+def _price(value: object) -> object:
+    if value is None or value == "":
+        return None
+    _no_switch(value)
+    try:
+        price = float(str(value))
+    except ValueError as error:
+        raise ValueError("it is not a number") from error
+    if not (math.isfinite(price) and price >= 0):
+        raise ValueError("a price is 0 or more")
+    return price
+
+
 def topic_name(name: str) -> str:
     """Return the topic name `name`. Raises ValueError if Kafka would refuse it."""
     if not _TOPIC_NAME.fullmatch(name) or name in (".", ".."):
@@ -253,6 +267,7 @@ Queues = Annotated[tuple[str, ...], BeforeValidator(_queues)]
 Roles = Annotated[tuple[str, ...], BeforeValidator(_roles)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 OptionalFile = Annotated[Path | None, BeforeValidator(_optional_file)]
+OptionalPrice = Annotated[float | None, BeforeValidator(_price)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalEndpoint = Annotated[Annotated[str, AfterValidator(_endpoint)] | None, BeforeValidator(_empty_is_none)]
 StorageUrl = Annotated[str, BeforeValidator(_storage_url)]

@@ -24,6 +24,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHEC
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 
+OTHER_LIMITS = ("local.retention.ms", "local.retention.bytes", "remote.copy.lag.ms", "remote.copy.lag.bytes")
+
 
 def topics(files: RemoteLogFiles, *arguments: object) -> CommandResult:
     return run_on(files, "topics", *arguments, "--json")
@@ -55,13 +57,21 @@ def test_every_topic_is_listed_with_what_holds_for_it(tmp_path: Path) -> None:
             "topic": "clicks", "topic_id": topic_id("clicks"), "partitions": 1, "remote.storage.enable": False,
             "paused": False, "local_deletion_allowed": False, "remote_deletion_allowed": False,
             "retention.ms": 1000, "retention.bytes": 7, "local.retention.ms": 1000,
-            "local.retention.bytes": 7, "problem": None,
+            "local.retention.bytes": 7, "segment.bytes": None, "segment.ms": None, "problem": None,
+            "origins": {
+                "retention.ms": "ours, for all topics", "retention.bytes": "ours, for the topic",
+                **dict.fromkeys(OTHER_LIMITS, "Kafka's default"),
+            },
         },
         {
             "topic": "orders", "topic_id": topic_id("orders"), "partitions": 2, "remote.storage.enable": True,
             "paused": False, "local_deletion_allowed": True, "remote_deletion_allowed": True,
             "retention.ms": -1, "retention.bytes": -1, "local.retention.ms": 5,
-            "local.retention.bytes": -1, "problem": None,
+            "local.retention.bytes": -1, "segment.bytes": None, "segment.ms": None, "problem": None,
+            "origins": {
+                "retention.ms": "ours, for the topic", "retention.bytes": "Kafka's default",
+                **dict.fromkeys(OTHER_LIMITS, "Kafka's default"), "local.retention.ms": "ours, for the topic",
+            },
         },
     ]  # fmt: skip
     shown = run_on(files, "topics", "list")

@@ -1,0 +1,92 @@
+"""What a copy run's look at all partitions shows of their topics, beside what is due.
+
+Alarms are of tiered topics whose brokers may delete records before they are copied; notices are of topics that were
+deleted, that a pattern leaves alone, or that the settings file names otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from tiered_storage.remote_log.coverage import finished
+from tiered_storage.remote_log.enabling.absent_topics import ShownTopics
+from tiered_storage.remote_log.enabling.near_names import described_near, near_names
+from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
+from tiered_storage.remote_log.model import Finding, PartitionState, TopicIdPartition
+from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.source.opening import CLUSTER
+from tiered_storage.remote_log.source.segment_source import (
+    NamedPartition,
+    PartitionLog,
+    UnreadablePartition,
+    name_of,
+)
+from tiered_storage.settings.topics import TopicSettings
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.context import RemoteLogContext
+
+
+class TopicWatch:
+    """Collects findings during one pass over the partitions of the source of `context`."""
+
+    def __init__(self, context: RemoteLogContext) -> None:
+        self._context = context
+        self._names: set[str] = set()
+        self._shown = ShownTopics(shows_all=not context.source.shows_segments)
+        self._left_alone: dict[str, Finding] = {}
+        self._alarms: dict[str, Finding] = {}
+
+    @property
+    def alarms(self) -> tuple[Finding, ...]:
+        """The topics whose brokers keep records too briefly, one finding each."""
+        return tuple(self._alarms.values())
+
+    def see(self, log: PartitionLog | NamedPartition | UnreadablePartition) -> None:
+        """Take note of a partition, of whichever topic."""
+        self._names.add(name_of(log)[0])
+        self._shown.add(log)
+
+    def leave_alone(self, topic: str, why: str | None) -> None:
+        """Take note of a topic that matches a pattern and is not tiered, if there is a reason."""
+        if why is not None:
+            self._left_alone.setdefault(topic, Finding(topic, f"left alone: {why}"))
+
+    def compare_retention(self, log: PartitionLog, topic: TopicSettings) -> None:
+        """Look whether the brokers keep the records of a tiered partition for long enough, as far as that is known.
+
+        Raises SourceClusterError.
+        """
+        name, settings = log.topic_id_partition.topic, self._context.settings
+        if log.configs is None or name in self._alarms:
+            return
+        rate = 0.0
+        if log.uncut is not None and log.configs.retention_bytes >= 0:
+            rate = write_rate(log, log.uncut, self._context.clock())
+        why = why_margin_is_short(log.configs, topic, settings.enable_min_retention_margin_ms, rate)
+        if why is not None:
+            self._alarms[name] = Finding(name, why)
+
+    def notices(self, scope: Selection, states: Mapping[TopicIdPartition, PartitionState]) -> Iterator[Finding]:
+        """Yield what a person should know; of topics that were deleted only those in `scope`."""
+        yield from self._left_alone.values()
+        yield from self._absent(scope, states)
+        for name in sorted(self._context.settings.topics.keys() - self._names):
+            if near := near_names(name, self._names):
+                yield Finding(name, f"the settings file names it, and no such topic is there: {described_near(near)}")
+
+    def _absent(self, scope: Selection, states: Mapping[TopicIdPartition, PartitionState]) -> Iterator[Finding]:
+        context = self._context
+        if not CLUSTER.is_named(context.settings):
+            return
+        kept = [
+            each
+            for each in context.segments.list_partitions()
+            if scope.matches(each.topic, each.partition) and states.get(each, PartitionState()).delete_state is None
+        ]
+        for each in self._shown.absent(kept):
+            topic = context.decided_topic(each.first)
+            holds = any(finished(context.segments.list_remote_log_segments(one)) for one in each.partitions)
+            if topic.remote_storage_enable and holds:
+                yield each.finding(topic, context.settings.remote_log_replaced_topic_grace_ms)
