@@ -401,6 +401,33 @@ def test_a_listing_is_by_start_offset_in_every_state_but_the_last(store: Metadat
     assert store.segments.count_remote_log_segments(ORDERS_1) == {}
 
 
+def test_the_totals_are_by_partition_and_state_and_tell_finished_copies_apart(
+    store: MetadataStore, lease: Lease
+) -> None:
+    assert list(store.segments.segment_totals()) == []
+    for start, state in ((0, FINISHED), (10, FINISHED), (30, FINISHED), (40, STARTED), (50, DELETED)):
+        segment = a_segment(lease, start, start + 9, epochs=((3, start),), max_timestamp=start)
+        add_and_bring_to(store, segment, lease, state)
+    never_finished = a_segment(lease, 60, 64)
+    add_and_bring_to(store, never_finished, lease, STARTED)
+    store.segments.update_remote_log_segment_metadata(a_step(never_finished, DELETING, 3_000), lease)
+
+    found = {(each.state, each.was_finished): each for each in store.segments.segment_totals()}
+
+    assert {key: (each.count, each.offsets) for key, each in found.items()} == {
+        (FINISHED, True): (3, 30),
+        (STARTED, False): (1, 10),
+        (DELETED, True): (1, 10),
+        (DELETING, False): (1, 5),
+    }
+    finished = found[FINISHED, True]
+    assert finished.topic_id_partition == ORDERS_0
+    assert finished.topic_id_partition.topic == ORDERS_0.topic
+    assert (finished.start_offset, finished.end_offset, finished.last_epoch) == (0, 39, 3)
+    assert (finished.size, finished.max_timestamp) == (3 * never_finished.size, 30)
+    assert found[DELETING, False].oldest_event_timestamp == 3_000
+
+
 def test_a_listing_can_be_of_one_leader_epoch(store: MetadataStore, lease: Lease) -> None:
     for start, epochs in ((0, ((1, 0),)), (10, ((1, 10), (4, 15))), (20, ((4, 20),))):
         store.segments.add_remote_log_segment_metadata(a_segment(lease, start, start + 9, epochs=epochs), lease)

@@ -26,6 +26,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     LogStart,
     ObservedLineage,
     Outcome,
+    SegmentTotals,
     Step,
 )
 from tiered_storage.remote_log.model import (
@@ -124,6 +125,14 @@ class MemorySegments:
 
     def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
         return Counter(segment.state for segment in self._of(partition, deleted=False))
+
+    def segment_totals(self) -> Sequence[SegmentTotals]:
+        with self._content.lock:
+            alike: dict[tuple[object, ...], list[RemoteLogSegmentMetadata]] = {}
+            for each in self._content.segments.values():
+                key = each.topic_id_partition, each.state, each.segment_id in self._content.finished
+                alike.setdefault(key, []).append(each)
+        return [_totals(some, was_finished=bool(key[-1])) for key, some in alike.items()]
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         with self._content.lock:
@@ -250,3 +259,21 @@ def _raise_refusals(refused: Iterable[LeaseLostError | None]) -> None:
     for lost in refused:
         if lost is not None:
             raise lost
+
+
+def _totals(alike: Sequence[RemoteLogSegmentMetadata], *, was_finished: bool) -> SegmentTotals:
+    first = alike[0]
+    epochs = [entry.epoch for each in alike for entry in each.leader_epochs]
+    return SegmentTotals(
+        first.topic_id_partition,
+        first.state,
+        was_finished=was_finished,
+        count=len(alike),
+        size=sum(each.size for each in alike),
+        start_offset=min(each.start_offset for each in alike),
+        end_offset=max(each.end_offset for each in alike),
+        offsets=sum(each.end_offset - each.start_offset + 1 for each in alike),
+        max_timestamp=max(each.max_timestamp for each in alike),
+        oldest_event_timestamp=min(each.event_timestamp for each in alike),
+        last_epoch=max(epochs, default=None),
+    )

@@ -52,6 +52,28 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentTotals:
+    """The segments of one partition in one state together: how many, their `size` in bytes, and their offsets.
+
+    `was_finished`: their copies finished once. `start_offset` and `end_offset` (inclusive) are the lowest and the
+    highest, `offsets` how many they span in sum, overlaps twice. Timestamps are ms: the latest of a record, and the
+    earliest change of a state. `last_epoch` is the highest leader epoch, None if none is known.
+    """
+
+    topic_id_partition: TopicIdPartition
+    state: SegmentState
+    was_finished: bool
+    count: int
+    size: int
+    start_offset: int
+    end_offset: int
+    offsets: int
+    max_timestamp: int
+    oldest_event_timestamp: int
+    last_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RefusedLease:
     """A partition whose lease was not granted, and why."""
 
@@ -130,6 +152,13 @@ class RemoteLogMetadataManager(Protocol):
 
     def count_remote_log_segments(self, partition: TopicIdPartition) -> Mapping[SegmentState, int]:
         """Return how many segments a listing of the partition has in each state, if there are any."""
+        ...
+
+    def segment_totals(self) -> Sequence[SegmentTotals]:
+        """Return the totals of all segments, by partition and state, deleted ones too, as of one moment.
+
+        For figures of thousands of partitions, at the cost of a few calls.
+        """
         ...
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Row, Table, bindparam
+from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, select
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import SegmentTotals
 from tiered_storage.remote_log.model import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
@@ -123,6 +124,47 @@ def state_of_row(number: int, where: str) -> SegmentState:
         raise MetadataCorruptError(
             f"{where}: a segment has the invalid state {number}: restore the metadata store from its backup"
         ) from error
+
+
+def totals_of(table: Table) -> Select[Any]:
+    """Return the query for the totals of the segments in `table`, by partition, state, and whether they were finished.
+
+    The conversion of a row is `totals_in`.
+    """
+    columns = table.c
+    was_finished = columns.finish_sequence.is_not(None)
+    keys = columns.cluster_id, columns.topic_id, columns.partition, columns.state, was_finished
+    return select(
+        *keys[:-1],
+        was_finished.label("was_finished"),
+        func.max(columns.topic).label("topic"),
+        func.count().label("segments"),
+        func.sum(columns.size).label("size"),
+        func.min(columns.start_offset).label("start_offset"),
+        func.max(columns.end_offset).label("end_offset"),
+        func.sum(columns.end_offset - columns.start_offset + 1).label("offsets"),
+        func.max(columns.max_timestamp).label("max_timestamp"),
+        func.min(columns.event_timestamp).label("oldest_event_timestamp"),
+        func.max(columns.last_epoch).label("last_epoch"),
+    ).group_by(*keys)
+
+
+def totals_in(row: Row[Any], where: str) -> SegmentTotals:
+    """Return the totals in a row of `totals_of`. Raises MetadataCorruptError for an invalid state."""
+    return SegmentTotals(
+        topic_id_partition=partition_of(row),
+        state=state_of_row(row.state, where),
+        was_finished=bool(row.was_finished),
+        count=row.segments,
+        # PostgreSQL adds whole numbers up to decimal ones.
+        size=int(row.size),
+        start_offset=row.start_offset,
+        end_offset=row.end_offset,
+        offsets=int(row.offsets),
+        max_timestamp=row.max_timestamp,
+        oldest_event_timestamp=row.oldest_event_timestamp,
+        last_epoch=row.last_epoch,
+    )
 
 
 def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:

@@ -19,6 +19,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import (
     LogStart,
     ObservedLineage,
     Outcome,
+    SegmentTotals,
     Step,
 )
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
@@ -45,6 +46,8 @@ from tiered_storage.remote_log.metadata.sql.segment_rows import (
     partition_of,
     segment_of,
     state_of_row,
+    totals_in,
+    totals_of,
 )
 from tiered_storage.remote_log.model import (
     Lease,
@@ -67,6 +70,7 @@ _LONGEST_SPAN = select(partitions.c.longest_span).where(has_bound_key(partitions
 _MAY_HAVE_EPOCH = (segments.c.first_epoch <= bindparam("epoch")) & (segments.c.last_epoch >= bindparam("epoch"))
 _WITH_ID = select(segments).where(has_bound_key(segments), segments.c.segment_id == bindparam("id"))
 _COUNTS = select(segments.c.state, func.count()).where(has_bound_key(segments)).group_by(segments.c.state)
+_TOTALS, _DELETED_TOTALS = totals_of(segments), totals_of(deleted_segments)
 _FINISHED = select(segments).where(has_bound_key(segments), segments.c.state == int(SegmentState.COPY_SEGMENT_FINISHED))
 _FINISHED_WITH_OFFSET = _FINISHED.where(
     segments.c.start_offset <= bindparam("offset"),
@@ -196,6 +200,12 @@ class SqlRemoteLogMetadataManager:
         with self._database.reading() as connection:
             rows = connection.execute(_COUNTS, bound_key(partition)).all()
         return {state_of_row(state, self._database.where): count for state, count in rows}
+
+    def segment_totals(self) -> Sequence[SegmentTotals]:
+        """As RemoteLogMetadataManager: one pass over each table, in the database."""
+        with self._database.reading() as connection:
+            rows = [*connection.execute(_TOTALS), *connection.execute(_DELETED_TOTALS)]
+        return [totals_in(row, self._database.where) for row in rows]
 
     def segment_by_id(self, segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
         """As RemoteLogMetadataManager."""
