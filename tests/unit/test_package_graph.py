@@ -38,14 +38,15 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("tiering_policy", "indexes", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("enabling", "copy", "read.chunks", "read")),
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
+    f"{REMOTE}.figures",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
     *(
         f"{AIRFLOW}.{name}"
         for name in ("provider", "rendering", "links", "clusters", "forms", "hooks", "runs", "spark_tables")
     ),
-    *(f"{AIRFLOW}.{name}" for name in ("operators", "read_service", "read_service.routes", "page", "web_app")),
-    *(f"{AIRFLOW}.{name}" for name in ("plugin", "embedded", "demo", "demo_cluster")),
+    *(f"{AIRFLOW}.{name}" for name in ("operators", "read_service", "read_service.routes", "page")),
+    *(f"{AIRFLOW}.{name}" for name in ("metrics_endpoint", "web_app", "plugin", "embedded", "demo", "demo_cluster")),
     "tiered_storage_plugin",
 )
 """Packages, the lowest first. A module at the top of `remote_log`, of the library or of the plugin is one of its own:

@@ -1,19 +1,40 @@
-"""The doctor command: check the installation."""
+"""The commands that show how things are: doctor checks the installation, figures shows how far the remote log is."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
+from typing import Annotated
 
 import typer
 
 from tiered_storage.cli.common.output import Output
-from tiered_storage.cli.common.session import ConfigOption, JsonOption
+from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Verdict
 from tiered_storage.doctor.examination import examine
+from tiered_storage.remote_log.figures.exporter import LOOPBACK, FiguresExporter, serve
+from tiered_storage.remote_log.figures.look import Samples, take_figures
+from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures, TopicFigures
+from tiered_storage.remote_log.figures.stored import keep_figures
+from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.model import Finding
 
 _COLUMNS = ("verdict", "check", "message", "advice")
+_FIGURES = (
+    "topic", "partitions", "lag segments", "lag bytes", "lag seconds", "tail bytes", "remote bytes", "stuck copies",
+    "failed deletions", "missing offsets", "violations",
+)  # fmt: skip
+
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--serve", help=f"Serve them to Prometheus at http://{LOOPBACK}:PORT/metrics until ended.", min=1, max=65535
+    ),
+]
+EveryOption = Annotated[float, typer.Option("--every", help="With --serve: how many seconds lie between looks.", min=1)]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep them in the work area, for Airflow's page.")]
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -35,3 +56,61 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     output.say(f"{count[Verdict.WRONG]} wrong, {count[Verdict.NOTE]} to note, {count[Verdict.OK]} as it must be")
     if count[Verdict.WRONG]:
         raise typer.Exit(1)
+
+
+def figures(
+    port: PortOption = None,
+    every: EveryOption = 60.0,
+    keep: KeepOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show by topic how far copying lags, what is stuck or failed, and whether the offsets of the tiers fit together.
+
+    Exit code 1: something needs a person.
+    """
+    output = Output(as_json)
+    with opened(config, output) as remote_log:
+        if port is not None:
+            _serve(remote_log, port, every, output, keep=keep)
+            return
+        found = _taken(remote_log, Samples(), keep=keep)
+    output.rows("Figures", _FIGURES, [_row(each) for each in found.topics])
+    troubles = [Finding("", trouble) for each in found.topics for trouble in each.troubles]
+    output.end([*([Finding("", found.problem)] if found.problem else []), *troubles])
+
+
+def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output, *, keep: bool) -> None:
+    samples = Samples()
+    exporter = FiguresExporter(lambda: _taken(remote_log, samples, keep=keep), every, output.say)
+    end = serve(port, exporter, setting="--serve")
+    output.say(f"serving http://{LOOPBACK}:{port}/metrics")
+    try:
+        exporter.run(threading.Event())
+    except KeyboardInterrupt:
+        output.say("ended")
+    finally:
+        end()
+
+
+def _taken(remote_log: RemoteLogManager, samples: Samples, *, keep: bool) -> RemoteLogFigures:
+    found = take_figures(remote_log, samples)
+    if keep:
+        keep_figures(remote_log.work, found)
+    return found
+
+
+def _row(topic: TopicFigures) -> tuple[object, ...]:
+    lag, segments = topic.lag, topic.segments
+    unknown = (None, None, None)
+    return (
+        topic.topic,
+        topic.partitions,
+        *(unknown if lag is None else (lag.segments, lag.size, None if lag.ms is None else lag.ms // 1000)),
+        topic.tail_size,
+        segments.remote_size,
+        segments.stuck,
+        segments.failed_deletions,
+        topic.missing,
+        sum(topic.violating.values()),
+    )

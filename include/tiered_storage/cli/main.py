@@ -77,6 +77,8 @@ COMMANDS = {
     "doctor": {
         "doctor": "Check settings, paths, rights, store, metadata and clock: before the first run, and when something "
         "fails. Changes nothing.",
+        "figures": "Show by topic how far copying lags, what is stuck or failed, and whether the offsets of the tiers "
+        "fit together.",
     },
     "topics": {
         "topics": "Show and change what Remote Log may do with each topic. It copies and deletes nothing that you did "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
-from tiered_storage.kafka_log.records.batch_header import read_batch_header
+from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import NONE, PartitionError
@@ -288,6 +288,7 @@ class FetchSource:
                 rules,
                 lambda timestamp: self._offset_at(each, timestamp, offsets),
                 lambda offset: self._bytes_an_offset(each, offset),
+                lambda offset: self._timestamp_at(each, offset),
                 lambda ignored: self._committed_offsets(each, ignored),
                 None if files is None else partial(closed_sizes, files, partition, has_topic_id=rules.has_topic_id),
                 elsewhere.get(leader),
@@ -355,17 +356,27 @@ class FetchSource:
         return offsets.high_watermark if found.offset < 0 else found.offset
 
     def _bytes_an_offset(self, partition: TopicPartition, offset: int) -> float:
+        headers = self._sampled(partition, offset)
+        offsets = sum(header.last_offset - header.base_offset + 1 for header in headers)
+        return sum(header.size for header in headers) / offsets if offsets else 0.0
+
+    def _timestamp_at(self, partition: TopicPartition, offset: int) -> int:
+        headers = self._sampled(partition, offset)
+        return headers[0].base_timestamp if headers else -1
+
+    def _sampled(self, partition: TopicPartition, offset: int) -> list[RecordBatch]:
+        """Return the headers of the batches that one small answer has from `offset` on."""
         position = FetchPosition(partition.topic, partition.partition, offset, _SAMPLE_BYTES)
         with self._lock:
             [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=_SAMPLE_BYTES)).partitions
             if found.error is not None:
                 raise found.error.as_exception()
-            size, offsets = 0, 0
+            size, headers = 0, list[RecordBatch]()
             while len(found.records) - size >= BATCH_OVERHEAD:
                 header = read_batch_header(found.records[size : size + BATCH_OVERHEAD], source=str(partition))
                 size += header.size
-                offsets += header.last_offset - header.base_offset + 1
-        return size / offsets if offsets else 0.0
+                headers.append(header)
+        return headers
 
     def _committed_offsets(self, partition: TopicPartition, ignored: Collection[str]) -> Mapping[str, int]:
         with self._lock:

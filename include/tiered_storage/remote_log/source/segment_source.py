@@ -101,9 +101,10 @@ class UncutLog:
     """A log whose segments its source cannot show, so that a copy cuts its own.
 
     `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
-    has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one.
+    has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one; `timestamp_at`
+    returns the timestamp (ms) of the first record there, -1 if it has none.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
-    where it reads on. It raises if that is unknown of any group, except those it is given. All three ask the cluster,
+    where it reads on. It raises if that is unknown of any group, except those it is given. All four ask the cluster,
     and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not asked, or does
     not tell us.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
@@ -114,6 +115,7 @@ class UncutLog:
     rules: CutRules
     offset_at: Callable[[int], int]
     bytes_an_offset: Callable[[int], float]
+    timestamp_at: Callable[[int], int]
     committed_offsets: Callable[[Collection[str]], Mapping[str, int]]
     closed_sizes: Callable[[int, int], Sequence[int]] | None = None
     elsewhere: Elsewhere | None = None

@@ -41,7 +41,7 @@ class FakeLog:
 
     @property
     def uncut(self) -> UncutLog:
-        return UncutLog(RULES, self.at, lambda _: self.density, lambda _: {})
+        return UncutLog(RULES, self.at, lambda _: self.density, lambda _: -1, lambda _: {})
 
     @property
     def log(self) -> PartitionLog:

@@ -51,7 +51,7 @@ def a_log(
     def known(ignored: Collection[str]) -> Mapping[str, int]:
         return groups.of(TopicPartition("orders", 0), ignored)
 
-    uncut = UncutLog(RULES, lambda _: 0, lambda _: 0.0, known)
+    uncut = UncutLog(RULES, lambda _: 0, lambda _: 0.0, lambda _: -1, known)
     return PartitionLog(ORDERS_0, "orders-0 of a test", (), start, stable, lineage, uncut=uncut)
 
 

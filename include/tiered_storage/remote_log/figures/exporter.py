@@ -1,0 +1,92 @@
+"""Serve figures to Prometheus, on loopback only: whoever may scrape sees the names of all topics.
+
+A scrape costs no look: it gets the last one's figures. A background thread looks every so often, and never takes more
+than a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.remote_log.figures.exposition import FailureCounts, metrics_of
+from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
+
+LOOPBACK: Final = "127.0.0.1"
+AGE_PER_LOOK: Final = 20
+"""Figures are used for at least this many times as long as it took to take them."""
+
+
+class FiguresExporter(Collector):
+    """The figures of the last look, as metrics. Thread-safe."""
+
+    def __init__(
+        self, take: Callable[[], RemoteLogFigures | None], every_seconds: float, say: Callable[[str], None]
+    ) -> None:
+        """Call `take` in `run`, every so often; `say` names what goes wrong. None: there are no figures yet."""
+        self._take = take
+        self._every = every_seconds
+        self._say = say
+        self._lock = threading.Lock()
+        self._figures: RemoteLogFigures | None = None
+        self._failures = FailureCounts()
+        self._has_failed = False
+
+    def look(self) -> float:
+        """Take figures now; return after how many seconds they are due again. A failure keeps the earlier ones."""
+        try:
+            figures = self._take()
+        except (TieredStorageError, OSError) as error:
+            self._say(f"no figures were taken: {error}")
+            with self._lock:
+                self._has_failed = True
+            return self._every
+        with self._lock:
+            self._has_failed = False
+            if figures is None:
+                return self._every
+            self._figures = figures
+            self._failures.observe(figures.topics)
+        return max(self._every, AGE_PER_LOOK * figures.took_ms / 1000)
+
+    def run(self, stop: threading.Event) -> None:
+        """Look until `stop` is set."""
+        while not stop.wait(self.look()):
+            pass
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the last look."""
+        with self._lock:
+            figures, failed = self._figures, self._has_failed
+            metrics = [] if figures is None else list(metrics_of(figures, self._failures))
+        yield from metrics
+        yield GaugeMetricFamily("remote_log_look_failed", "Whether the last look failed", float(failed))
+
+
+def serve(port: int, *collectors: Collector, setting: str) -> Callable[[], None]:
+    """Serve the metrics of `collectors` at http://127.0.0.1:`port`/metrics; return what ends that.
+
+    Raises ConfigurationError if the port cannot be had; `setting` names where it comes from.
+    """
+    registry = CollectorRegistry()
+    for each in collectors:
+        registry.register(each)
+    try:
+        server, thread = start_http_server(port, LOOPBACK, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"metrics cannot be served at {LOOPBACK}:{port} ({error.strerror}): give another port by {setting}"
+        ) from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end

@@ -1,0 +1,302 @@
+"""Take the figures of a remote log: one look at the metadata, and one at the local logs.
+
+The metadata add up the segments themselves; the segments of a partition are listed only where the sums leave a doubt.
+The metadata come first: stable ends only rise, so a copy that is committed meanwhile violates no rule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tiered_storage.errors import TieredStorageError
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.figures.partition_figures import (
+    CopyLag,
+    PartitionFigures,
+    RemoteLogFigures,
+    SegmentFigures,
+    TierOffsets,
+)
+from tiered_storage.remote_log.lineage import merged, whole_lineage
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import SegmentTotals
+from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.segment_age import first_timestamp
+from tiered_storage.remote_log.source.segment_source import (
+    PartitionLog,
+    UncutLog,
+    UnreadablePartition,
+    configured_partitions,
+)
+from tiered_storage.remote_log.tiering_policy import Decisions
+
+if TYPE_CHECKING:
+    from tiered_storage.remote_log.context import RemoteLogContext
+
+MOST_SAMPLES = 1000
+"""How many records one look reads to learn how old they are; the next looks read the others."""
+MOST_SECOND_LOOKS = 100
+"""How many partitions one look lists the segments of, because the sums leave a doubt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The time (ms) of a record, and the bytes that an offset takes there. None, 0: not known."""
+
+    timestamp: int | None
+    bytes_an_offset: float = 0.0
+
+
+@dataclass(slots=True)
+class Samples:
+    """The first record of each partition that is not remote: it stays the same until the next copy."""
+
+    known: dict[TopicIdPartition, tuple[int, Sample]] = field(default_factory=dict)
+    left: int = 0
+    """How many more this look may read."""
+
+    def get(self, partition: TopicIdPartition, offset: int, read: Callable[[], Sample]) -> Sample:
+        """Return what is known of the record at `offset`, or `read` it; an empty sample if that fails."""
+        at, sample = self.known.get(partition, (-1, Sample(None)))
+        if at == offset:
+            return sample
+        if self.left > 0:
+            self.left -= 1
+            with suppress(TieredStorageError, OSError):
+                self.known[partition] = (offset, read())
+                return self.known[partition][1]
+        return Sample(None)
+
+
+def take_figures(
+    context: RemoteLogContext, samples: Samples | None = None, monotonic: Callable[[], float] = time.monotonic
+) -> RemoteLogFigures:
+    """Look at everything now. `samples` are those of earlier looks, which make this one cheaper.
+
+    Raises what the metadata store raises. Local logs that cannot be read are named in the figures.
+    """
+    return _Look(context, samples or Samples()).take(monotonic)
+
+
+class _Look:
+    def __init__(self, context: RemoteLogContext, samples: Samples) -> None:
+        self._context = context
+        self._now = context.clock()
+        self._samples = samples
+        samples.left = MOST_SAMPLES
+        self._second_looks = MOST_SECOND_LOOKS
+        self._totals: Mapping[TopicIdPartition, _Totals] = _by_partition(context.segments.segment_totals())
+        self._states = context.segments.partition_states()
+        self._failures = _failures(context)
+        self._decisions = Decisions(context.topics.list(), context.settings)
+
+    def take(self, monotonic: Callable[[], float]) -> RemoteLogFigures:
+        begun = monotonic()
+        found: dict[TopicIdPartition, PartitionFigures] = {}
+        unreadable, problem = dict[tuple[str, int | None], str](), None
+        known = {**self._totals, **self._states}
+        try:
+            logs = configured_partitions(self._context.source)
+            for log in LostIdentities(known, self._context.segments).recognised(logs):
+                if log.is_internal:
+                    continue
+                if isinstance(log, UnreadablePartition):
+                    if self._decisions.is_wanted(log.topic):
+                        unreadable[log.topic, log.number] = log.reason
+                elif (figures := self._local(log)) is not None:
+                    found[log.topic_id_partition] = figures
+        except TieredStorageError as error:
+            problem = str(error)
+        for partition in known:
+            if partition not in found:
+                why = unreadable.pop((partition.topic, partition.partition), None)
+                found[partition] = replace(self._remote(partition), problem=why)
+        for (topic, number), reason in unreadable.items():
+            nobody = TopicIdPartition("", "", -1 if number is None else number, topic)
+            found[nobody] = PartitionFigures(nobody, TierOffsets(), SegmentFigures(), problem=reason)
+        in_order = sorted(found.values(), key=lambda each: (each.partition.topic, each.partition))
+        self._samples.known = {each: self._samples.known[each] for each in self._samples.known if each in found}
+        return RemoteLogFigures(self._now, round(1000 * (monotonic() - begun)), tuple(in_order), problem)
+
+    def _remote(self, partition: TopicIdPartition) -> PartitionFigures:
+        totals = self._totals.get(partition, _NOTHING)
+        start, end = totals.remote_range
+        log_start = self._states.get(partition, _NO_STATE).log_start_offset
+        offsets = TierOffsets(remote_start=start, remote_end=end, log_start=log_start)
+        return PartitionFigures(partition, offsets, self._segments(partition, totals))
+
+    def _segments(self, partition: TopicIdPartition, totals: _Totals) -> SegmentFigures:
+        failed, attempts = self._failures.get(partition, (0, 0))
+        due = self._now - self._context.settings.copy_stuck_after_ms
+        stuck = 0
+        if totals.oldest_unfinished is not None and totals.oldest_unfinished < due:
+            begun = self._context.segments.list_remote_log_segments(partition)
+            stuck = sum(
+                each.state is SegmentState.COPY_SEGMENT_STARTED and each.event_timestamp < due for each in begun
+            )
+        return replace(totals.figures, stuck=stuck, failed_deletions=failed, deletion_attempts=attempts)
+
+    def _local(self, log: PartitionLog) -> PartitionFigures | None:
+        """Return the figures of a partition with a local log; None if it is neither tiered nor remote."""
+        partition = log.topic_id_partition
+        remote, problem, is_copied = self._remote(partition), None, False
+        try:
+            is_copied = self._decisions.of(log).copies
+        except TieredStorageError as error:
+            problem = str(error)
+        state = self._states.get(partition, _NO_STATE)
+        if state.delete_state is not None:
+            return remote
+        if not is_copied and problem is None and partition not in self._totals:
+            return None
+        offsets = self._offsets(log, remote.offsets)
+        if offsets.violated and self._second_looks > 0:
+            self._second_looks -= 1
+            log = self._again(log)
+            offsets = self._offsets(log, remote.offsets, exactly=True)
+        lag, tail_size = None, 0
+        if is_copied and problem is None:
+            try:
+                lag, tail_size = self._lag(log, offsets)
+            except (TieredStorageError, OSError) as error:
+                problem = str(error)
+        return replace(
+            remote, offsets=offsets, lag=lag, tail_size=tail_size, violated=offsets.violated, problem=problem
+        )
+
+    def _again(self, log: PartitionLog) -> PartitionLog:
+        """Return the log as it is now: what was asked for one after the other may not have fitted together."""
+        with suppress(TieredStorageError, OSError):
+            return self._context.source.partition(log.topic_id_partition) or log
+        return log
+
+    def _offsets(self, log: PartitionLog, remote: TierOffsets, *, exactly: bool = False) -> TierOffsets:
+        """Return the offsets of both tiers; the remote ones along the lineage where a later leader may matter."""
+        partition = log.topic_id_partition
+        start, end = remote.remote_start, remote.remote_end
+        if end is not None and (exactly or self._is_contradicted(log, end)):
+            segments = list(self._context.segments.list_remote_log_segments(partition))
+            known = merged(self._states.get(partition, _NO_STATE).lineage, log.leader_epochs)
+            ranges = Coverage.of(segments, whole_lineage(segments, known)).ranges
+            start, end = (ranges[0].start_offset, ranges[-1].end_offset + 1) if ranges else (None, None)
+        return replace(
+            remote,
+            local_start=log.log_start_offset,
+            stable_end=log.last_stable_offset,
+            local_end=log.readable_end,
+            remote_start=start,
+            remote_end=end,
+        )
+
+    def _is_contradicted(self, log: PartitionLog, remote_end: int) -> bool:
+        """Return whether a leader after the last remote one began below the remote end: it truncated the rest."""
+        last = self._totals[log.topic_id_partition].last_epoch
+        return any(
+            entry.start_offset < remote_end and (last is None or entry.epoch > last) for entry in log.leader_epochs
+        )
+
+    def _lag(self, log: PartitionLog, offsets: TierOffsets) -> tuple[CopyLag, int]:
+        """Return the lag of a log, and the bytes of all its stable records that are not remote."""
+        start = max(offsets.next_copied or 0, log.log_start_offset)
+        if start >= log.last_stable_offset:
+            return CopyLag(), 0
+        if log.uncut is not None:
+            return self._uncut_lag(log, log.uncut, start)
+        due = [
+            each
+            for each in log.closed_segments
+            if each.end_offset is not None and start <= each.end_offset < log.last_stable_offset
+        ]
+        tail = sum(each.size for each in log.segments if each.end_offset is None or each.end_offset >= start)
+        if not due:
+            return CopyLag(), tail
+        sample = self._samples.get(
+            log.topic_id_partition, due[0].base_offset, lambda: Sample(first_timestamp(open_segment(due[0].location)))
+        )
+        return CopyLag(len(due), sum(each.size for each in due), self._age(sample)), tail
+
+    def _uncut_lag(self, log: PartitionLog, uncut: UncutLog, start: int) -> tuple[CopyLag, int]:
+        """Return both of a log whose segments are unseen: by the sizes in the leader's files, or estimated."""
+        partition = log.topic_id_partition
+        sample = self._samples.get(
+            partition, start, lambda: Sample(uncut.timestamp_at(start), uncut.bytes_an_offset(start))
+        )
+        density = sample.bytes_an_offset or self._totals.get(partition, _NOTHING).density
+        size = int(density * (log.last_stable_offset - start))
+        age, whole = self._age(sample), uncut.rules.segment_bytes
+        if uncut.closed_sizes is not None and uncut.elsewhere is None:
+            sizes = uncut.closed_sizes(start, log.last_stable_offset - 1)
+        else:
+            sizes = (whole,) * (size // whole)
+        if sizes:
+            return CopyLag(len(sizes), sum(sizes), age), size
+        if age is not None and age > uncut.rules.tail_ms:
+            return CopyLag(1, size, age), size
+        return CopyLag(), size
+
+    def _age(self, sample: Sample) -> int | None:
+        return None if sample.timestamp is None or sample.timestamp < 0 else max(0, self._now - sample.timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """The totals of one partition's segments, put together."""
+
+    figures: SegmentFigures = field(default_factory=SegmentFigures)
+    remote_range: tuple[int | None, int | None] = (None, None)
+    density: float = 0.0
+    last_epoch: int | None = None
+    oldest_unfinished: int | None = None
+
+    @classmethod
+    def of(cls, totals: list[SegmentTotals]) -> _Totals:
+        def those(*states: SegmentState, finished: bool | None = None) -> Iterator[SegmentTotals]:
+            return (each for each in totals if each.state in states and finished in {None, each.was_finished})
+
+        remote = next(those(SegmentState.COPY_SEGMENT_FINISHED), None)
+        begun = next(those(SegmentState.COPY_SEGMENT_STARTED), None)
+        deleting = list(those(SegmentState.DELETE_SEGMENT_STARTED))
+        copied = list(those(*SegmentState, finished=True))
+        figures = SegmentFigures(
+            remote=0 if remote is None else remote.count,
+            remote_size=0 if remote is None else remote.size,
+            copied=sum(each.count for each in copied),
+            copied_size=sum(each.size for each in copied),
+            ended=sum(each.count for each in deleting if not each.was_finished),
+            unfinished=0 if begun is None else begun.count,
+            deleting=sum(each.count for each in deleting),
+            deleting_size=sum(each.size for each in deleting),
+            deleted=sum(each.count for each in those(SegmentState.DELETE_SEGMENT_FINISHED, finished=True)),
+        )
+        return cls(
+            figures,
+            (None, None) if remote is None else (remote.start_offset, remote.end_offset + 1),
+            0.0 if remote is None else remote.size / max(1, remote.offsets),
+            None if remote is None else remote.last_epoch,
+            None if begun is None else begun.oldest_event_timestamp,
+        )
+
+
+_NOTHING, _NO_STATE = _Totals(), PartitionState()
+
+
+def _by_partition(totals: Iterable[SegmentTotals]) -> dict[TopicIdPartition, _Totals]:
+    found: dict[TopicIdPartition, list[SegmentTotals]] = defaultdict(list)
+    for each in totals:
+        found[each.topic_id_partition].append(each)
+    return {partition: _Totals.of(of_partition) for partition, of_partition in found.items()}
+
+
+def _failures(context: RemoteLogContext) -> dict[TopicIdPartition, tuple[int, int]]:
+    """Return how many deletions of a partition's objects failed, and in how many attempts."""
+    found: dict[TopicIdPartition, tuple[int, int]] = {}
+    for each in context.store.safety.failures():
+        count, attempts = found.get(each.segment_id.topic_id_partition, (0, 0))
+        found[each.segment_id.topic_id_partition] = (count + 1, attempts + each.attempts)
+    return found

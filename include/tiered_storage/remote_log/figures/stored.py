@@ -1,0 +1,78 @@
+"""The figures that a run keeps in the work area, for those who cannot look themselves: the pages, and a scrape.
+
+figures/latest.jsonl          one RemoteLogFigures: the last look
+figures/hours/{00..23}.jsonl  one LagPoint a look, of the last hour with that number (UTC)
+
+The hours are a ring: each file is begun anew a day later, so the history is a day long and nothing has to be deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+
+LATEST = "figures/latest.jsonl"
+MOST_TOPICS = 200
+"""How many topics a point of the history names: those that lag most. The others count as without lag."""
+MOST_POINTS_AN_HOUR = 60
+_HOUR_MS = 3_600_000
+_HOURS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """The lag of a topic: closed segments, their bytes, and the age (ms) of the first record; None: not known."""
+
+    segments: int
+    size: int
+    ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LagPoint:
+    """The lag of the topics that had any, by name, at the moment `at` (ms)."""
+
+    at: int
+    topics: dict[str, TopicLag]
+
+    @classmethod
+    def of(cls, figures: RemoteLogFigures) -> LagPoint:
+        """Keep what a history needs of `figures`."""
+        lags = {each.topic: each.lag for each in figures.topics if each.lag is not None and each.lag.segments}
+        most = sorted(lags, key=lambda topic: -lags[topic].size)[:MOST_TOPICS]
+        return cls(
+            figures.taken_at, {each: TopicLag(lags[each].segments, lags[each].size, lags[each].ms) for each in most}
+        )
+
+
+def keep_figures(work: WorkArea, figures: RemoteLogFigures) -> None:
+    """Write `figures` as the latest, and add a point to the history. Of two writers at once, one point may be lost."""
+    work.write(LATEST, [figures], RemoteLogFigures)
+    path, begin = _hour_of(figures.taken_at)
+    earlier = [each for each in work.read_if_there(path, LagPoint) if begin <= each.at < figures.taken_at]
+    work.write(path, [*earlier[1 - MOST_POINTS_AN_HOUR :], LagPoint.of(figures)], LagPoint)
+
+
+def latest_figures(work: WorkArea) -> RemoteLogFigures | None:
+    """Return the figures that were kept last; None if there are none. Raises as WorkArea.read."""
+    return next(iter(work.read_if_there(LATEST, RemoteLogFigures)), None)
+
+
+def lag_history(work: WorkArea, now: int) -> list[LagPoint]:
+    """Return the points of the last day before `now` (ms), in order. Raises as WorkArea.read."""
+    return sorted(_points(work, now), key=lambda point: point.at)
+
+
+def _points(work: WorkArea, now: int) -> Iterator[LagPoint]:
+    for ago in range(_HOURS):
+        path, begin = _hour_of(now - ago * _HOUR_MS)
+        yield from (each for each in work.read_if_there(path, LagPoint) if begin <= each.at < begin + _HOUR_MS)
+
+
+def _hour_of(moment: int) -> tuple[str, int]:
+    """Return the path of the hour of `moment` (ms), and when it began."""
+    hours = moment // _HOUR_MS
+    return f"figures/hours/{hours % _HOURS:02d}.jsonl", hours * _HOUR_MS

@@ -1,0 +1,105 @@
+"""The exporter never looks for a scrape, keeps what it has, and listens on loopback only."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from support.built_figures import many
+from support.scraping import KAFKA, Scrape, free_port
+from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
+from tiered_storage.remote_log.figures.exporter import AGE_PER_LOOK, FiguresExporter, serve
+from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
+
+
+def answers(*results: RemoteLogFigures | Exception | None) -> Callable[[], RemoteLogFigures | None]:
+    remaining = iter(results)
+
+    def take() -> RemoteLogFigures | None:
+        result = next(remaining)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return take
+
+
+def scraped(exporter: FiguresExporter) -> Scrape:
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    return Scrape.of(generate_latest(registry).decode())
+
+
+def test_before_the_first_look_there_are_no_figures() -> None:
+    assert scraped(FiguresExporter(answers(), 60, print)).names == {"remote_log_look_failed"}
+
+
+def test_a_scrape_never_looks() -> None:
+    exporter = FiguresExporter(answers(many(2)), 60, print)
+    exporter.look()
+    assert scraped(exporter) == scraped(exporter)
+
+
+def test_looks_take_a_twentieth_of_the_time_at_most() -> None:
+    quick, slow = many(1), RemoteLogFigures(0, 9_000, ())
+    exporter = FiguresExporter(answers(quick, slow), 60, print)
+    assert exporter.look() == 60
+    assert exporter.look() == 9 * AGE_PER_LOOK
+
+
+def test_a_failed_look_is_shown_and_keeps_the_figures_of_the_last_one() -> None:
+    said: list[str] = []
+    exporter = FiguresExporter(answers(many(2), MetadataUnavailableError("gone"), many(3)), 60, said.append)
+    exporter.look()
+    exporter.look()
+    assert said == ["no figures were taken: gone"]
+    failed = scraped(exporter)
+    assert (failed.value("remote_log_look_failed"), failed.value("remote_log_partitions", topic="topic-1")) == (1, 1)
+    exporter.look()
+    assert scraped(exporter).value("remote_log_look_failed") == 0
+
+
+def test_metrics_are_served_on_loopback_only_until_the_end() -> None:
+    port = free_port()
+    exporter = FiguresExporter(answers(many(20)), 60, print)
+    exporter.look()
+    end = serve(port, exporter, setting="--serve")
+    try:
+        assert Scrape.get(port).value(f"{KAFKA}remotecopylagsegments", topic="topic-1") == 1 + 11
+        elsewhere = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), port, socket.AF_INET)}
+        for address in elsewhere - {"127.0.0.1"}:
+            with pytest.raises(OSError, match="refused"):
+                socket.create_connection((str(address), port), timeout=5)
+    finally:
+        end()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port} .*give another port by read\.service"):
+            serve(port, FiguresExporter(answers(), 60, print), setting="read.service.metrics.port")
+
+
+def test_a_running_exporter_ends_at_once_when_it_is_told_to() -> None:
+    stop = threading.Event()
+    looked = threading.Event()
+
+    def take() -> RemoteLogFigures:
+        looked.set()
+        return many(1)
+
+    thread = threading.Thread(target=FiguresExporter(take, 3600, print).run, args=(stop,))
+    thread.start()
+    assert looked.wait(60)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()

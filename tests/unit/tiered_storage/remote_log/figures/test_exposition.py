@@ -1,0 +1,117 @@
+"""The metrics have Kafka's names, and Prometheus' own client reads them."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from support.built_figures import TAKEN_AT, many, partition_figures
+from support.scraping import KAFKA, Scrape
+from tiered_storage.remote_log.figures.exporter import FiguresExporter
+from tiered_storage.remote_log.figures.exposition import MOST_PARTITIONS
+from tiered_storage.remote_log.figures.partition_figures import CopyLag, OffsetRule, RemoteLogFigures
+
+NAMES = Path(__file__).parents[2] / "settings" / "kafka_names.csv"
+
+
+def scraped(*looks: RemoteLogFigures) -> Scrape:
+    """What a scrape shows after so many looks."""
+    remaining = iter(looks)
+    exporter = FiguresExporter(lambda: next(remaining), 60, print)
+    for _ in looks:
+        exporter.look()
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    return Scrape.of(generate_latest(registry).decode())
+
+
+def test_gauges_and_counters_are_by_topic_under_the_names_of_the_jmx_exporter() -> None:
+    partitions = (
+        partition_figures("orders", 0, CopyLag(2, 200, 5_000), remote=3, remote_size=30, copied=5, copied_size=50),
+        partition_figures("orders", 1, CopyLag(1, 100, 7_500), deleting=2, deleting_size=20, deleted=4, unfinished=1),
+    )
+    found = scraped(RemoteLogFigures(TAKEN_AT, 1500, partitions))
+    expected = {
+        "remotecopylagsegments": 3,
+        "remotecopylagbytes": 300,
+        "remotecopybytes_total": 50,
+        "remotecopyrequests_total": 5,
+        "remotecopyerrors_total": 0,
+        "remotedeletelagsegments": 2,
+        "remotedeletelagbytes": 20,
+        "remotedeleterequests_total": 4,
+        "remotedeleteerrors_total": 0,
+        "remotelogsizebytes": 30,
+        "remotelogmetadatacount": 6,
+    }
+    assert {name: found.value(f"{KAFKA}{name}", topic="orders") for name in expected} == expected
+    assert found.value("remote_log_copy_lag_seconds", topic="orders") == 7.5
+    assert found.value("remote_log_untiered_tail_bytes", topic="orders") == 600
+    assert found.value("remote_log_partition_copy_lag_bytes", topic="orders", partition="1") == 100
+    assert found.value("remote_log_figures_timestamp_seconds") == TAKEN_AT / 1000
+    assert found.value("remote_log_figures_duration_seconds") == 1.5
+    assert found.value("remote_log_local_logs_readable") == 1
+
+
+def test_every_metric_of_kafkas_that_we_serve_is_one_that_kafka_has() -> None:
+    lines = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
+    known = {row["name"].removesuffix("PerSec").lower() for row in csv.DictReader(lines) if row["scope"] == "metric"}
+    served = {name.removeprefix(KAFKA).removesuffix("_total") for name in scraped(many(1)).names if KAFKA in name}
+    assert len(served) == 11
+    assert served <= known
+
+
+def test_a_lag_that_nobody_knows_has_no_series() -> None:
+    unknown_age = partition_figures("orders", 0, CopyLag(1, 100, None))
+    unknown_lag = partition_figures("payments", 0, remote=1)
+    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (unknown_age, unknown_lag), "a broker holds it"))
+    assert found.value(f"{KAFKA}remotecopylagbytes", topic="orders") == 100
+    assert found.value("remote_log_copy_lag_seconds", topic="orders") is None
+    assert found.value(f"{KAFKA}remotecopylagbytes", topic="payments") is None
+    assert found.value(f"{KAFKA}remotelogmetadatacount", topic="payments") == 1
+    assert found.value("remote_log_local_logs_readable") == 0
+
+
+def test_each_violated_rule_is_counted_by_topic() -> None:
+    sound = partition_figures("orders", 0, CopyLag())
+    wrong = replace(sound, violated=(OffsetRule.REMOTE_END,), partition=replace(sound.partition, partition=1))
+    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (sound, wrong)))
+    counts = {rule: found.value("remote_log_offset_violations", topic="orders", rule=rule) for rule in OffsetRule}
+    assert counts == {**dict.fromkeys(OffsetRule, 0.0), OffsetRule.REMOTE_END: 1.0}
+
+
+def test_failures_count_from_the_first_look_on_and_never_go_back() -> None:
+    def look(ended: int, attempts: int) -> RemoteLogFigures:
+        figures = partition_figures(
+            "orders", 0, CopyLag(), copied=10, ended=ended, deletion_attempts=attempts, deleted=3
+        )
+        return RemoteLogFigures(TAKEN_AT, 1, (figures,))
+
+    first = scraped(look(7, 9))
+    later = scraped(look(7, 9), look(9, 12), look(1, 0), look(2, 2))
+    names = ("remotecopyerrors", "remotecopyrequests", "remotedeleteerrors", "remotedeleterequests")
+    assert [first.value(f"{KAFKA}{name}_total", topic="orders") for name in names] == [0, 10, 0, 3]
+    assert [later.value(f"{KAFKA}{name}_total", topic="orders") for name in names] == [3, 13, 5, 8]
+
+
+def test_incarnations_of_a_topic_share_its_series() -> None:
+    one = partition_figures("orders", 0, CopyLag(1, 100, 1))
+    other = replace(one, partition=replace(one.partition, topic_id="another"))
+    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (one, other)))
+    assert found.value(f"{KAFKA}remotecopylagbytes", topic="orders") == 200
+    assert found.value("remote_log_partition_copy_lag_bytes", topic="orders", partition="0") == 200
+
+
+@pytest.mark.parametrize(("count", "names_partitions"), [(MOST_PARTITIONS, True), (MOST_PARTITIONS + 1, False)])
+def test_partitions_are_named_only_while_there_are_few(count: int, names_partitions: bool) -> None:
+    assert ("remote_log_partition_copy_lag_bytes" in scraped(many(count)).names) is names_partitions
+
+
+def test_ten_thousand_partitions_are_answered_by_topic() -> None:
+    found = scraped(many(10_000, topics=20))
+    assert len(found.samples) < 20 * 30
+    assert found.value("remote_log_partitions", topic="topic-3") == 500

@@ -1,0 +1,169 @@
+"""What a look sees of a log directory, before and after copies, trims and other leaders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from support.remote_logs import (
+    BATCH_BYTES,
+    NOW,
+    ORDERS_0,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    append_as_later_leader,
+    begin,
+    copy,
+    partition_of,
+    record,
+    segments_of,
+)
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
+from tiered_storage.remote_log.figures.look import MOST_SAMPLES, Samples, take_figures
+from tiered_storage.remote_log.figures.partition_figures import (
+    CopyLag,
+    OffsetRule,
+    PartitionFigures,
+    RemoteLogFigures,
+    TierOffsets,
+    TopicFigures,
+)
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+
+
+def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogFigures:
+    with files.open() as remote_log:
+        return take_figures(remote_log, samples)
+
+
+def only(figures: RemoteLogFigures) -> PartitionFigures:
+    [found] = figures.partitions
+    return found
+
+
+def test_before_the_first_copy_all_closed_segments_lag(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    found = only(taken(files))
+    assert found.partition == ORDERS_0
+    assert found.offsets == TierOffsets(local_start=0, stable_end=35, local_end=35)
+    assert found.lag == CopyLag(3, 3 * SEGMENT_BYTES, files.clock() - record(0).timestamp)
+    assert found.tail_size == 3 * SEGMENT_BYTES + BATCH_BYTES
+    assert (found.segments.remote, found.violated, found.problem) == (0, (), None)
+
+
+def test_a_copy_brings_the_lag_to_zero_and_the_active_segment_stays_the_tail(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        assert copy(remote_log).is_whole
+    figures = taken(files)
+    found = only(figures)
+    assert found.lag == CopyLag(0, 0, 0)
+    assert found.tail_size == BATCH_BYTES
+    assert found.offsets == TierOffsets(0, 35, 35, 0, 30, 0)
+    assert (found.segments.remote, found.segments.remote_size) == (3, 3 * SEGMENT_BYTES)
+    assert (found.segments.copied, found.segments.copied_size) == (3, 3 * SEGMENT_BYTES)
+    [topic] = figures.topics
+    assert (topic.topic, topic.tail, topic.troubles) == ("orders", 5, ())
+
+
+def test_a_topic_that_is_not_tiered_and_has_nothing_remote_has_no_figures(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 1, ("untiered", 0): 2}, topics={})
+    assert taken(files).partitions == ()
+
+
+def test_a_disabled_topic_shows_what_is_remote_and_no_lag(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, topics={})
+    files.append(4)
+    found = only(taken(files))
+    assert found.lag is None
+    assert (found.segments.remote, found.offsets.remote_end) == (3, 30)
+
+
+def test_remote_offsets_that_a_later_leader_truncated_violate_nothing_and_hide_no_lag(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    append_as_later_leader(files)
+    with files.open() as remote_log:
+        ends = [segment.end_offset for segment in segments_of(remote_log)]
+    figures = only(taken(files))
+    assert figures.violated == ()
+    assert figures.offsets.remote_end == max(ends[-1] + 1, 30)
+
+
+def test_a_remote_end_after_the_stable_end_is_a_violation_with_its_name(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    (files.log_directory / "replication-offset-checkpoint").write_text("0\n1\norders 0 20\n")
+    [topic] = taken(files).topics
+    assert topic.violating[OffsetRule.REMOTE_END] == 1
+    assert topic.troubles == ("orders-0: offsets violate Ly >= Ry",)
+
+
+def test_a_log_directory_that_a_broker_holds_leaves_the_remote_figures_and_no_lag(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with DirectoryLock.acquire(files.log_directory):
+        figures = taken(files)
+    assert figures.problem is not None
+    assert str(files.log_directory) in figures.problem
+    assert only(figures).lag is None
+    assert only(figures).segments.remote == 3
+
+
+def test_a_copy_that_began_long_ago_is_stuck(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path)
+    with files.open() as remote_log:
+        begin(remote_log)
+        before = only(take_figures(remote_log)).segments
+        files.clock.now += remote_log.settings.copy_stuck_after_ms + 1
+        after = only(take_figures(remote_log)).segments
+    assert (before.unfinished, before.stuck) == (3, 0)
+    assert (after.unfinished, after.stuck) == (3, 3)
+
+
+def test_failed_deletions_and_those_that_wait_are_counted(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        first, *_ = segments_of(remote_log)
+        lease = remote_log.leases.acquire(ORDERS_0, "test", 60_000)
+        step = RemoteLogSegmentMetadataUpdate(first.segment_id, SegmentState.DELETE_SEGMENT_STARTED, NOW)
+        remote_log.segments.update_remote_log_segment_metadata(step, lease)
+        for _ in range(2):
+            remote_log.store.safety.note_failures({first.segment_id: "refused"}, NOW)
+        segments = only(take_figures(remote_log)).segments
+    assert (segments.remote, segments.deleting, segments.deleting_size) == (2, 1, SEGMENT_BYTES)
+    assert (segments.failed_deletions, segments.deletion_attempts) == (1, 2)
+    assert (segments.copied, segments.deleted) == (3, 0)
+
+
+def test_records_deleted_locally_before_they_were_copied_are_missing(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.append(6)
+    for path in files.partition_directory().glob("0*"):
+        if int(path.name.partition(".")[0]) < 50:
+            path.unlink()
+    (files.log_directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 50\n")
+    found = only(taken(files))
+    assert (found.offsets.local_start, found.offsets.missing) == (50, 20)
+    assert list(found.troubles) == ["20 offsets were deleted locally and never copied"]
+
+
+def test_a_look_reads_the_age_of_a_segment_once_and_of_so_many_at_most(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, {("orders", 0): 2, ("payments", 0): 1})
+    samples = Samples()
+    first = taken(files, samples)
+    assert samples.left == MOST_SAMPLES - 2
+    assert set(samples.known) == {ORDERS_0, partition_of("payments")}
+    assert taken(files, samples).topics == first.topics
+    assert samples.left == MOST_SAMPLES
+
+
+def test_an_unreadable_partition_of_a_tiered_topic_is_named(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 1, ("orders", 1): 1})
+    directory = files.partition_directory("orders", 1)
+    (directory / "partition.metadata").write_text("nonsense")
+    [topic] = taken(files).topics
+    assert topic.unreadable == 1
+    [trouble] = topic.troubles
+    assert trouble.startswith("orders-1: ")
+    assert isinstance(topic, TopicFigures)
+    assert replace(topic, troubles=()).partitions == 2

@@ -1,0 +1,101 @@
+"""What a run keeps: the latest figures, and a day of history in as many files as a day has hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.built_figures import many, partition_figures
+from support.remote_logs import a_remote_log
+from tiered_storage.errors import UntrustedMessageError
+from tiered_storage.remote_log.figures.partition_figures import CopyLag, RemoteLogFigures
+from tiered_storage.remote_log.figures.stored import (
+    MOST_POINTS_AN_HOUR,
+    MOST_TOPICS,
+    LagPoint,
+    TopicLag,
+    keep_figures,
+    lag_history,
+    latest_figures,
+)
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+NOON = 1_700_049_600_000 // HOUR * HOUR
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[WorkArea]:
+    with a_remote_log(tmp_path).open() as remote_log:
+        yield remote_log.work
+
+
+def at(moment: int, size: int = 100) -> RemoteLogFigures:
+    lag = CopyLag(1, size, None) if size else CopyLag()
+    return RemoteLogFigures(moment, 1, (partition_figures("orders", 0, lag),))
+
+
+def kept_at(work: WorkArea, now: int) -> list[int]:
+    return [point.at for point in lag_history(work, now)]
+
+
+def test_without_a_run_there_is_nothing(work: WorkArea) -> None:
+    assert latest_figures(work) is None
+    assert lag_history(work, NOON) == []
+
+
+def test_the_latest_figures_come_back_as_they_were(work: WorkArea) -> None:
+    keep_figures(work, many(5))
+    keep_figures(work, many(1200))
+    assert latest_figures(work) == many(1200)
+
+
+def test_a_point_has_the_topics_that_lag(work: WorkArea) -> None:
+    keep_figures(work, at(NOON))
+    keep_figures(work, at(NOON + MINUTE, 0))
+    assert lag_history(work, NOON + HOUR) == [
+        LagPoint(NOON, {"orders": TopicLag(1, 100, None)}),
+        LagPoint(NOON + MINUTE, {}),
+    ]
+
+
+def test_the_history_is_a_day_long_and_in_order(work: WorkArea) -> None:
+    moments = [NOON + hour * HOUR + 5 * MINUTE for hour in range(30)]
+    for moment in moments:
+        keep_figures(work, at(moment))
+    assert kept_at(work, moments[-1]) == moments[-24:]
+    assert len(work.names("figures/hours")) == 24
+    assert kept_at(work, moments[-1] + 10 * HOUR) == moments[-14:]
+
+
+def test_an_hour_has_so_many_points_at_most(work: WorkArea) -> None:
+    moments = [NOON + 10_000 * number for number in range(MOST_POINTS_AN_HOUR + 5)]
+    for moment in moments:
+        keep_figures(work, at(moment))
+    assert kept_at(work, NOON) == moments[-MOST_POINTS_AN_HOUR:]
+
+
+def test_a_clock_that_was_ahead_leaves_no_points_from_the_future(work: WorkArea) -> None:
+    keep_figures(work, at(NOON + 30 * MINUTE))
+    keep_figures(work, at(NOON + 10 * MINUTE))
+    assert kept_at(work, NOON) == [NOON + 10 * MINUTE]
+
+
+def test_of_many_topics_those_that_lag_most_are_kept(work: WorkArea) -> None:
+    topics = MOST_TOPICS + 50
+    figures = many(topics, topics)
+    keep_figures(work, replace(figures, taken_at=NOON))
+    [point] = lag_history(work, NOON)
+    assert set(point.topics) == {f"topic-{number}" for number in range(50, topics)}
+
+
+def test_figures_that_somebody_changed_are_not_shown(work: WorkArea, tmp_path: Path) -> None:
+    keep_figures(work, at(NOON))
+    [path] = tmp_path.rglob("latest.jsonl")
+    path.write_bytes(path.read_bytes().replace(b"orders", b"others"))
+    with pytest.raises(UntrustedMessageError):
+        latest_figures(work)
