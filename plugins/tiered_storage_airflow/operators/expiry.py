@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     why_only_planned,
 )
 from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import effective_now, lease_owner, own_path, run_folder
 
@@ -218,6 +220,9 @@ class DeleteSegmentsOperator(RemoteLogOperator):
                 failed=len(report.failures),
                 left=len(report.left) + len(not_expired),
             )
+        deleted = Counter(each.segment_id.topic_id_partition.topic for each in report.deleted)
+        failed = Counter(each.partition.rpartition("-")[0] for each in report.failures)
+        count(self.cluster, delete_requests=deleted + failed, delete_errors=failed)
         self.log.info("deleted %d segments, %d bytes", len(report.deleted), sum(each.size for each in report.deleted))
         if report.stopped:
             raise AirflowFailException(report.stopped)

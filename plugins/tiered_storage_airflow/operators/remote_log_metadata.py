@@ -5,6 +5,7 @@ Tasks pass each other only paths in the work area. The files there are the libra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
     not_begun_of,
 )
 from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import summarize
 from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder, window_end
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.copy.plan import CopyPlan
-    from tiered_storage.remote_log.model import Finding
+    from tiered_storage.remote_log.copy.tasks import CopyOutcome
+    from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata
 
 
 class PlanCopyOperator(RemoteLogOperator, SkipMixin):
@@ -191,6 +194,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
                 partitions=len({segment.topic_id_partition for segment in committed}),
                 failed_partitions=sorted(failed),
             )
+        _count_copies(copied, committed, self.cluster)
         if not committed:
             raise AirflowSkipException("nothing was committed, so nothing is announced")
         partitions = sorted({str(segment.topic_id_partition) for segment in committed})
@@ -287,6 +291,18 @@ class ListSegmentsOperator(RemoteLogOperator):
             path = f"runs/{run_folder(context)}/segments.jsonl"
             remote_log.work.write_report(path, segments, RemoteLogSegmentMetadata)
         return path
+
+
+def _count_copies(
+    copied: Sequence[CopyOutcome], committed: Sequence[RemoteLogSegmentMetadata], cluster: str | None
+) -> None:
+    """Count the copies of the run for Airflow's metrics: all, those that failed, and the bytes that were committed."""
+    topics = [each.task.metadata.topic_id_partition.topic for each in copied if not each.is_unused]
+    sizes = Counter[str]()
+    for segment in committed:
+        sizes[segment.topic_id_partition.topic] += segment.size
+    done = Counter(segment.topic_id_partition.topic for segment in committed)
+    count(cluster, copy_requests=Counter(topics), copy_errors=Counter(topics) - done, copy_bytes=sizes)
 
 
 def _fail_for(findings: Sequence[Finding], introduction: str) -> None:

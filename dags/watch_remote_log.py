@@ -1,0 +1,33 @@
+"""Take the figures of all topics every five minutes: how far copying lags, what is stuck or failed, offsets that clash.
+
+The figures go to Airflow's metrics (StatsD or OpenTelemetry) and to the page, with a day of history. A run is red if
+the offsets of a partition's tiers contradict each other. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import pendulum
+from airflow.sdk import CronDataIntervalTimetable
+
+from tiered_storage_airflow.clusters import dag_of_each_cluster
+from tiered_storage_airflow.forms import fields
+from tiered_storage_airflow.operators.audit import WatchRemoteLogOperator
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+
+
+@dag_of_each_cluster(
+    schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
+    start_date=pendulum.datetime(2020, 1, 1, tz="UTC"),
+    catchup=False,
+    is_paused_upon_creation=True,
+    max_active_runs=1,
+    tags=["tiered-storage", "audit"],
+    default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
+    params={"settings": fields.settings_param()},
+    doc_md=__doc__,
+)
+def watch_remote_log() -> None:
+    WatchRemoteLogOperator(task_id="look", settings=fields.SETTINGS)
+
+
+watch_remote_log()

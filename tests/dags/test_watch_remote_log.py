@@ -1,0 +1,120 @@
+"""watch_remote_log: what it keeps, what Airflow's metrics get, and when a run is red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dags.airflow_runs import AirflowHome
+from support.metric_receivers import StatsdListener, collecting
+from support.tiered_site import TIERED, TieredSite, partition
+from tiered_storage.clock import wall_clock
+from tiered_storage.remote_log.figures.stored import lag_history, latest_figures
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
+
+
+@pytest.fixture
+def metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return what configures Airflow's metrics as a task's process does when it begins; they are off again later."""
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    def configure(**options: object) -> None:
+        for name, value in options.items():
+            monkeypatch.setenv(f"AIRFLOW__METRICS__{name.upper()}", str(value))
+        legacy = conf.getboolean("metrics", "legacy_names_on")
+        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)
+
+    yield configure
+    monkeypatch.undo()
+    configure()
+
+
+def test_a_run_keeps_figures_and_a_point_of_history(airflow: AirflowHome, site: TieredSite) -> None:
+    site.write_logs({"orders-0": 3, "payments-0": 1, "untiered-0": 2})
+    site.configure({"orders": TIERED, "payments": TIERED})
+    run = airflow.run("watch_remote_log")
+    assert (run.state, run.tasks) == ("success", {"look": "success"})
+    assert "summary: topics: 2, partitions: 2, lag segments: 4" in run.log
+    with site.open() as remote_log:
+        kept = latest_figures(remote_log.work)
+        [point] = lag_history(remote_log.work, wall_clock())
+    assert kept is not None
+    assert {each.topic: each.lag.segments for each in kept.topics if each.lag} == {"orders": 3, "payments": 1}
+    assert {topic: lag.segments for topic, lag in point.topics.items()} == {"orders": 3, "payments": 1}
+
+
+def test_statsd_receives_the_lag_by_topic_and_a_copy_brings_it_to_zero(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, metrics: Any
+) -> None:
+    site.write_logs({"orders-0": 3, "orders.eu-0": 1})
+    site.configure({"orders": TIERED, "orders.eu": TIERED})
+    with closing(StatsdListener()) as listener:
+        metrics(statsd_on=True, statsd_host="127.0.0.1", statsd_port=listener.port, statsd_prefix="airflow")
+        airflow.run("watch_remote_log")
+        before = listener.received_until("airflow.remote_log.offset_violations.orders__eu")
+        airflow.run("copy_segments")
+        copied = listener.received_until("airflow.remote_log.copy_bytes.orders__eu")
+        airflow.run("watch_remote_log")
+        after = listener.received_until("airflow.remote_log.offset_violations.orders__eu")
+    assert before["airflow.remote_log.copy_lag_segments.orders"] == "3|g"
+    assert before["airflow.remote_log.copy_lag_bytes.orders"] == "3603|g"
+    assert float(before["airflow.remote_log.copy_lag_seconds.orders"].partition("|")[0]) > 0
+    assert before["airflow.remote_log.copy_lag_segments.orders__eu"] == "1|g"
+    assert copied["airflow.remote_log.copy_requests.orders"] == "3|c"
+    assert copied["airflow.remote_log.copy_bytes.orders"] == "3603|c"
+    assert "airflow.remote_log.copy_errors.orders" not in copied
+    assert after["airflow.remote_log.copy_lag_segments.orders"] == "0|g"
+    assert after["airflow.remote_log.remote_bytes.orders"] == "3603|g"
+    assert after["airflow.remote_log.offset_violations.orders"] == "0|g"
+
+
+def test_opentelemetry_receives_the_same_with_the_topic_as_a_tag(
+    airflow: AirflowHome, site: TieredSite, metrics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import atexit
+
+    from airflow.sdk._shared.observability.metrics.otel_logger import flush_otel_metrics
+    from opentelemetry import metrics as opentelemetry_metrics
+
+    site.write_logs({"orders-0": 3})
+    site.configure({"orders": TIERED})
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+        metrics(otel_on=True, legacy_names_on=False)
+        airflow.run("watch_remote_log")
+        # A task's process does this when it ends.
+        provider: Any = opentelemetry_metrics.get_meter_provider()
+        provider.force_flush()
+        provider.shutdown()
+        atexit.unregister(flush_otel_metrics)
+    assert collector.points["airflow.remote_log.copy_lag_segments", "orders"] == 3
+    assert collector.points["airflow.remote_log.copy_lag_bytes", "orders"] == 3603
+    assert collector.points["airflow.remote_log.offset_violations", "orders"] == 0
+    assert "airflow.remote_log.copy_lag_segments.orders" not in {name for name, _ in collector.points}
+
+
+def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_partition(
+    airflow: AirflowHome, site: TieredSite
+) -> None:
+    site.write_logs({"orders-0": 3, "payments-0": 1})
+    site.configure({"orders": TIERED, "payments": TIERED})
+    site.copy()
+    # As after an unclean election of a replica that lagged.
+    (site.logs / "replication-offset-checkpoint").write_text("0\n2\norders 0 20\npayments 0 20\n")
+    run = airflow.run("watch_remote_log")
+    assert run.state == "failed"
+    [error] = run.errors["look"]
+    named = "orders-0 (Ly >= Ry: local 0 to 20, stable to 20, remote 0 to 30)"
+    assert f"1 partitions have offsets that contradict each other: {named}" in str(error)
+    with site.open() as remote_log:
+        kept = latest_figures(remote_log.work)
+    assert kept is not None
+    assert [each.partition for each in kept.partitions if each.violated] == [partition("orders-0")]
