@@ -56,7 +56,8 @@ def read_service() -> FastAPI:
 @asynccontextmanager
 async def _with_api(app: FastAPI) -> AsyncIterator[None]:
     """Mount the read service while the API server runs; Airflow's other processes import only this module."""
-    from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415 - see above
+    from tiered_storage_airflow.page.app import page_app  # noqa: PLC0415
     from tiered_storage_airflow.read_service.routes.api import read_api  # noqa: PLC0415
     from tiered_storage_airflow.read_service.service import ReadService  # noqa: PLC0415
 
@@ -68,11 +69,16 @@ async def _with_api(app: FastAPI) -> AsyncIterator[None]:
         for path, application in (("/v1", read_api), ("/page", page_app))
     ]
     app.router.routes.extend(mounted)
+    endpoints = [MetricsEndpoint(service.metrics, service.cluster) for service in services]
     try:
+        for endpoint in endpoints:
+            endpoint.start()
         yield
     finally:
         for mount in mounted:
             app.router.routes.remove(mount)
+        for endpoint in endpoints:
+            endpoint.close()
         for service in services:
             service.close()
 

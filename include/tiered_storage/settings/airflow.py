@@ -60,6 +60,19 @@ class AirflowSettings(PropertyModel):
     )
     """How long a response waits for a client that reads nothing before it is aborted."""
 
+    read_service_metrics_port: Whole = setting(
+        "read.service.metrics.port",
+        0,
+        READ_SERVICE,
+        Source.OURS,
+        unit="a port",
+        at_least=0,
+        at_most=65_535,
+        special={0: "none"},
+    )
+    """The port of 127.0.0.1 at which the API server serves figures to Prometheus, without a login: every user of that
+    machine sees the names of all topics. Of several processes of one API server, the first gets the port."""
+
     own_pools: bool = setting("own.pools", False, POOLS, Source.OURS)
     """Whether the tasks of a further cluster take slots of its own pools, such as remote_log_copier__west, and not of
     those that all clusters share. `make up` makes such pools; elsewhere create them. The first cluster ignores it."""

@@ -12,6 +12,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiered_storage.remote_log.figures.fetch_counts import FetchCounts
+
 _KEY = "remote_log_access"
 MOST_CHARACTERS = 1000
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -104,29 +106,33 @@ def plain_text(text: str) -> str:
 
 
 class Metrics:
-    """Metrics of one process in Prometheus' text format. No label names a topic: every logged-in user sees them."""
+    """Metrics of one process in Prometheus' text format. No label names a topic: every logged-in user sees them.
+
+    `fetched` counts by topic what is read from the remote tier; `text` leaves it out.
+    """
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self.fetched = FetchCounts()
         self._requests = Counter(
-            "remote_log_requests", "Requests with a response", ["route", "status"], registry=self._registry
+            "remote_log_requests", "Requests with a response", ["route", "status"], registry=self.registry
         )
-        self._bytes = Counter("remote_log_sent_bytes", "Bytes of response bodies", ["route"], registry=self._registry)
+        self._bytes = Counter("remote_log_sent_bytes", "Bytes of response bodies", ["route"], registry=self.registry)
         self._seconds = Histogram(
             "remote_log_request_seconds",
             "Time from a request to the end of its response",
             ["route"],
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60),
-            registry=self._registry,
+            registry=self.registry,
         )
         self.streams = Gauge(
-            "remote_log_streams", "Responses with bytes or records in progress", registry=self._registry
+            "remote_log_streams", "Responses with bytes or records in progress", registry=self.registry
         )
         self.refused = Counter(
-            "remote_log_refused", "Requests refused for lack of room", ["what"], registry=self._registry
+            "remote_log_refused", "Requests refused for lack of room", ["what"], registry=self.registry
         )
         self.given_up = Counter(
-            "remote_log_given_up", "Responses aborted before their end", ["why"], registry=self._registry
+            "remote_log_given_up", "Responses aborted before their end", ["why"], registry=self.registry
         )
 
     def answered(self, route: str, status: int, size: int, seconds: float) -> None:
@@ -137,4 +143,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics as text."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

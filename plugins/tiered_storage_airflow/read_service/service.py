@@ -6,13 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 
 from fastapi import Depends, Request
 
 from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
+from tiered_storage.remote_log.figures.fetch_counts import CountedStorage
+from tiered_storage.remote_log.figures.stored import LagPoint, lag_history, latest_figures
 from tiered_storage_airflow.read_service.access import Metrics
 from tiered_storage_airflow.read_service.admission import Admission, FairQueue, Places, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError
@@ -21,6 +23,7 @@ from tiered_storage_airflow.read_service.threads import BoundedThreads, ServiceT
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 if TYPE_CHECKING:
+    from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.settings.read_rights import ReadRights
@@ -33,6 +36,8 @@ MOST_SENDING = 4
 SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
 """How long, in seconds, rights are cached: a read on a thread may wait long for threads that encode JSON."""
+SECONDS_OF_FIGURES = 30.0
+"""How long, in seconds, the kept figures are cached: runs keep new ones every few minutes."""
 SECONDS_BETWEEN_SENDS = 0.002
 SECONDS_BETWEEN_LOOKS = 10.0
 """How often, in seconds, metadata and store are compared, which is also how long replaced metadata are still read."""
@@ -82,6 +87,10 @@ class Seen:
     """The partitions that are or were remote."""
     partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     """All partitions, including local ones, which take longer to find."""
+    figures: SingleFlight[RemoteLogFigures | None] = field(default_factory=lambda: SingleFlight(SECONDS_OF_FIGURES))
+    """The figures that were kept last."""
+    history: SingleFlight[list[LagPoint]] = field(default_factory=lambda: SingleFlight(SECONDS_OF_FIGURES))
+    """The lag of topics over the last day."""
 
 
 class MetadataWatch:
@@ -145,7 +154,7 @@ class OpenService:
             RightsFile(settings.read_service_rights_file),
             threads,
             Places(settings.read_service_max_streams, metrics),
-            Tiers.of(log),
+            Tiers.of(replace(log, storage=CountedStorage(log.storage, metrics.fetched))),
             FairQueue(MOST_SENDING, short, SECONDS_BETWEEN_SENDS),
             metrics,
             MetadataWatch(log, threads.looking["pair"]),
@@ -160,6 +169,15 @@ class OpenService:
     async def rights_now(self) -> ReadRights:
         """Return the rights, at most a second old."""
         return await self.seen.rights.get(lambda: self.threads.rights.run(self.rights.current))
+
+    async def kept_figures(self) -> RemoteLogFigures | None:
+        """Return the figures that a run kept last, at most a moment old; None if there are none."""
+        return await self.seen.figures.get(lambda: self.threads.asking.run(lambda: latest_figures(self.log.work)))
+
+    async def lag_history(self) -> list[LagPoint]:
+        """Return the lag of the last day, at most a moment old."""
+        log = self.log
+        return await self.seen.history.get(lambda: self.threads.asking.run(lambda: lag_history(log.work, log.clock())))
 
     def close(self) -> None:
         """End all threads, then close the remote log."""
@@ -181,7 +199,7 @@ class ReadService:
 
         Each response has `seconds_to_answer` to begin, or twice remote.fetch.max.wait.ms if that is longer.
         """
-        self._open_log = open_log or partial(_open_by_hook, cluster)
+        self._open_log = open_log or partial(open_by_hook, cluster)
         self.cluster = cluster
         self.seconds_to_answer = seconds_to_answer
         self._threads = BoundedThreads("opening", 1, 0)
@@ -233,7 +251,8 @@ async def open_service(request: Request) -> OpenService:
 OpenServiceDep = Annotated[OpenService, Depends(open_service)]
 
 
-def _open_by_hook(cluster: str | None) -> RemoteLogManager:
+def open_by_hook(cluster: str | None) -> RemoteLogManager:
+    """Open the remote log by the settings of `cluster` and Airflow's connection; the caller closes it."""
     from tiered_storage_airflow.hooks.remote_log import RemoteLogHook  # noqa: PLC0415 - loaded with the first request
 
     return RemoteLogHook(cluster=cluster).get_conn()
