@@ -10,6 +10,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
@@ -18,9 +19,10 @@ from tiered_storage_airflow.links import below_reports
 from tiered_storage_airflow.page.base import HEADERS, page
 from tiered_storage_airflow.page.partition_content import look_up
 from tiered_storage_airflow.page.partition_page import partition_page
+from tiered_storage_airflow.page.partitions_table import SortedBy, Wanted, partitions_page
 from tiered_storage_airflow.page.records_page import MOST_BYTES, RECORDS, ShownRecord, records_page, shown_records
 from tiered_storage_airflow.page.segment_page import find_run, segment_page
-from tiered_storage_airflow.page.topic_pages import Rights, topic_page, topics_page
+from tiered_storage_airflow.page.topic_pages import Rights, TopicLagShown, topic_page, topics_page
 from tiered_storage_airflow.read_service.access import AccessLog, access_of
 from tiered_storage_airflow.read_service.login import Visitor, VisitorDep, visitor_of
 from tiered_storage_airflow.read_service.partitions import (
@@ -59,6 +61,7 @@ def page_app(service: ReadService) -> FastAPI:
     app.add_middleware(AccessLog, metrics=service.metrics, below="/page")
     app.get("/")(_topics)
     app.get("/assets/{name}")(_asset)
+    app.get("/partitions")(_partitions)
     app.get("/topics/{topic}")(_topic)
     app.get("/topics/{topic}/partitions/{partition}")(_partition)
     app.get("/topics/{topic}/partitions/{partition}/records")(_records)
@@ -74,6 +77,26 @@ async def _topics(request: Request, service: OpenServiceDep, visitor: VisitorDep
     return _page(topics_page(_root(request), topics, rights, _other_clusters(request)))
 
 
+async def _partitions(
+    request: Request,
+    service: OpenServiceDep,
+    visitor: VisitorDep,
+    topic: Annotated[str, Query(max_length=249)] = "",
+    sort: SortedBy = SortedBy.LAG,
+    descending: bool = True,
+    only_trouble: bool = False,
+    start: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+) -> Response:
+    figures = await service.kept_figures()
+    rights = await service.rights_now()
+    asked = Wanted(topic, sort, descending, only_trouble, start)
+
+    def may_see(name: str) -> bool:
+        return rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, name)
+
+    return _page(await service.threads.asking.run(lambda: partitions_page(_root(request), figures, asked, may_see)))
+
+
 async def _topic(
     request: Request,
     service: OpenServiceDep,
@@ -87,8 +110,17 @@ async def _topic(
     access.has_right = True
     partitions, following = await partitions_of(service, topic, start, PARTITIONS_OF_A_PAGE)
     shown = [(await describe(service, each), await service.tiers.look(each)) for each in partitions]
+    lag = await _lag_of(service, topic)
     # On a thread: drawing 100,000 segments takes a while.
-    return _page(await service.threads.asking.run(lambda: topic_page(_root(request), topic, shown, following)))
+    return _page(await service.threads.asking.run(lambda: topic_page(_root(request), topic, shown, following, lag)))
+
+
+async def _lag_of(service: OpenService, topic: str) -> TopicLagShown:
+    """Return what the kept figures have of a topic; nothing if they cannot be read: the rest of the page can."""
+    try:
+        return TopicLagShown.of(topic, await service.kept_figures(), await service.lag_history())
+    except (TieredStorageError, ProblemError) as error:
+        return TopicLagShown(None, None, (f"Figures cannot be read: {error}",))
 
 
 async def _partition(

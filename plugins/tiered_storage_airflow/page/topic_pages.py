@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import yaml
 
+from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures, TopicFigures
+from tiered_storage.remote_log.figures.stored import LagPoint, TopicLag
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page.base import LEGEND, link, of_partition, of_topic, page
 from tiered_storage_airflow.page.partition_page import offsets_strip
+from tiered_storage_airflow.page.picture import Bar, Bars, bars
 from tiered_storage_airflow.read_service.routes.schemas import PartitionAnswer, TopicAnswer
-from tiered_storage_airflow.rendering import number, size
+from tiered_storage_airflow.rendering import moment, number, size, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,51 @@ def _listed(what: str, names: Sequence[str]) -> str:
     return f"the {what} {names[0]}" if len(names) == 1 else f"the {what}s {', '.join(names)}"
 
 
+@dataclass(frozen=True, slots=True)
+class TopicLagShown:
+    """How far copying of a topic lags: now in words, over the last day as bars, and what is wrong; None: not known."""
+
+    now: Sequence[tuple[str, str]] | None
+    over_time: Bars | None
+    alarms: Sequence[str]
+
+    @classmethod
+    def of(cls, topic: str, figures: RemoteLogFigures | None, history: Sequence[LagPoint]) -> Self:
+        """Choose what is shown of the kept `figures` and of the points of the last day."""
+        if figures is None:
+            return cls(None, None, ())
+        found = TopicFigures.of(topic, (each for each in figures.partitions if each.partition.topic == topic))
+        return cls(list(_lag_now(found, figures.taken_at)), _lag_bars(topic, history), found.troubles)
+
+
+def _lag_now(topic: TopicFigures, taken_at: int) -> Iterator[tuple[str, str]]:
+    if topic.lag is not None:
+        yield "closed and not copied", f"{size(topic.lag.size)}, {topic.lag.segments:,} segments"
+        yield "the oldest of it", "no record" if not topic.lag.segments else _age(topic.lag.ms)
+        yield "not copied at all", size(topic.tail_size)
+    yield "remote", f"{size(topic.segments.remote_size)}, {topic.segments.remote:,} segments"
+    yield "as of", moment(taken_at)
+
+
+def _age(milliseconds: int | None) -> str:
+    return "not known" if milliseconds is None else f"{span(milliseconds)} old"
+
+
+def _lag_bars(topic: str, history: Sequence[LagPoint]) -> Bars | None:
+    """Return a bar for each point; a topic that a point does not name had no lag then."""
+    if not history:
+        return None
+    lags = [(point.at, point.topics.get(topic, TopicLag(0, 0, 0))) for point in history]
+    drawn = [Bar(lag.size, f"{moment(at)}: {size(lag.size)}, {lag.segments:,} segments") for at, lag in lags]
+    return bars("Closed and not copied, over the last day", drawn, (moment(history[0].at), moment(history[-1].at)))
+
+
 def topic_page(
-    root: str, topic: str, partitions: Sequence[tuple[PartitionAnswer, PartitionView]], following: int | None
+    root: str,
+    topic: str,
+    partitions: Sequence[tuple[PartitionAnswer, PartitionView]],
+    following: int | None,
+    lag: TopicLagShown,
 ) -> str:
     """Return the page of some partitions of a topic; `following` is the number that comes next."""
     rows = [
@@ -103,7 +150,16 @@ def topic_page(
     columns = ("partition", "log start", "first local", "last remote", "log end", "not copied", "remote", "trouble")
     strips = [(answer.partition, offsets_strip(root, view)) for answer, view in partitions]
     return page(
-        "topic.html", root, topic, [], columns=columns, rows=rows, strips=strips, legend=LEGEND, following=following
+        "topic.html",
+        root,
+        topic,
+        [],
+        lag=lag,
+        columns=columns,
+        rows=rows,
+        strips=strips,
+        legend=LEGEND,
+        following=following,
     )
 
 

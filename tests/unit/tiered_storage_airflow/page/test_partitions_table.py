@@ -1,0 +1,180 @@
+"""The table of all partitions: sorted, filtered and in pages on the server, also of 10,000 partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from httpx import Response
+
+from support.built_figures import TAKEN_AT, many, partition_figures
+from support.read_service_site import ReadServiceSite
+from tiered_storage.remote_log.figures.look import take_figures
+from tiered_storage.remote_log.figures.partition_figures import CopyLag, RemoteLogFigures
+from tiered_storage.remote_log.figures.stored import keep_figures
+from tiered_storage_airflow.page.partitions_table import (
+    ROWS,
+    SortedBy,
+    Wanted,
+    chosen_partitions,
+    partitions_page,
+)
+
+Look = Callable[..., Response]
+MANY = 10_000
+FIGURES = many(MANY)
+
+
+def everything(_: str) -> bool:
+    return True
+
+
+def lags(figures: RemoteLogFigures, wanted: Wanted) -> list[int]:
+    return [each.lag.size for each in chosen_partitions(figures, wanted, everything) if each.lag]
+
+
+def rows_of(page: str) -> list[str]:
+    return re.findall(r"<tr><td[^>]*>(?:<a[^>]*>)?([^<]*)", page)
+
+
+def keep(site: ReadServiceSite, figures: RemoteLogFigures | None = None) -> None:
+    site.changed(lambda log: keep_figures(log.work, figures or take_figures(log)))
+
+
+def test_ten_thousand_partitions_come_in_pages_that_lead_to_one_another() -> None:
+    first = partitions_page("/root", FIGURES, Wanted(), everything)
+    last = partitions_page("/root", FIGURES, Wanted(start=MANY - ROWS), everything)
+    assert rows_of(first) == [f"topic-{at % 10}-{at // 10}" for at in range(MANY - 1, MANY - 1 - ROWS, -1)]
+    assert rows_of(last)[-1] == "topic-0-0"
+    assert f"1 to {ROWS} of 10,000." in first
+    assert f"start={ROWS}" in first
+    assert "The next ones" in first
+    assert "The previous ones" not in first
+    assert "9,951 to 10,000 of 10,000." in last
+    assert "The next ones" not in last
+    assert f"start={MANY - 2 * ROWS}" in last
+    assert len(first) < 40_000
+
+
+def test_a_page_after_the_end_is_empty_and_leads_back() -> None:
+    page = partitions_page("/root", FIGURES, Wanted(start=MANY + 500), everything)
+    assert rows_of(page) == []
+    assert "The previous ones" in page
+
+
+@pytest.mark.parametrize("column", list(SortedBy))
+@pytest.mark.parametrize("descending", [True, False])
+def test_each_column_sorts_all_partitions_both_ways(column: SortedBy, descending: bool) -> None:
+    found = chosen_partitions(FIGURES, Wanted(sort=column, descending=descending), everything)
+    assert len({each.partition for each in found}) == MANY
+    turned = chosen_partitions(FIGURES, Wanted(sort=column, descending=not descending), everything)
+    if column is not SortedBy.TROUBLE:
+        assert [each.partition for each in found] == [each.partition for each in reversed(turned)]
+
+
+def test_the_largest_lag_is_first_unless_asked_otherwise() -> None:
+    assert lags(FIGURES, Wanted()) == [1000 * at for at in reversed(range(MANY))]
+    assert lags(FIGURES, Wanted(descending=False))[0] == 0
+
+
+def test_a_topic_is_found_by_a_part_of_its_name_in_any_case() -> None:
+    found = chosen_partitions(FIGURES, Wanted(topic="PIC-3"), everything)
+    assert len(found) == MANY / 10
+    assert {each.partition.topic for each in found} == {"topic-3"}
+
+
+def test_only_partitions_in_trouble_are_shown_if_asked_for() -> None:
+    stuck = replace(FIGURES.partitions[0], segments=replace(FIGURES.partitions[0].segments, stuck=1))
+    figures = replace(FIGURES, partitions=(stuck, *FIGURES.partitions[1:]))
+    assert chosen_partitions(figures, Wanted(only_trouble=True), everything) == [stuck]
+    assert "1 stuck copies" in partitions_page("/root", figures, Wanted(only_trouble=True), everything)
+
+
+def test_a_topic_that_the_visitor_may_not_see_is_neither_shown_nor_counted() -> None:
+    page = partitions_page("/root", FIGURES, Wanted(), lambda topic: topic != "topic-9")
+    assert "topic-9" not in page
+    assert "of 9,000." in page
+
+
+def test_what_is_not_known_is_empty_or_said_so() -> None:
+    unseen, unknown = partition_figures("orders", 0, remote=1), partition_figures("orders", 1, CopyLag(1, 7, None))
+    page = partitions_page("/root", RemoteLogFigures(TAKEN_AT, 1, (unseen, unknown), "held"), Wanted(), everything)
+    assert "not known" in page
+    assert '<p class="alarm" role="alert">held</p>' in page
+    assert rows_of(page) == ["orders-1", "orders-0"]
+
+
+def test_headings_sort_and_the_present_one_turns_the_order_around() -> None:
+    page = partitions_page("/root", FIGURES, Wanted(topic="pic", start=50), everything)
+    links = re.findall(r'<a href="(\?[^"]*)">([^<]*)</a></th>', page)
+    queries = {text: link.replace("&amp;", "&") for link, text in links}
+    assert queries["its size ▾"] == "?topic=pic&sort=lag&descending=false&only_trouble=false&start=0"
+    assert queries["partition"] == "?topic=pic&sort=partition&descending=false&only_trouble=false&start=0"
+    assert queries["remote"] == "?topic=pic&sort=remote&descending=true&only_trouble=false&start=0"
+
+
+def test_without_figures_the_page_says_how_to_get_some(look: Look) -> None:
+    answer = look("/partitions")
+    assert answer.status_code == 200
+    assert "switch on the DAG watch_remote_log" in answer.text
+
+
+def test_the_page_shows_the_kept_figures_of_the_topics_that_the_user_may_see(
+    own_site: ReadServiceSite, look: Look
+) -> None:
+    own_site.files.append(4)
+    keep(own_site)
+    page = look("/partitions").text
+    assert rows_of(page) == ["orders-0"]
+    assert "payments" not in page
+    assert "1 to 1 of 1." in page
+    assert rows_of(look("/partitions", params={"topic": "nothing"}).text) == []
+    assert "/partitions" in look("/").text
+
+
+def test_ten_thousand_kept_partitions_are_served(own_site: ReadServiceSite, look: Look) -> None:
+    figures = many(MANY, topics=1)
+    orders = tuple(replace(each, partition=replace(each.partition, topic="orders")) for each in figures.partitions)
+    keep(own_site, replace(figures, partitions=orders))
+    page = look("/partitions", params={"sort": "partition", "descending": "false", "start": "5000"}).text
+    assert rows_of(page) == [f"orders-{number}" for number in range(5_000, 5_000 + ROWS)]
+    assert "5,001 to 5,050 of 10,000." in page
+
+
+def test_a_query_that_is_none_is_refused(look: Look) -> None:
+    assert look("/partitions", params={"sort": "nothing"}).status_code == 422
+    assert look("/partitions", params={"start": "-1"}).status_code == 422
+
+
+def test_a_topics_page_shows_its_lag_over_the_last_day(own_site: ReadServiceSite, look: Look) -> None:
+    assert "over the last day" not in look("/topics/orders").text
+    # The site's local log was trimmed by hand, without the checkpoint that a trim writes.
+    (own_site.files.log_directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 20\n")
+    keep(own_site)
+    own_site.files.clock.now += 300_000
+    own_site.files.append(4)
+    keep(own_site)
+    own_site.service.close()
+    page = look("/topics/orders").text
+    assert "Closed and not copied, over the last day" in page
+    bars = re.findall(r'<rect class="bar"[^>]*><title>([^<]*)</title>', page)
+    assert [bar.partition(": ")[2].partition(", ")[2] for bar in bars] == ["0 segments", "2 segments"]
+    assert "closed and not copied" in page
+
+
+def test_a_topics_page_names_what_is_wrong(own_site: ReadServiceSite, look: Look) -> None:
+    checkpoint = own_site.files.log_directory / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n2\norders 0 25\npayments 0 15\n")
+    keep(own_site)
+    assert "orders-0: offsets violate Ly &gt;= Ry" in look("/topics/orders").text
+
+
+def test_figures_that_cannot_be_read_leave_the_rest_of_a_topics_page(own_site: ReadServiceSite, look: Look) -> None:
+    keep(own_site)
+    [path] = own_site.files.root.rglob("latest.jsonl")
+    path.write_bytes(b"nonsense\n")
+    page = look("/topics/orders").text
+    assert "Figures cannot be read" in page
+    assert "remote only: offsets 0 to 19" in page
