@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.built_figures import served_names
+from support.scraping import KAFKA
 from tiered_storage.settings.properties.model import Source
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings, load_settings
@@ -117,10 +119,14 @@ def test_each_metric_has_its_figure_in_the_documents_or_the_reason_for_none() ->
     assert all(re.match(rf"`[a-z_]+`|{nearest}|absent: .", here) for here in documented.values())
 
 
-def test_the_figures_that_stand_for_metrics_are_those_of_runs_and_of_the_read_service() -> None:
+def test_the_figures_that_stand_for_metrics_are_those_that_are_served_of_runs_and_of_the_read_service() -> None:
     from tiered_storage_airflow.read_service.access import Metrics
 
     served = Metrics().text().decode()
+    of_kafka = {name: here.strip("`") for name, here in metrics_table().items() if here.startswith("`kafka_server_")}
+    assert set(of_kafka.values()) == {name for name in served_names() if name.startswith(KAFKA)}
+    for name, here in of_kafka.items():
+        assert here.removeprefix(KAFKA).removesuffix("_total") == name.removesuffix("PerSec").lower()
     for here in metrics_table().values():
         given = here.rpartition("nearest: ")[2]
         if found := re.fullmatch(r"(.*) of `(\w+)` in (\w+), .*", given):
