@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from support.remote_logs import (
     BATCH_BYTES,
@@ -20,6 +22,7 @@ from support.remote_logs import (
     record,
     segments_of,
 )
+from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.remote_log.figures.look import MOST_SAMPLES, Samples, take_figures
 from tiered_storage.remote_log.figures.partition_figures import (
@@ -30,7 +33,8 @@ from tiered_storage.remote_log.figures.partition_figures import (
     TierOffsets,
     TopicFigures,
 )
-from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, SegmentSource, UncutLog
 
 
 def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogFigures:
@@ -167,3 +171,77 @@ def test_an_unreadable_partition_of_a_tiered_topic_is_named(tmp_path: Path) -> N
     assert trouble.startswith("orders-1: ")
     assert isinstance(topic, TopicFigures)
     assert replace(topic, troubles=()).partitions == 2
+
+
+@dataclass(frozen=True, slots=True)
+class OneLog:
+    """A source with one log that only its brokers see."""
+
+    log: PartitionLog
+    is_configured: bool = True
+
+    def partitions(self) -> Iterator[PartitionLog]:
+        yield self.log
+
+
+def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **uncut: Any) -> PartitionFigures:
+    """Look at orders-0 as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
+    rules = CutRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
+    unseen = UncutLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, **uncut)
+    log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, uncut=unseen)
+    with files.open() as remote_log:
+        return only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+
+
+def test_of_a_cluster_the_lag_is_estimated_in_whole_segments(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    found = taken_of_a_cluster(files, 30 + 25, files.clock() - 5_000)
+    assert (found.lag, found.tail_size) == (CopyLag(2, 2000, 5_000), 2500)
+
+
+def test_of_a_cluster_less_than_a_segment_lags_once_it_is_overdue(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    young = taken_of_a_cluster(files, 30 + 5, files.clock() - 60_000)
+    old = taken_of_a_cluster(files, 30 + 5, files.clock() - 60_001)
+    assert (young.lag, young.tail_size) == (CopyLag(), 500)
+    assert old.lag == CopyLag(1, 500, 60_001)
+
+
+def test_of_a_cluster_whose_files_are_here_the_lag_is_that_of_the_leaders_closed_segments(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    asked: list[tuple[int, int]] = []
+
+    def closed_sizes(start: int, end: int) -> list[int]:
+        asked.append((start, end))
+        return [700, 900, 800]
+
+    found = taken_of_a_cluster(files, 55, files.clock() - 1, closed_sizes=closed_sizes)
+    assert found.lag == CopyLag(3, 2400, 1)
+    assert asked == [(30, 54)]
+
+
+def test_files_that_cannot_be_read_are_a_problem_of_their_partition(tmp_path: Path) -> None:
+    def closed_sizes(start: int, end: int) -> list[int]:
+        raise InvalidLogDirectoryError("broker 1 has another directory")
+
+    found = taken_of_a_cluster(a_copied_remote_log(tmp_path), 55, NOW, closed_sizes=closed_sizes)
+    assert (found.lag, found.problem) == (None, "broker 1 has another directory")
+
+
+def test_what_is_remote_and_not_stable_is_a_violation_only_after_a_second_look(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    behind = PartitionLog(ORDERS_0, "orders-0", (), 0, 20, (), high_watermark=20)
+
+    @dataclass(frozen=True, slots=True)
+    class CatchesUp(OneLog):
+        now: int = 20
+
+        def partition(self, _: TopicIdPartition) -> PartitionLog:
+            return replace(self.log, last_stable_offset=self.now, high_watermark=self.now)
+
+    with files.open() as remote_log:
+        stays, catches_up = (
+            only(take_figures(replace(remote_log, source=cast(SegmentSource, CatchesUp(behind, now=now)))))
+            for now in (20, 35)
+        )
+    assert (stays.violated, catches_up.violated) == ((OffsetRule.REMOTE_END,), ())
