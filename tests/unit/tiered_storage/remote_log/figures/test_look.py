@@ -187,7 +187,7 @@ class OneLog:
 def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **uncut: Any) -> PartitionFigures:
     """Look at orders-0 as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
     rules = CutRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
-    unseen = UncutLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, **uncut)
+    unseen = UncutLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **uncut)
     log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, uncut=unseen)
     with files.open() as remote_log:
         return only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
