@@ -155,6 +155,7 @@ def test_it_waits_for_the_group_that_reads_last_unless_that_is_named(site: LiveS
     assert begins(site) == segments[1][0]
     assert mentions(result.err, f"reads-last at offset {late}", "local.retention.ignored.groups")
     assert "reads-first" not in result.err
+    assert client.consume_all(topic, start=late) == sent[late:]
     properties = {
         "bootstrap.servers": site.kafka.bootstrap_servers,
         "auto.offset.reset": "error",
