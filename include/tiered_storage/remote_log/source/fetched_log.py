@@ -221,11 +221,11 @@ class FetchedLog:
         at = 0
         while at < len(batches):
             rest = batches.rows(at, len(batches))
-            first = int(rest.base_offset[0])
-            active = self._active or self._open(first)
+            # Where compaction left a gap, it is in the next segment: the copy checks that this one reaches its end.
+            active = self._active or self._open(self._next_offset)
             count = active.room_for(rest)
             if not count:
-                self._close(active, first)
+                self._close(active)
                 continue
             taken = rest.rows(0, count)
             window = records[int(taken.position[0]) : _end_of(taken)]
@@ -238,8 +238,9 @@ class FetchedLog:
         self._active = _SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
         return self._active
 
-    def _close(self, active: _SegmentBeingCut, end: int) -> None:
-        """Close the active segment; the next one begins at offset `end`."""
+    def _close(self, active: _SegmentBeingCut) -> None:
+        """Close the active segment after what was fetched."""
+        end = self._next_offset
         active.finish()
         if self._state is not None and self._producers is not None:
             # Without them a snapshot would claim to know the producers before the log's start.
@@ -257,7 +258,7 @@ class FetchedLog:
         began = first_timestamp(LogDirectorySegment(self._active.files))
         is_old = began is not None and self._clock() - began >= self._rules.tail_ms
         if is_old or self._wanted.closes_rest:
-            self._close(self._active, self._next_offset)
+            self._close(self._active)
 
     def _write_snapshot(self, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
         producer_snapshot_path(self._directory, offset).write_bytes(encode_producer_snapshot(producers))

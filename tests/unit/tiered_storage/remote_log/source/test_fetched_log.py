@@ -13,6 +13,7 @@ import pytest
 
 from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
 from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.kafka_log.log.log_config import LogConfig
@@ -21,9 +22,13 @@ from tiered_storage.kafka_log.records.control_record import ControlRecordType, E
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
+from tiered_storage.remote_log.copy.tasks import CopyTask
+from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment
+from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 
 NOW = 1_700_000_000_000
 ORDERS_0 = TopicIdPartition("cluster", random_uuid(), 0, "orders")
@@ -68,8 +73,8 @@ def _delta(batch: bytes) -> int:
     return int.from_bytes(batch[23:27], "big")
 
 
-def some_batches(seed: int, start: int = 0, *, times: bool = True) -> list[bytes]:
-    """Return batches of several producers, some in transactions, with gaps between offsets and times out of order."""
+def some_batches(seed: int, start: int = 0, *, times: bool = True, gaps: Sequence[int] = (0,)) -> list[bytes]:
+    """Return batches of several producers, some in transactions, with times out of order and `gaps` between offsets."""
     chance = random.Random(seed)  # noqa: S311 -- content, no secret
     batches: list[bytes] = []
     offset, sequences, is_open = start, dict.fromkeys(range(4), 0), dict.fromkeys((2, 3), False)
@@ -78,7 +83,8 @@ def some_batches(seed: int, start: int = 0, *, times: bool = True) -> list[bytes
         time = NOW + 100 * len(batches) + chance.randrange(-2000, 2000) if times else -1
         if is_open.get(producer) and chance.random() < 0.3:
             marker = EndTransactionMarker(chance.choice([ControlRecordType.ABORT, ControlRecordType.COMMIT]), 0, time)
-            batches.append(encode_end_marker(marker, offset, producer_id=producer, producer_epoch=0))
+            who = {"producer_id": producer, "producer_epoch": 0}
+            batches.append(encode_end_marker(marker, offset, **who, partition_leader_epoch=0))
             is_open[producer] = False
             offset += 1
             continue
@@ -96,7 +102,7 @@ def some_batches(seed: int, start: int = 0, *, times: bool = True) -> list[bytes
             )
         )
         sequences[producer] += 3
-        offset += 3 + chance.choice([0, 0, 0, 7])
+        offset += 3 + chance.choice(gaps)
     return batches
 
 
@@ -258,3 +264,55 @@ def test_a_broker_that_sends_older_batches_again_is_refused(tmp_path: Path) -> N
             pass
 
     log.close()
+
+
+def test_a_gap_that_compaction_left_is_never_at_the_end_of_a_segment(tmp_path: Path) -> None:
+    batches = some_batches(seed=10, gaps=(0, 1, 7))
+    cluster = FakeCluster(batches)
+    log = fetched(tmp_path / "cut", rules(segment_bytes=1500), 0, cluster.ends[-1])
+    cut = list(segments_of(log, cluster))
+    log.close()
+
+    assert len(cut) > 20
+    assert all(earlier.end_offset == later.base_offset - 1 for earlier, later in pairwise(cut))
+    for segment in cut:
+        *_, (_, last) = LogDirectorySegment.at(segment.location).windows()
+        assert last.last_offset[-1] == segment.end_offset
+
+
+class Nowhere:
+    """A store that takes everything and keeps nothing."""
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        assert sum(len(chunk) for chunk in data.chunks) == metadata.size
+        data.indexes()
+        return b""
+
+
+def test_the_copy_of_a_fetched_segment_compares_every_checksum(tmp_path: Path) -> None:
+    batches = some_batches(seed=9)
+    flipped = bytearray(batches[30])
+    flipped[-1] ^= 1
+    batches[30] = bytes(flipped)
+    cluster = FakeCluster(batches)
+    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+
+    failures: dict[int, str | None] = {}
+    for segment in segments_of(log, cluster):
+        assert segment.end_offset is not None
+        metadata = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(ORDERS_0, random_uuid()),
+            segment.base_offset,
+            segment.end_offset,
+            max_timestamp=-1,
+            event_timestamp=NOW,
+            size=segment.size,
+            leader_epochs=(EpochEntry(0, segment.base_offset),),
+        )
+        task = CopyTask(metadata, Lease(ORDERS_0, "test", 1, 0), segment.location, (EpochEntry(0, 0),))
+        outcome = copy_segment(task, Nowhere(), CopySizes(1 << 20, 500, 1 << 20), lambda: NOW)  # type: ignore[arg-type]
+        failures[segment.end_offset] = outcome.failure and outcome.failure.error
+
+    log.close()
+    hit = min(end for end in failures if end >= _base(batches[30]))
+    assert failures == dict.fromkeys(failures) | {hit: "CorruptRecordError"}
