@@ -311,7 +311,7 @@ def test_the_copy_of_a_fetched_segment_compares_every_checksum(tmp_path: Path) -
         )
         task = CopyTask(metadata, Lease(ORDERS_0, "test", 1, 0), segment.location, (EpochEntry(0, 0),))
         outcome = copy_segment(task, Nowhere(), CopySizes(1 << 20, 500, 1 << 20), lambda: NOW)  # type: ignore[arg-type]
-        failures[segment.end_offset] = outcome.failure and outcome.failure.error
+        failures[segment.end_offset] = None if outcome.failure is None else outcome.failure.error
 
     log.close()
     hit = min(end for end in failures if end >= _base(batches[30]))
