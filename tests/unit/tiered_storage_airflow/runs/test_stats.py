@@ -1,0 +1,68 @@
+"""Figures in Airflow's metrics: the names that plain StatsD gets, of the first cluster and of others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from support.built_figures import partition_figures
+from support.metric_receivers import StatsdListener
+from tiered_storage.remote_log.figures.partition_figures import CopyLag, TopicFigures
+from tiered_storage_airflow.runs.stats import count, emit_figures
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdListener]:
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    with closing(StatsdListener()) as opened:
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+        monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(opened.port))
+        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+        yield opened
+    monkeypatch.undo()
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+
+
+def topic(name: str, lag: CopyLag | None = None) -> TopicFigures:
+    return TopicFigures.of(name, [partition_figures(name, 0, lag, remote_size=7)])
+
+
+def test_plain_statsd_gets_the_topic_in_the_name_and_no_level_of_its_own_for_its_dots(listener: StatsdListener) -> None:
+    emit_figures([topic("orders.eu", CopyLag(2, 200, 1500))], None)
+    found = listener.received_until("airflow.remote_log.offset_violations.orders__eu")
+    assert found["airflow.remote_log.copy_lag_segments.orders__eu"] == "2|g"
+    assert found["airflow.remote_log.copy_lag_seconds.orders__eu"] == "1.5|g"
+    assert found["airflow.remote_log.remote_bytes.orders__eu"] == "7|g"
+
+
+def test_another_cluster_stands_before_the_topic(listener: StatsdListener) -> None:
+    emit_figures([topic("orders")], "west")
+    found = listener.received_until("airflow.remote_log.offset_violations.west.orders")
+    assert found["airflow.remote_log.remote_bytes.west.orders"] == "7|g"
+    count("west", copy_bytes=Counter(orders=30))
+    assert (
+        listener.received_until("airflow.remote_log.copy_bytes.west.orders")[
+            "airflow.remote_log.copy_bytes.west.orders"
+        ]
+        == "30|c"
+    )
+
+
+def test_a_lag_that_is_not_known_is_not_sent(listener: StatsdListener) -> None:
+    emit_figures([topic("payments"), topic("orders", CopyLag(1, 5, None))], None)
+    found = listener.received_until("airflow.remote_log.offset_violations.orders")
+    assert "airflow.remote_log.copy_lag_bytes.payments" not in found
+    assert found["airflow.remote_log.copy_lag_bytes.orders"] == "5|g"
+    assert "airflow.remote_log.copy_lag_seconds.orders" not in found
+
+
+def test_the_longest_topic_has_a_name_that_airflow_sends(listener: StatsdListener) -> None:
+    longest = "a" * 249
+    emit_figures([topic(longest)], None)
+    last = f"airflow.remote_log.offset_violations.{'a' * 100}"
+    assert listener.received_until(last)[last] == "0|g"
