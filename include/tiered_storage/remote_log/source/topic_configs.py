@@ -15,6 +15,8 @@ from tiered_storage.kafka_log.log.log_config import LogConfig
 
 _TOPICS_AT_ONCE: Final = 500
 _SECONDS: Final = 30.0
+_KEPT_SECONDS: Final = 5.0
+"""For connections that were kept: the broker that they led to may be gone, and new ones find another."""
 _DEFAULTS: Final = LogConfig()
 _UNLIMITED: Final = -1
 _LIMITS: Final = (
@@ -97,17 +99,22 @@ class TopicDescriber:
     def describe(self, topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
         """Return the settings of each of `topics`, or why they are unknown.
 
-        Raises ClusterUnreachableError if the cluster does not answer; the next call then connects afresh.
+        Raises ClusterUnreachableError if the cluster does not answer, over new connections either.
         """
         found: dict[str, TopicConfigs | str] = {}
-        try:
-            for first in range(0, len(topics), _TOPICS_AT_ONCE):
-                if self._admin is None:
-                    self._admin = AdminClient({"log_level": 0, **self._properties})
-                found |= _describe(self._admin, topics[first : first + _TOPICS_AT_ONCE])
-        except ClusterUnreachableError:
-            self.close()
-            raise
+        for first in range(0, len(topics), _TOPICS_AT_ONCE):
+            found |= self._answers_on(topics[first : first + _TOPICS_AT_ONCE])
+        return found
+
+    def _answers_on(self, topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
+        if self._admin is not None:
+            try:
+                return _describe(self._admin, topics, _KEPT_SECONDS)
+            except ClusterUnreachableError:
+                self.close()
+        admin = AdminClient({"log_level": 0, **self._properties})
+        found = _describe(admin, topics, _SECONDS)
+        self._admin = admin
         return found
 
     def close(self) -> None:
@@ -115,12 +122,12 @@ class TopicDescriber:
         self._admin = None
 
 
-def _describe(admin: Any, topics: Iterable[str]) -> dict[str, TopicConfigs | str]:
+def _describe(admin: Any, topics: Iterable[str], seconds: float) -> dict[str, TopicConfigs | str]:
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
     found: dict[str, TopicConfigs | str] = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=_SECONDS).items():
+    for resource, future in admin.describe_configs(resources, request_timeout=seconds).items():
         try:
-            entries = future.result(2 * _SECONDS)
+            entries = future.result(2 * seconds)
         except KafkaException as error:
             code = error.args[0].code()
             if code in _UNREACHED:
