@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from support.remote_logs import (
     BATCH_BYTES,
     NOW,
@@ -34,7 +36,14 @@ from tiered_storage.remote_log.figures.partition_figures import (
     TopicFigures,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, SegmentSource, UncutLog
+from tiered_storage.remote_log.source.segment_source import (
+    CutRules,
+    LocalSegment,
+    PartitionLog,
+    SegmentLocation,
+    SegmentSource,
+    UncutLog,
+)
 
 
 def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogFigures:
@@ -245,3 +254,18 @@ def test_what_is_remote_and_not_stable_is_a_violation_only_after_a_second_look(t
             for now in (20, 35)
         )
     assert (stays.violated, catches_up.violated) == ((OffsetRule.REMOTE_END,), ())
+
+
+@pytest.mark.parametrize(("stable_end", "lagging"), [(30, 0), (31, 1), (32, 2), (33, 2)])
+def test_a_closed_segment_of_one_record_counts_once_and_only_when_it_is_stable(
+    tmp_path: Path, stable_end: int, lagging: int
+) -> None:
+    """Released Kafka is off by one there (KAFKA-20977)."""
+    ends = {20: 29, 30: 30, 31: 31, 32: None}
+    location = SegmentLocation(str(tmp_path / "nothing.log"))
+    segments = tuple(LocalSegment(base, end, 100, location) for base, end in ends.items())
+    log = PartitionLog(ORDERS_0, "orders-0", segments, 20, stable_end, (), high_watermark=33)
+    with a_copied_remote_log(tmp_path).open() as remote_log:
+        found = only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+    assert found.lag is not None
+    assert (found.lag.segments, found.lag.size) == (lagging, 100 * lagging)
