@@ -114,7 +114,7 @@ def _new_metadata_store() -> Path:
 @contextmanager
 def unsynced() -> Iterator[None]:
     """Sync no file: it only matters when a machine crashes, and is nearly all of the time that a small log takes."""
-    with mock.patch.object(os, "fsync"):
+    with mock.patch.object(os, "fsync", lambda _descriptor: None):
         yield
 
 
@@ -159,10 +159,14 @@ class RemoteLogFiles:
 
     def open(self, *, outdated: bool = False) -> RemoteLogManager:
         """Open it; use it in a `with`."""
-        settings, options = self.settings(), store_options(self.settings(), {})
-        boot_clock = self.clock.boot_time
+        settings = self.settings()
         opened = RemoteLogManager.open(
-            settings, self.clock, options, create=True, outdated=outdated, boot_clock=boot_clock
+            settings,
+            self.clock,
+            store_options(settings, {}),
+            create=True,
+            outdated=outdated,
+            boot_clock=self.clock.boot_time,
         )
         return stamped(opened)
 

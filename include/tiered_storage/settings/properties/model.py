@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -153,7 +154,8 @@ class PropertyModel(BaseModel):
         return copy
 
     @classmethod
-    def declarations(cls) -> dict[str, Declaration]:
+    @cache
+    def declarations(cls) -> Mapping[str, Declaration]:
         """Return the declaration of every property, by name and in the order of the fields."""
         return {str(field.alias): _declaration(field) for field in cls.model_fields.values()}
 

@@ -53,6 +53,9 @@ _ON_MACHINE = " on machine "
 SMALLEST_STORE = 4096
 """The minimum size in bytes: even an empty store has more, in its many tables."""
 
+SYNCHRONOUS = "FULL"
+"""A commit returns once it is on the disk. Tests that lose no machine need not wait for theirs."""
+
 _ADVICE: dict[int, tuple[type[RemoteMetadataError], str]] = {
     sqlite3.SQLITE_BUSY: (
         MetadataUnavailableError,
@@ -310,7 +313,7 @@ def _engine(path: Path, busy_timeout_ms: int, reserve: DiskReserve) -> Engine:
     @event.listens_for(engine, "connect")
     def set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
         cursor.execute("PRAGMA cell_size_check=ON")
         cursor.close()
 

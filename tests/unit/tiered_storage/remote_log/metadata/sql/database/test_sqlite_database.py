@@ -270,6 +270,7 @@ def test_a_store_that_cannot_be_made_where_it_should_be_is_reported(clock: Manua
     assert "Permission denied" in str(outcome)
 
 
+@pytest.mark.usefixtures("synced")
 def test_a_commit_waits_for_the_disk(filled: Path) -> None:
     with SqliteDatabase(filled, 20) as database, database.writing() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
