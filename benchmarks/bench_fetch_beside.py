@@ -107,6 +107,7 @@ def begin_copy(root: Path, servers: str, bytes_a_second: int) -> subprocess.Pope
         "bootstrap.servers": servers,
         "state.directory": str(root / "state"),
         "remote.log.manager.copy.max.bytes.per.second": bytes_a_second,
+        "remote.log.manager.copy.quota.window.num": 1,
         "topics": {COPIED: {"remote.storage.enable": True}},
     }
     config.write_text(yaml.safe_dump(given))

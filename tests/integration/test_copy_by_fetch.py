@@ -29,6 +29,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.read.read_values import Isolation
@@ -478,6 +479,36 @@ def test_a_segment_that_a_killed_worker_left_is_removed(site: LiveSite) -> None:
 
     assert ensure_as_stored(site) >= len(site.local()) - 2
     site.audited()
+
+
+def test_what_brokers_send_is_limited_too(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+
+    class Counted(QuotaLimit):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spent = 0
+            self.others: list[Counted] = []
+
+        def another(self) -> QuotaLimit:
+            self.others.append(Counted())
+            return self.others[-1]
+
+        def spend(self, size: int) -> None:
+            self.spent += size
+
+    with site.open() as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "limited")
+        job = remote_log.write_copy_job("runs/limited", begun)
+        limit, sizes = Counted(), CopySizes(1 << 20, 4096, 1 << 20)
+        job.run_group(0, remote_log.storage, sizes, wall_clock, limit=limit, access=remote_log.source.access)
+        report = remote_log.commit_copy(job.outcomes())
+    copied = sum(segment.size for segment in report.committed)
+    [received] = limit.others
+    assert limit.spent > copied > 0
+    assert received.spent >= copied
 
 
 def test_results_are_committed_only_up_to_a_lost_one(site: LiveSite) -> None:

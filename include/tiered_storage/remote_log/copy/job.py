@@ -118,21 +118,24 @@ class CopyJob:
             return 0
         results = GroupResults(self.files, number, CopyOutcome)
         sizes = sizes.within(limit.bytes_per_second)
-        history = ProducerHistory()
+        history, received = ProducerHistory(), limit.another()
         copied = 0
-        with (
-            ProgressLog(self.files, number, progress_seconds) as progress,
-            closing(SegmentCuts(tasks, access, storage, clock, progress.fetched)) as cuts,
-        ):
+        with ProgressLog(self.files, number, progress_seconds) as progress:
+
+            def fetched(size: int) -> None:
+                # A whole segment comes before its first byte is sent: brokers would notice nothing of the limit.
+                progress.fetched(size)
+                received.spend(size)
 
             def copy(task: CopyTask) -> CopyOutcome:
                 return copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
 
-            for outcome in _copied(tasks, lambda task: cuts.copy(task, copy)):
-                results.add(outcome)
-                progress.ended()
-                copied += outcome.failure is None
-            results.write()
+            with closing(SegmentCuts(tasks, access, storage, clock, fetched)) as cuts:
+                for outcome in _copied(tasks, lambda task: cuts.copy(task, copy)):
+                    results.add(outcome)
+                    progress.ended()
+                    copied += outcome.failure is None
+                results.write()
         return copied
 
     def size_of(self, tasks: Sequence[CopyTask]) -> JobSize:

@@ -164,6 +164,10 @@ class QuotaLimit(RateLimit):
         """The limit; -1: none."""
         return self._counted.quota.bytes_per_second
 
+    def another(self) -> QuotaLimit:
+        """Return a limit by the same quota that counts other bytes."""
+        return QuotaLimit(self._counted.quota, self._now, self._sleep)
+
     def spend(self, size: int) -> None:
         seconds = self._counted.spend(size)
         if seconds:
