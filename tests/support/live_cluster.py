@@ -35,6 +35,7 @@ RATE = 150
 PATIENCE_SECONDS = 120
 COMMAND_SECONDS = 240
 LEASE_MS = 5000
+PAUSE_SECONDS = 1
 _PROGRAM = Path(sys.executable).with_name("tiered-storage")
 
 
@@ -168,6 +169,7 @@ class CopyLoop:
         while not self._stopped.is_set():
             self._process = self._site.start("copy", "--json")
             self.results.append(_ended(self._process))
+            self._stopped.wait(PAUSE_SECONDS)
 
 
 def producer(site: LiveSite, topic: str, ledger: Ledger, rate: int = RATE, **properties: Any) -> LoadProducer:

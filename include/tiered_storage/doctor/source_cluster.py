@@ -13,6 +13,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import open_metadata
+from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without_delete
 from tiered_storage.remote_log.source.opening import CLUSTER, open_source
 from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
@@ -77,6 +78,9 @@ def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Set
     try:
         with open_metadata(settings, lambda: 0) as store:
             decisions = Decisions(store.topics.list(), settings)
+            states = store.segments.partition_states()
+            known = LostIdentities(states, store.segments, is_cluster_named=settings.cluster_id is not None)
+            yield from (wrong(_NAME, why) for why in filter(None, map(known.why_lost, logs)))
     except TieredStorageError:
         # The check of the metadata reports it.
         decisions = Decisions((), settings)

@@ -170,7 +170,9 @@ def plan_copy(
     looking = _Looking(metadata, selection, replacing, settings.copy_over_gaps)
     states = metadata.partition_states()
     decisions = Decisions(context.topics.list(), settings)
-    for log in LostIdentities(states, metadata).recognised(source.partitions()):
+    for log in LostIdentities(states, metadata, is_cluster_named=settings.cluster_id is not None).recognised(
+        source.partitions()
+    ):
         topic, number = name_of(log)
         watch.see(log)
         if log.is_internal or not selection.scope.matches(topic, number):

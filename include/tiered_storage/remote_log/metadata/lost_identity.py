@@ -4,6 +4,9 @@ Without partition.metadata a topic's id is derived from its name. Without meta.p
 the directory's path. Under a derived id the whole topic would be copied again, as another topic. Kafka never assigns a
 topic id twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose
 disks were copied.
+
+A running cluster tells its own id. If nothing was ever copied from it, and a topic of the same name was from another
+one, then bootstrap.servers may lead to the wrong cluster.
 """
 
 from __future__ import annotations
@@ -21,13 +24,22 @@ from tiered_storage.remote_log.source.segment_source import NamedPartition, Part
 class LostIdentities:
     """Compares local logs with the ids of `partitions`, which are all that `metadata` have."""
 
-    def __init__(self, partitions: Iterable[TopicIdPartition], metadata: RemoteLogMetadataManager) -> None:
-        """Read no segment yet: most logs need none."""
+    def __init__(
+        self,
+        partitions: Iterable[TopicIdPartition],
+        metadata: RemoteLogMetadataManager,
+        *,
+        is_cluster_named: bool = True,
+    ) -> None:
+        """Read no segment yet: most logs need none. `is_cluster_named`: the settings say which cluster is meant."""
         self._metadata = metadata
+        self._is_cluster_named = is_cluster_named
+        self._clusters: set[str] = set()
         self._by_name: dict[str, dict[tuple[str, str], list[TopicIdPartition]]] = {}
         self._by_topic_id: dict[str, dict[str, list[TopicIdPartition]]] = {}
         for each in partitions:
             incarnation = each.cluster_id, each.topic_id
+            self._clusters.add(each.cluster_id)
             self._by_name.setdefault(each.topic, {}).setdefault(incarnation, []).append(each)
             self._by_topic_id.setdefault(each.topic_id, {}).setdefault(each.cluster_id, []).append(each)
 
@@ -51,6 +63,8 @@ class LostIdentities:
 
     def why_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         """Return the evidence that the topic of `log` is remote under other ids, and what to do; None without any."""
+        if other := self._why_another_cluster(log):
+            return other
         if not log.topic_id_is_derived:
             return self._why_cluster_id_lost(log)
         return self._why_topic_id_lost(log) or self._why_both_lost(log)
@@ -58,6 +72,22 @@ class LostIdentities:
     def is_remote(self, partition: TopicIdPartition) -> bool:
         """Return whether the topic of `partition` has finished remote segments under its own ids."""
         return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
+
+    def _why_another_cluster(self, log: PartitionLog | NamedPartition) -> str | None:
+        """Return why a running cluster may not be the one that the topic was copied from so far."""
+        own = log.topic_id_partition
+        if self._is_cluster_named or own.cluster_id in self._clusters:
+            return None
+        if not isinstance(log, PartitionLog) or log.uncut is None:
+            return None
+        for (cluster_id, _), partitions in self._by_name.get(own.topic, {}).items():
+            if self._is_finished(partitions):
+                return (
+                    f"{log.place} belongs to the cluster {own.cluster_id}, and topic {own.topic} was copied from the "
+                    f"cluster {cluster_id} so far: correct bootstrap.servers. If this cluster is meant, set cluster.id "
+                    f"to {own.cluster_id}: its topics then get remote logs of their own"
+                )
+        return None
 
     def _why_topic_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         own = log.topic_id_partition

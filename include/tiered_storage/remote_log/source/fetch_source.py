@@ -15,7 +15,7 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from tiered_storage.errors import ConfigurationError, SourceClusterError
+from tiered_storage.errors import ClusterUnreachableError, ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES: Final = 64 << 10
 _SAMPLE_BUFFER: Final = 64 << 20
 _NO_EPOCH: Final = -1
+_LOOK_SECONDS: Final = 30.0
+"""How long a look waits for a partition without a leader, while all others wait too; an election takes seconds."""
 _WHERE: Final = "the client's properties of the source cluster"
 
 
@@ -126,7 +128,7 @@ class FetchSource:
         """Name every partition. Raises as `partitions`."""
         with self._lock:
             found = self._metadata(None)
-            configs = self._describer.describe([topic.name for topic in _by_name(found)])
+            configs = self._described(found, [topic.name for topic in _by_name(found)])
         for topic in _by_name(found):
             yield from self._named(found, topic, configs[topic.name])
 
@@ -137,7 +139,7 @@ class FetchSource:
             known = found.topics.get(topic)
             if known is None or known.error_code != NONE or number not in known.partitions:
                 return []
-            configs = self._describer.describe([topic])
+            configs = self._described(found, [topic])
         return [each for each in self._named(found, known, configs[topic]) if name_of(each) == (topic, number)]
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
@@ -225,7 +227,7 @@ class FetchSource:
     ) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield what the brokers say of `wanted`, in their order; `sizes` are of those on the leaders' disks."""
         elsewhere = self._elsewhere(found, wanted)
-        configs = self._describer.describe(sorted({each.topic for each in wanted}))
+        configs = self._described(found, sorted({each.topic for each in wanted}))
         offsets = self._offsets(wanted)
         sound = {each: known for each, known in offsets.items() if isinstance(known, _Offsets)}
         lineages = self._lineages(found, sound)
@@ -239,6 +241,15 @@ class FetchSource:
                 yield UnreadablePartition(str(each), str(lineage).removeprefix(f"{each}: "))
             else:
                 yield self._log(found, each, of_topic, known, lineage, elsewhere, sizes.get(each))
+
+    def _described(self, found: ClusterMetadata, topics: Sequence[str]) -> Mapping[str, TopicConfigs | str]:
+        try:
+            return self._describer.describe(topics)
+        except ClusterUnreachableError as error:
+            addresses = ", ".join(sorted(str(each.address) for each in found.brokers.values()))
+            raise ClusterUnreachableError(
+                f"{error}: this machine must reach what the brokers advertise (advertised.listeners): {addresses}"
+            ) from error
 
     def _elsewhere(self, found: ClusterMetadata, wanted: Sequence[TopicPartition]) -> Mapping[int, Elsewhere]:
         """Return the leaders whose files this host cannot read, and why not."""
@@ -300,28 +311,25 @@ class FetchSource:
 
     def _offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Offsets | PartitionError]:
         partitions = list(wanted)
+        failed: dict[TopicPartition, PartitionError] = {}
 
         def asked(
             spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-        ) -> Mapping[TopicPartition, ListedOffset | PartitionError]:
-            return self._client.list_offsets(dict.fromkeys(partitions, int(spec)), isolation=isolation)
+        ) -> Mapping[TopicPartition, ListedOffset]:
+            # A partition without a leader is waited for once.
+            sound = {each: int(spec) for each in partitions if each not in failed}
+            answers = self._client.list_offsets(sound, isolation=isolation, seconds=_LOOK_SECONDS)
+            failed.update({each: one for each, one in answers.items() if isinstance(one, PartitionError)})
+            return {each: one for each, one in answers.items() if isinstance(one, ListedOffset)}
 
         # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
         stable = asked(OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         ends = asked(OffsetSpec.LATEST)
         starts = asked(OffsetSpec.EARLIEST)
-        found: dict[TopicPartition, _Offsets | PartitionError] = {}
-        for each in partitions:
-            start, end, stable_end = starts[each], ends[each], stable[each]
-            if isinstance(start, PartitionError):
-                found[each] = start
-            elif isinstance(end, PartitionError):
-                found[each] = end
-            elif isinstance(stable_end, PartitionError):
-                found[each] = stable_end
-            else:
-                found[each] = _Offsets(start.offset, end.offset, stable_end.offset)
-        return found
+        return {
+            each: failed.get(each) or _Offsets(starts[each].offset, ends[each].offset, stable[each].offset)
+            for each in partitions
+        }
 
     def _lineages(
         self, found: ClusterMetadata, offsets: Mapping[TopicPartition, _Offsets]
