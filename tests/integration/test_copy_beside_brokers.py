@@ -166,7 +166,7 @@ def test_an_old_tail_is_fetched_and_the_rest_of_its_segment_after_it(site: LiveS
     site.audited()
 
 
-def test_what_an_open_transaction_holds_back_is_copied_once_decided(site: LiveSite) -> None:
+def test_records_held_back_by_an_open_transaction_are_copied_once_it_is_decided(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
     client.produce(topic, varied_records(300, seed=1), batch_num_messages=20)

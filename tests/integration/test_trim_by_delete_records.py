@@ -105,7 +105,7 @@ def with_settings(site: LiveSite, **properties: object) -> LiveSite:
     return replace(site, properties={**site.properties, **named})
 
 
-def test_what_is_due_and_remote_goes_at_the_broker_alone(site: LiveSite) -> None:
+def test_only_the_broker_deletes_records_that_are_due_and_remote(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     segments = filled(site)
     end = segments[-1][1] + 1

@@ -1,8 +1,8 @@
-"""Copies that cut their segments themselves, out of what a running cluster sends (source/fetched_log.py).
+"""Cut the segments of a copy from what a running cluster sends, and copy each (source/fetched_log.py).
 
 Beside the disks of brokers most segments are files of the leader already (source/leader_log.py). All tasks of a
-partition share one log in a folder of its own, which ends with the last of them. A segment's files in that folder go as
-soon as it is copied, so a worker keeps few segments at a time.
+partition share one log in a folder of its own, which is removed after the last of them. A segment's files in that
+folder are deleted as soon as it is copied, so a worker keeps few segments at a time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What is due of a log whose segments only its brokers see, so that a copy cuts its own (source/fetched_log.py).
+"""Plan the copy of a log whose segments only its brokers see: the offsets to cut segments from (source/fetched_log.py).
 
-Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise how many
-segments there will be is an estimate: the bytes an offset took in the last remote segment, or in a sample of the log.
-One too few is left to the next run; one too many ends unused. Where that gives none, later samples decide: records may
-have become larger. A burst of large records that no sample hits shows in the size of the log on its leader's disk, as
-far as that exceeds the remote log and one more segment: of the first one, only the last offset may count. Less than one
-whole segment is due only once its first record is old (CutRules.tail_ms), as an idle partition would never be copied
-otherwise.
+Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise the number of
+segments is an estimate, from the bytes that an offset takes in the last remote segment or in a sample of the log. If it
+is one too low, the next run copies the rest; if it is one too high, the last task ends unused. If it is zero, later
+samples decide, because records may have become larger. A burst of large records that no sample hits shows in the size
+of the log on its leader's disk, as far as that exceeds the remote log and one more segment: of the first one, only the
+last offset may count. Less than one whole segment is due only once its first record is old (CutRules.tail_ms);
+otherwise an idle partition would never be copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a cluster's topics are set to, as far as a source by Fetch needs it; asked by confluent-kafka's admin client."""
+"""The settings of a cluster's topics that a source by Fetch needs, read by confluent-kafka's admin client."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_topic_that_the_visitor_may_not_see_is_neither_shown_nor_counted() -> 
     assert "of 9,000." in page
 
 
-def test_what_is_not_known_is_empty_or_said_so() -> None:
+def test_unknown_values_are_empty_or_named_as_unknown() -> None:
     unseen, unknown = partition_figures("orders", 0, remote=1), partition_figures("orders", 1, CopyLag(1, 7, None))
     page = partitions_page("/root", RemoteLogFigures(TAKEN_AT, 1, (unseen, unknown), "held"), Wanted(), everything)
     assert "not known" in page

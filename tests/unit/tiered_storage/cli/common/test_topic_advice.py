@@ -39,7 +39,7 @@ def test_files_say_what_would_be_copied_and_what_it_costs(tmp_path: Path) -> Non
     assert (document["not_counted"], document["estimated"]) == ([], None)
 
 
-def test_what_has_no_price_is_not_counted_and_named(tmp_path: Path) -> None:
+def test_the_advice_names_missing_prices_and_counts_nothing_for_them(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 2})
 
     shown = run_on(files, "topics", "advise", "orders")

@@ -36,7 +36,7 @@ def test_a_name_with_another_id_was_created_again() -> None:
     "one",
     [named(ORDERS_0, None), UnreadablePartition("orders-0", "no leader"), named(replace(ORDERS_0, topic="other"))],
 )
-def test_what_no_cluster_says_proves_nothing(one: NamedPartition | UnreadablePartition) -> None:
+def test_a_topic_that_a_cluster_may_hide_is_not_absent(one: NamedPartition | UnreadablePartition) -> None:
     shown = ShownTopics(shows_all=False)
     shown.add(one)
 

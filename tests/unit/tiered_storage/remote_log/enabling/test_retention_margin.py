@@ -34,7 +34,7 @@ def topic(**given: Any) -> TopicSettings:
         ({"retention_ms": 7 * DAY}, {"remote_copy_lag_ms": -1, "remote_copy_lag_bytes": 5}, 0),
     ],
 )
-def test_what_is_left_of_the_retention_once_a_record_is_due(
+def test_the_margin_is_the_retention_left_once_a_record_is_due(
     brokers: dict[str, int], ours: dict[str, int], expected: int | None
 ) -> None:
     assert margin_by_age(configs(**brokers), topic(**ours)) == expected

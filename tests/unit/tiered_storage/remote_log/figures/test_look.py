@@ -202,13 +202,13 @@ def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **
         return only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
 
 
-def test_of_a_cluster_the_lag_is_estimated_in_whole_segments(tmp_path: Path) -> None:
+def test_the_lag_of_a_cluster_is_estimated_in_whole_segments(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     found = taken_of_a_cluster(files, 30 + 25, files.clock() - 5_000)
     assert (found.lag, found.tail_size) == (CopyLag(2, 2000, 5_000), 2500)
 
 
-def test_of_a_cluster_less_than_a_segment_lags_once_it_is_overdue(tmp_path: Path) -> None:
+def test_less_than_a_segment_of_a_cluster_lags_once_it_is_overdue(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     young = taken_of_a_cluster(files, 30 + 5, files.clock() - 60_000)
     old = taken_of_a_cluster(files, 30 + 5, files.clock() - 60_001)
@@ -216,7 +216,7 @@ def test_of_a_cluster_less_than_a_segment_lags_once_it_is_overdue(tmp_path: Path
     assert old.lag == CopyLag(1, 500, 60_001)
 
 
-def test_of_a_cluster_whose_files_are_here_the_lag_is_that_of_the_leaders_closed_segments(tmp_path: Path) -> None:
+def test_the_lag_of_a_cluster_with_files_here_counts_its_leaders_closed_segments(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     asked: list[tuple[int, int]] = []
 
@@ -237,7 +237,7 @@ def test_files_that_cannot_be_read_are_a_problem_of_their_partition(tmp_path: Pa
     assert (found.lag, found.problem) == (None, "broker 1 has another directory")
 
 
-def test_what_is_remote_and_not_stable_is_a_violation_only_after_a_second_look(tmp_path: Path) -> None:
+def test_unstable_remote_records_are_a_violation_only_after_a_second_look(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     behind = PartitionLog(ORDERS_0, "orders-0", (), 0, 20, (), high_watermark=20)
 

@@ -85,7 +85,7 @@ def test_a_clock_that_was_ahead_leaves_no_points_from_the_future(work: WorkArea)
     assert kept_at(work, NOON) == [NOON + 10 * MINUTE]
 
 
-def test_of_many_topics_those_that_lag_most_are_kept(work: WorkArea) -> None:
+def test_the_topics_that_lag_most_are_kept(work: WorkArea) -> None:
     topics = MOST_TOPICS + 50
     figures = many(topics, topics)
     keep_figures(work, replace(figures, taken_at=NOON))

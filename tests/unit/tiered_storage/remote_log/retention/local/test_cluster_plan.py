@@ -89,7 +89,7 @@ def offsets(plan: LocalRetentionPlan) -> list[tuple[int, int | None]]:
     return [(one.base_offset, one.end_offset) for one in plan.segments]
 
 
-def test_what_is_due_by_time_goes_up_to_the_end_of_a_remote_segment() -> None:
+def test_a_trim_by_time_ends_with_a_remote_segment() -> None:
     assert offsets(planned(a_log(), ms=NOW - 200)) == FOUR[:2]
     assert planned(a_log(), ms=NOW - 200).new_local_start == 200
     assert planned(a_log(), ms=NOW).segments == ()
@@ -97,7 +97,7 @@ def test_what_is_due_by_time_goes_up_to_the_end_of_a_remote_segment() -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(4000, 0), (3001, 0), (3000, 1), (1000, 3), (0, 4), (-1, 0)])
-def test_what_is_due_by_size_leaves_the_limit(limit: int, expected: int) -> None:
+def test_a_trim_by_size_leaves_the_limit(limit: int, expected: int) -> None:
     assert offsets(planned(a_log(), ms=-1, size=limit)) == FOUR[:expected]
 
 
@@ -122,7 +122,7 @@ def test_it_ends_at_a_gap_and_names_it_if_more_is_due() -> None:
     assert planned(a_log(), known, ms=NOW - 300).held_back is None
 
 
-def test_what_lies_below_our_log_start_stays() -> None:
+def test_records_below_our_log_start_stay() -> None:
     plan = planned(a_log(), remote(*FOUR[2:], state=PartitionState(log_start_offset=200)))
     assert plan.segments == ()
     assert mentions(plan.held_back, "below our log start", 0, 199)
@@ -205,7 +205,7 @@ def test_a_plan_is_carried_out_only_as_far_as_it_holds_later() -> None:
     assert (offsets(first), first.new_local_start) == (FOUR[:1], 100)
 
 
-def test_what_is_past_retention_is_shown_whoever_still_reads_it() -> None:
+def test_records_past_retention_are_shown_though_somebody_still_reads_them() -> None:
     topic = TopicSettings.model_validate({"local.retention.ms": 1})
     found = past_cluster_retention(a_log({"late": 0}), remote(*FOUR), topic, NOW)
     assert (found.segments, found.size) == (4, 4000)
