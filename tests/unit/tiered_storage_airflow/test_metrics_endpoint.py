@@ -9,8 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 
 from support.read_service_site import ReadServiceSite, prepare_logins
+from support.remote_logs import a_copied_remote_log
 from support.scraping import KAFKA, Scrape, free_port
 from tiered_storage.remote_log.figures.look import take_figures
 from tiered_storage.remote_log.figures.stored import keep_figures
@@ -85,3 +87,20 @@ def test_the_figures_of_the_read_service_still_name_no_topic(logins: None, tmp_p
         text = site.get("/figures").text
     assert "orders" not in text
     assert "remotefetch" not in text
+
+
+def test_the_api_server_serves_them_while_it_runs(
+    logins: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tiered_storage_airflow.web_app import read_service
+
+    port, files = free_port(), a_copied_remote_log(tmp_path)
+    with files.open() as remote_log:
+        keep_figures(remote_log.work, take_figures(remote_log))
+    files.properties["read.service.metrics.port"] = port
+    monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(files.config))
+    with TestClient(read_service()):
+        found = scraped_until(port, lambda one: one.value("remote_log_partitions", topic="orders") == 1)
+    assert found.value(f"{KAFKA}remotecopylagsegments", topic="orders") == 0
+    with pytest.raises(httpx.TransportError):
+        Scrape.get(port)
