@@ -27,7 +27,9 @@ MONTH: Final = 30 * DAY
 GB: Final = 10**9
 OBJECTS_A_SEGMENT: Final = 3
 _THOUSAND: Final = 1000
-_ESTIMATED: Final = "the brokers do not tell them: grant Describe on the cluster"
+_ESTIMATED: Final = (
+    "brokers tell the sizes of logs with the right Describe on the cluster, and are not asked beside their disks"
+)
 
 ASSUMPTIONS: Final = (
     "a month has 30 days, and a GB 10^9 bytes; nothing was copied yet",
