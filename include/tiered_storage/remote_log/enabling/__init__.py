@@ -1,5 +1,8 @@
-"""What is looked at before a topic is enabled, and watched afterwards: how long its brokers keep records, which topics
-are still there, what else has nearly its name, and what tiering it would copy, save and cost.
+"""Check topics before they are enabled, and in every run afterwards.
+
+`retention_margin` tells how long an outage may last before brokers delete what was not copied, and `advice` what tiering
+a topic would copy, save and cost. `topic_watch` collects what a copy run sees of all topics; `absent_topics` and
+`near_names` find topics that are gone, or that may be mistaken for another.
 """
 
 __all__ = ["absent_topics", "advice", "near_names", "retention_margin", "topic_watch"]
