@@ -1,6 +1,6 @@
 """Check topics before they are enabled, and in every run afterwards.
 
-`retention_margin` tells how long an outage may last before brokers delete what was not copied, and `advice` what tiering
+`retention_margin` tells how long an outage may last before brokers delete what was not copied, `advice` what tiering
 a topic would copy, save and cost. `topic_watch` collects what a copy run sees of all topics; `absent_topics` and
 `near_names` find topics that are gone, or that may be mistaken for another.
 """
