@@ -16,9 +16,11 @@ import pytest
 from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_url, the_server
 from support.command_line import run_on
 from support.examinations import examined
+from support.key_rings import ring_of_three
 from support.metadata_calls import dump
 from support.metadata_processes import killed, move_until, move_until_point
 from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, assert_clean, copy
+from support.shown_secrets import holds, keys_as_text
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError, RemoteMetadataError, TieredStorageError
 from tiered_storage.remote_log.metadata.sql.database import moving
@@ -77,6 +79,26 @@ def test_all_of_it_continues_in_postgres(tmp_path: Path, url: str) -> None:
     assert files.local_starts() != [0, 10, 20, 30]
     with files.open() as remote_log:
         assert_clean(remote_log)
+
+
+def test_a_dump_of_metadata_in_postgres_holds_no_secret(tmp_path: Path, url: str) -> None:
+    topics = {"orders": {**DELETABLE, "remote.encryption.enabled": True}}
+    site = a_remote_log(
+        tmp_path / "live",
+        topics=topics,
+        rsm_config_encryption_key_ring_file=str(ring_of_three(tmp_path / "keys")),
+        rsm_config_encryption_key_pair_id="third",
+    )
+    files = with_metadata_at(site, url)
+    for command in (("copy",), ("audit", "--deep"), ("retain",), ("expire",)):
+        assert run_on(files, *command).exit_code == 0
+    assert len(files.objects(".key")) > 0
+
+    dumped = the_server().dump(url.rpartition("/")[2])
+
+    assert b"COPY public.segments" in dumped
+    forms = (PASSWORD, quote(PASSWORD), quote(PASSWORD, safe=""))
+    assert not holds(dumped, [*(form.encode() for form in forms), *keys_as_text(tmp_path / "keys")])
 
 
 def test_metadata_move_to_postgres_and_back(site: RemoteLogFiles, url: str) -> None:
