@@ -462,6 +462,18 @@ def test_keys_rotate_and_the_old_one_can_go(files: RemoteLogFiles) -> None:
         assert_clean(remote_log)
 
 
+def test_a_process_that_runs_all_along_reads_what_a_rotation_wraps_by_a_key_that_is_new(files: RemoteLogFiles) -> None:
+    """As the read service does: its key ring is of the time when it began."""
+    lose_key(files, "first")
+    files.properties["log.dirs"] = []
+    with files.open() as remote_log:
+        lose_key(files, "first", "third")
+        files.properties["rsm.config.encryption.key.pair.id"] = "third"
+        assert run_on(files, "rotate-keys").exit_code == 0
+        lose_key(files, "third")
+        assert offsets_read(remote_log, 0) == list(range(30))
+
+
 def test_a_rotation_that_was_interrupted_continues(files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.properties["rsm.config.encryption.key.pair.id"] = "third"
     with files.open() as remote_log:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
+from tiered_storage.errors import (
+    EncryptionKeyError,
+    RemoteObjectCorruptError,
+    RemoteObjectNotFoundError,
+    RemoteStorageError,
+)
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
@@ -136,7 +141,7 @@ class EncodedSegments:
         Raises EncryptionKeyError with the `.key` unchanged.
         """
         segment = str(metadata.segment_id)
-        data_key = self._keys.unwrap(self.wrapped_key(metadata, names), segment, self._kms)
+        data_key = self._unwrapped(metadata, names)
         content = encode_segment_key(metadata.segment_id.id, self._keys.wrap(data_key, segment, self._kms))
         self._client.put(names.key, len(content), iter((memoryview(content),)))
 
@@ -145,10 +150,22 @@ class EncodedSegments:
         segment_id = metadata.segment_id
         known = self._ciphers.get(segment_id.id)
         if known is None:
-            data_key = self._keys.unwrap(self.wrapped_key(metadata, names), str(segment_id), self._kms)
-            known = SegmentCipher.of(segment_id, data_key)
+            known = SegmentCipher.of(segment_id, self._unwrapped(metadata, names))
             self._ciphers.put(segment_id.id, known)
         return known
+
+    def _unwrapped(self, metadata: RemoteLogSegmentMetadata, names: SegmentObjectNames) -> bytes:
+        """Return the segment's data key."""
+        wrapped, segment = self.wrapped_key(metadata, names), str(metadata.segment_id)
+        try:
+            return self._keys.unwrap(wrapped, segment, self._kms)
+        except EncryptionKeyError:
+            # A process may run for months, and keys rotate meanwhile.
+            now = self._keys.read_again()
+            if now == self._keys:
+                raise
+            self._keys = now
+            return now.unwrap(wrapped, segment, self._kms)
 
     def layout(
         self,

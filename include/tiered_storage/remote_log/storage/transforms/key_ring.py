@@ -21,7 +21,7 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -47,6 +47,8 @@ KEY_FILE = "key.file"
 KMS_KEY_ID = "aws.kms.key.id"
 KMS_ENDPOINT = "aws.kms.endpoint"
 _NAMES = frozenset({PRIVATE_KEY_FILE, PUBLIC_KEY_FILE, KEY_FILE, KMS_KEY_ID, KMS_ENDPOINT})
+_KINDS = ((PRIVATE_KEY_FILE, PUBLIC_KEY_FILE), (KEY_FILE,), (KMS_KEY_ID,))
+"""What names a key; an RSA key may have both of its halves."""
 _MOST_KEY_FILE_BYTES = 64 << 10
 _MOST_RING_BYTES = 1 << 20
 _LONGEST_ID = 200
@@ -87,12 +89,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The keys by id. New data keys are wrapped by the key `active`; `problem` says why the ring itself is unusable."""
+    """The keys by id. New data keys are wrapped by the key `active`; `problem` says why the ring itself is unusable.
+
+    `path` is the file, if it was read from one on this machine.
+    """
 
     active: str | None = None
     keys: Mapping[str, Key] = field(default_factory=dict)
     source: str = "rsm.config.encryption.key.ring.file"
     problem: str | None = None
+    path: Path | None = None
 
     @classmethod
     def load(cls, path: Path | None, active: str | None) -> Self:
@@ -100,9 +106,13 @@ class KeyRing:
         if path is None:
             return cls(active)
         try:
-            return cls(active, _read_keys(path), str(path))
+            return cls(active, _read_keys(path), str(path), path=path)
         except _UnusableError as error:
-            return cls(active, source=str(path), problem=f"{path}: {error}")
+            return cls(active, source=str(path), problem=f"{path}: {error}", path=path)
+
+    def read_again(self) -> Self:
+        """Return what the file has now; this ring if it came from none."""
+        return self if self.path is None else self.load(self.path, self.active)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -209,8 +219,17 @@ class _UnusableError(Exception):
 def _read_keys(path: Path) -> dict[str, Key]:
     import yaml
 
+    class Loader(yaml.BaseLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+            names: set[str] = set()
+            for key, _ in node.value:
+                if str(key.value) in names:
+                    raise _UnusableError(f"line {key.start_mark.line + 1} has a name again: choose another for it")
+                names.add(str(key.value))
+            return super().construct_mapping(node, deep)
+
     try:
-        content = yaml.load(_read(path, _MOST_RING_BYTES), Loader=yaml.BaseLoader)  # noqa: S506 -- it makes only text
+        content = yaml.load(_read(path, _MOST_RING_BYTES), Loader=Loader)  # noqa: S506 -- it makes only text
     except yaml.YAMLError:
         # Its message quotes the file, which may be a key that was named by mistake.
         raise _UnusableError("this is not YAML") from None
@@ -229,6 +248,8 @@ def _read_key(key_id: str, entry: object, folder: Path) -> Key:
         or not all(isinstance(each, str) for each in entry.values())
     ):
         return Key(key_id, problem=f"it must be a mapping with any of {', '.join(sorted(_NAMES))}")
+    if sum(any(entry.get(name) for name in names) for names in _KINDS) > 1:
+        return Key(key_id, problem="it names several keys: give each one an id of its own")
     if entry.get(KMS_KEY_ID):
         endpoint = entry.get(KMS_ENDPOINT) or None
         return Key(key_id, WrapAlgorithm.AWS_KMS, kms_key_id=entry[KMS_KEY_ID], kms_endpoint=endpoint)

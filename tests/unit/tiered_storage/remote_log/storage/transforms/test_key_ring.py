@@ -89,7 +89,10 @@ def test_any_bytes_are_no_wrapped_key(tmp_path: Path, wrapped: bytes, algorithm:
         ("", "keys:"),
         ("keys: [first]", "keys:"),
         ("a: b: c", "YAML"),
+        ("keys: {? [a, b] : {key.file: x}}", "YAML"),
         ("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n", "keys:|YAML"),
+        ("keys:\n  first: {key.file: a}\n  first: {key.file: b}\n", "line 3 has a name again"),
+        ("keys:\n  first: {key.file: a, key.file: b}\n", "line 2 has a name again"),
     ],
 )
 def test_a_ring_that_cannot_be_used_is_a_problem_only_of_who_needs_it(tmp_path: Path, content: str, why: str) -> None:
@@ -113,6 +116,8 @@ def test_a_ring_that_cannot_be_used_is_a_problem_only_of_who_needs_it(tmp_path: 
         ({"private.key.file": "a\0b"}, b"", "cannot be read"),
         ({"key": "x"}, b"", "mapping"),
         ({}, b"", "names no key"),
+        ({"key.file": "x", "private.key.file": "x"}, bytes(32), "several keys"),
+        ({"key.file": "x", "aws.kms.key.id": "x"}, bytes(32), "several keys"),
     ],
 )
 def test_a_key_that_cannot_be_used_says_why(tmp_path: Path, key: dict[str, str], content: bytes, why: str) -> None:
