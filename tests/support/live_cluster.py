@@ -89,7 +89,7 @@ class LiveSite:
         """Copy as the schedule does, until a run finds nothing left to copy and nothing to complain about."""
         for _ in range(runs):
             cleaned, copied = self.run("expire", "--json"), self.run("copy", "--json")
-            if (cleaned.exit_code, copied.exit_code, copied.rows) == (0, 0, []):
+            if (cleaned.exit_code, copied.exit_code, _rows(copied)) == (0, 0, []):
                 return
         raise AssertionError((cleaned, copied))
 
@@ -206,7 +206,7 @@ def _ended(process: subprocess.Popen[str]) -> CommandResult:
 
 
 def _rows(result: CommandResult) -> list[Any]:
-    # A killed process wrote nothing, or half a document.
-    with suppress(json.JSONDecodeError):
+    # A killed process wrote nothing, or half a document; a failed one wrote an error.
+    with suppress(json.JSONDecodeError, KeyError):
         return result.rows
     return []
