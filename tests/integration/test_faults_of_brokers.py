@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 from servers.kafka_programs import KafkaPrograms
 from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
-from tiered_storage_airflow.demo_cluster.ledger import Ledger
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, read_remote
 
 nightly = pytest.mark.nightly
 
@@ -101,6 +101,35 @@ def test_every_acknowledged_record_is_in_the_tiers_once_after(
     site.catch_up()
 
     site.ensure_exactly_once(ledger, topic)
+
+
+@nightly
+@pytest.mark.timeout(600)
+def test_a_topic_that_is_deleted_and_created_again_has_a_log_of_its_own(
+    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger, tmp_path: Path
+) -> None:
+    brokers.create_topic(topic, 2, SMALL_SEGMENTS)
+    with CopyLoop(site) as copies:
+        with producer(site, topic, ledger):
+            copies.wait_for_segments(2)
+        former = {each.topic_id for each in site.partitions()}
+        admin = brokers.admin()
+        admin.delete_topics([topic])[topic].result(REQUEST_SECONDS)
+        wait_for(lambda: topic not in brokers.admin().list_topics(timeout=10).topics, lambda: "it is not deleted")
+        brokers.create_topic(topic, 2, SMALL_SEGMENTS)
+        again = Ledger(tmp_path / "again.csv")
+        with producer(site, topic, again):
+            wait_for(lambda: len({each.topic_id for each in site.partitions()}) == 2, lambda: str(copies.results[-2:]))
+            copies.wait_for_segments(2)
+    site.catch_up()
+
+    [new] = {each.topic_id for each in site.partitions()} - former
+    site.ensure_exactly_once(again, topic, new)
+    with site.open() as remote_log:
+        old = [each for each in remote_log.segments.list_partitions() if each.topic_id in former]
+        kept = read_remote(remote_log, old)
+    assert kept
+    assert kept.items() <= {place: [key] for key, place in ledger.acknowledged().items()}.items()
 
 
 def _in_sync(brokers: BrokerCluster, topic: str) -> bool:
