@@ -296,7 +296,7 @@ def test_whole_reads_of_a_repair_keep_within_the_limit_of_remote_reads(
 ) -> None:
     slept: list[float] = []
 
-    def quota_limit(quota: Quota) -> QuotaLimit:
+    def quota_limit(quota: Quota, *_: object) -> QuotaLimit:
         smaller = Quota(quota.bytes_per_second * SEGMENT_BYTES / (1 << 20), quota.window_seconds)
         return QuotaLimit(smaller, lambda: sum(slept), slept.append)
 
