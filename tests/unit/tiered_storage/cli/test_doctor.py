@@ -71,7 +71,7 @@ def test_settings_are_shown_with_where_they_come_from(tmp_path: Path) -> None:
 
 
 def test_without_a_settings_file_a_note_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered_storage.settings.settings.project_root", lambda: tmp_path)
+    monkeypatch.setattr("tiered_storage.settings.properties.cluster_files.project_root", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIERED_STORAGE_STATE_DIRECTORY", str(tmp_path / "state"))
 
