@@ -769,17 +769,17 @@ def test_an_expiry_reads_the_copy_that_stays_within_the_limit_of_remote_reads(
     quotas: list[Quota] = []
     spent: list[int] = []
 
-    def counted(quota: Quota) -> RateLimit:
+    def counted(quota: Quota, *_: object) -> RateLimit:
         quotas.append(quota)
         return ReportingLimit(RateLimit(), spent.append)
 
-    monkeypatch.setattr(throttle, "QuotaLimit", counted)
     files = a_copied_remote_log(tmp_path, remote_log_manager_fetch_max_bytes_per_second=8 << 20)
     with files.open() as remote_log:
         copy_twice(remote_log, 10)
         files.clock.now += remote_log.settings.remote_log_orphan_grace_ms + 1
         [plan], _ = remote_log.deletions.plan_expiry(EVERYTHING, files.clock.now)
         [kept] = plan.held_by
+        monkeypatch.setattr(throttle, "QuotaLimit", counted)
 
         assert remote_log.deletions.mark_expired([plan], "expire")[1] == ()
 

@@ -112,12 +112,12 @@ async def mounted(files: RemoteLogFiles, seconds: float = 1.0) -> AsyncIterator[
 
     app = mounted_app.read_service()
 
-    def opened() -> RemoteLogManager:
+    def opened(*_: object) -> RemoteLogManager:
         return files.open()
 
     with (
-        mock.patch.object(service, "_open_by_hook", opened),
-        mock.patch.object(mounted_app, "_work_area", lambda: opened().work),
+        mock.patch.object(service, "open_by_hook", opened),
+        mock.patch.object(mounted_app, "_work_area", lambda _: opened().work),
         mock.patch.object(DagModel, "get_team_name", staticmethod(lambda _: None)),
     ):
         async with app.router.lifespan_context(app):
