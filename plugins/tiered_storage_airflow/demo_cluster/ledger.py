@@ -6,6 +6,7 @@ line a record. Both tiers are then read whole: the remote one by Remote Log's re
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -22,6 +23,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 
 SILENCE_SECONDS = 60.0
+_BATCH_SECONDS = 0.2
 MOST_NAMED = 5
 
 
@@ -169,9 +171,13 @@ def read_local(properties: Mapping[str, Any], topics: Iterable[str]) -> Tier:
         known = consumer.list_topics(timeout=SILENCE_SECONDS).topics
         open_ends = {(topic, number) for topic in topics for number in known[topic].partitions}
         consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in open_ends])
+        silent_since = time.monotonic()
         while open_ends:
-            messages = consumer.consume(1000, timeout=SILENCE_SECONDS)
-            if not messages:
+            # It waits for all of them, or for its time limit.
+            messages = consumer.consume(1000, timeout=_BATCH_SECONDS)
+            if messages:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > SILENCE_SECONDS:
                 raise LedgerError(f"the brokers give nothing more of {sorted(open_ends)} for {SILENCE_SECONDS:g} s")
             for message in messages:
                 name = (str(message.topic()), int(message.partition() or 0))
