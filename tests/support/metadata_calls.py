@@ -124,6 +124,7 @@ READS: dict[str, Call] = {
     "segments.list_remote_log_segments": lambda store, _: list(store.segments.list_remote_log_segments(ORDERS_0)),
     "segments.list_deleted_segments": lambda store, _: list(store.segments.list_deleted_segments(ORDERS_0, 0, 9)),
     "segments.count_remote_log_segments": lambda store, _: store.segments.count_remote_log_segments(ORDERS_0),
+    "segments.segment_totals": lambda store, _: list(store.segments.segment_totals()),
     "segments.segment_by_id": lambda store, had: store.segments.segment_by_id(had.finished.segment_id),
     "segments.known_segment_ids": lambda store, had: store.segments.known_segment_ids(
         ORDERS_0, [had.deleted.segment_id.id]
