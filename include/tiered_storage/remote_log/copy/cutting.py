@@ -28,7 +28,7 @@ from tiered_storage.errors import (
     SourceClusterError,
     TieredStorageError,
 )
-from tiered_storage.kafka_log.files.directory_lock import ensure_unlocked
+from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
@@ -46,7 +46,7 @@ from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, 
 
 _FOLDER = "remote-log-cut-"
 _ABANDONED_SECONDS = 3600
-"""A folder that is being made has no lock yet."""
+"""A folder has no lock yet for a moment after it was made."""
 
 LARGEST_ANSWER = 256 << 20
 """A batch larger than what is asked for comes whole: this is more than any broker takes from a producer."""
@@ -54,16 +54,17 @@ LARGEST_ANSWER = 256 << 20
 
 @dataclass(slots=True)
 class _OpenLog:
-    """The log of one partition and its folder; one thread cuts at a time."""
+    """The log of one partition and the lock of its folder; one thread cuts at a time."""
 
     log: FetchedLog | LeaderLog
-    folder: Path
+    held: DirectoryLock
     lock: Lock = field(default_factory=Lock)
 
     def close(self) -> None:
         with self.lock:
             self.log.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.held.directory, ignore_errors=True)
+            self.held.release()
 
 
 class SegmentCuts:
@@ -136,17 +137,22 @@ class SegmentCuts:
         partition = task.metadata.topic_id_partition
         with self._lock:
             if partition not in self._logs:
-                folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-                wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
-                producers = partial(self._producers, task, order)
-                rules, clock = order.rules, self._clock
-                log = (
-                    FetchedLog(partition, rules, wanted, producers(), folder, clock)
-                    if rules.files is None
-                    else LeaderLog(partition, rules, rules.files, wanted, producers, folder, clock)
-                )
-                self._logs[partition] = _OpenLog(log, folder)
+                self._logs[partition] = self._open(task, order)
             return self._logs[partition]
+
+    def _open(self, task: CopyTask, order: CutOrder) -> _OpenLog:
+        partition, rules, clock = task.metadata.topic_id_partition, order.rules, self._clock
+        wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
+        # Before the folder: what this raises leaves none.
+        known = self._producers(task, order) if rules.files is None else None
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        held = DirectoryLock.acquire(folder)
+        log = (
+            FetchedLog(partition, rules, wanted, known, folder, clock)
+            if rules.files is None
+            else LeaderLog(partition, rules, rules.files, wanted, partial(self._producers, task, order), folder, clock)
+        )
+        return _OpenLog(log, held)
 
     def _producers(self, task: CopyTask, order: CutOrder) -> tuple[ProducerSnapshotEntry, ...] | None:
         """Return the producers at the first offset to cut; None if nobody knows them."""
@@ -229,7 +235,7 @@ def _producers_at(
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of processes that were killed: an open log holds the lock of its folder."""
+    """Remove the folders of processes that were killed: a live one holds the lock of each of its own."""
     for folder in parent.glob(f"{_FOLDER}*"):
         with suppress(OSError, InvalidLogDirectoryError):
             if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from tiered_storage.clock import Clock
 from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
-from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
@@ -96,12 +95,10 @@ class FetchedLog:
         self._rules = rules
         self._wanted = wanted
         self._producers = producers
-        self._folder = folder
         self._directory = folder / partition_directory_name(partition.topic, partition.partition)
         self._clock = clock
         self._topic_id = partition.topic_id if rules.has_topic_id else None
         self._next_offset = wanted.start_offset
-        self._lock: DirectoryLock | None = None
         self._state: ProducerState | None = None
         """The producers where the fetched batches end; None: nothing was fetched yet."""
         self._active: _SegmentBeingCut | None = None
@@ -155,8 +152,6 @@ class FetchedLog:
         """Close the log; its files stay for the owner of the folder to remove."""
         if self._active is not None:
             self._active.close()
-        if self._lock is not None:
-            self._lock.release()
 
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> bool:
         """Take the next answer; return whether there was anything."""
@@ -202,11 +197,10 @@ class FetchedLog:
         return batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
 
     def _begin(self, found: FetchedPartition, first: int) -> ProducerState:
-        """Lock the folder, open the first segment, and return the producers known there.
+        """Make the directory, open the first segment, and return the producers known there.
 
         Where the offsets before the `first` batch were compacted away, the log begins with them.
         """
-        self._lock = DirectoryLock.acquire(self._folder)
         self._directory.mkdir()
         start = min(first, self._wanted.start_offset)
         self._open(start)
