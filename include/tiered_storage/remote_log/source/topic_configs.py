@@ -19,9 +19,8 @@ _KEPT_SECONDS: Final = 5.0
 """For connections that were kept: the broker that they led to may be gone, and new ones find another."""
 _DEFAULTS: Final = LogConfig()
 _UNLIMITED: Final = -1
+_RETENTIONS: Final = ("retention.ms", "retention.bytes")
 _LIMITS: Final = (
-    "retention.ms",
-    "retention.bytes",
     "local.retention.ms",
     "local.retention.bytes",
     "remote.copy.lag.ms",
@@ -69,9 +68,15 @@ class TopicConfigs:
             "compact" in configs.get("cleanup.policy", ""),
             configs.get("remote.storage.enable") == "true",
             _retention(configs, "retention.bytes", _UNLIMITED),
-            {name: int(configs[name]) for name in _LIMITS if name in configs},
+            _limits(configs),
             frozenset(own),
         )
+
+
+def _limits(configs: Mapping[str, str]) -> dict[str, int]:
+    """Return the topic's limits; a retention that brokers do not tell, or do not apply, is -1: it deletes nothing."""
+    found = {name: int(configs[name]) for name in _LIMITS if configs.get(name)}
+    return found | {name: _retention(configs, name, _UNLIMITED) for name in _RETENTIONS}
 
 
 def _retention(configs: Mapping[str, str], name: str, default: int) -> int:
@@ -137,7 +142,8 @@ def _describe(admin: Any, topics: Iterable[str], seconds: float) -> dict[str, To
             found[resource.name] = _why_unknown(resource.name, error.args[0])
             continue
         own = {key for key, each in entries.items() if each.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
-        values = {key: str(each.value) for key, each in entries.items() if each.value}
+        # An empty cleanup.policy is a value: the brokers then delete nothing (Kafka 4).
+        values = {key: str(each.value) for key, each in entries.items() if each.value is not None}
         found[resource.name] = TopicConfigs.of(values, own)
     return found
 

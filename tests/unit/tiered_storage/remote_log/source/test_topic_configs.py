@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from concurrent.futures import Future
+from dataclasses import dataclass
 
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
+import pytest
+from confluent_kafka.admin import ConfigEntry, ConfigResource  # type: ignore[attr-defined]
+
+from tiered_storage.remote_log.source import topic_configs
+from tiered_storage.remote_log.source.topic_configs import TopicConfigs, TopicDescriber
 
 MIB = 1 << 20
 
@@ -24,3 +29,45 @@ MIB = 1 << 20
 )
 def test_segments_are_cut_before_the_brokers_delete_what_they_hold(configs: dict[str, str], expected: int) -> None:
     assert TopicConfigs.of(configs).segment_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "5", "retention.bytes": "6"}, (5, 6)),
+        ({"retention.ms": "5", "retention.bytes": "6"}, (5, 6)),
+        ({"cleanup.policy": "", "retention.ms": "5", "retention.bytes": "6"}, (-1, -1)),
+        ({"cleanup.policy": "compact", "retention.ms": "5", "retention.bytes": "6"}, (-1, -1)),
+        ({"cleanup.policy": "delete", "retention.ms": "", "retention.bytes": ""}, (-1, -1)),
+        ({"cleanup.policy": "delete", "local.retention.ms": ""}, (-1, -1)),
+    ],
+)
+def test_a_retention_that_the_brokers_do_not_tell_or_apply_is_no_limit(
+    configs: dict[str, str], expected: tuple[int, int]
+) -> None:
+    limits = TopicConfigs.of(configs).limits
+    assert (limits["retention.ms"], limits["retention.bytes"]) == expected
+
+
+@dataclass
+class AdminThatAnswers:
+    entries: dict[str, ConfigEntry]
+
+    def describe_configs(
+        self, resources: list[ConfigResource], request_timeout: float
+    ) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
+        assert request_timeout > 0
+        answer: Future[dict[str, ConfigEntry]] = Future()
+        answer.set_result(self.entries)
+        return dict.fromkeys(resources, answer)
+
+
+def test_an_empty_cleanup_policy_of_the_brokers_means_that_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"cleanup.policy": "", "retention.ms": "604800000", "retention.bytes": None}
+    admin = AdminThatAnswers({name: ConfigEntry(name, value) for name, value in values.items()})
+    monkeypatch.setattr(topic_configs, "AdminClient", lambda _: admin)
+
+    found = TopicDescriber({}).describe(["orders"])["orders"]
+
+    assert isinstance(found, TopicConfigs)
+    assert (found.limits["retention.ms"], found.retention_ms, found.is_compacted) == (-1, -1, False)
