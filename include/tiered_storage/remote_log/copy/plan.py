@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import (
     InvalidLogDirectoryError,
-    LineageContradictedError,
-    SourceClusterError,
+    RemoteMetadataError,
     TieredStorageError,
     UnsupportedMagicError,
     UnsupportedTopicError,
@@ -179,8 +178,7 @@ def plan_copy(
             continue
         if isinstance(log, UnreadablePartition):
             # If nobody requested the topic, this is worth a notice but no failure.
-            findings = unreadable if decisions.is_wanted(topic) else notices
-            findings.append(Finding(log.partition, log.reason))
+            (unreadable if decisions.is_wanted(topic) else notices).append(Finding(log.partition, log.reason))
             continue
         try:
             decision = decisions.of(log)
@@ -207,14 +205,15 @@ def plan_copy(
                 else looking.at_uncut(log, as_the_topic_rolls(uncut, decision.settings), decision.settings, state)
             )
             watch.compare_retention(log, decision.settings)
-        except (InvalidLogDirectoryError, LineageContradictedError, SourceClusterError) as error:
+        except RemoteMetadataError:
+            raise
+        except TieredStorageError as error:
+            # Whatever one partition's log holds, such as records of v0 or v1 in a sample, stops no other's copies.
             unreadable.append(Finding(str(log.topic_id_partition), str(error)))
-    notices.extend(watch.notices(selection.scope, states))
-    notices.extend(notice for found in looked for notice in found.notices)
+    notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     _report_elsewhere(looked, notices, unreadable)
-    segments = [due for found in looked for due in found.due]
-    chosen, left = _limit(segments, selection.max_segments)
+    chosen, left = _limit([due for found in looked for due in found.due], selection.max_segments)
     notices.extend(_left_to_later(sum(found.waiting for found in looked), left))
     return CopyPlan(
         tuple(chosen),

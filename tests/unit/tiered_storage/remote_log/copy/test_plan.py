@@ -31,7 +31,13 @@ from support.remote_logs import (
     segments_of,
     topic_id,
 )
-from tiered_storage.errors import ConfigurationError, LogDirectoryLockedError
+from tiered_storage.errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    LogDirectoryLockedError,
+    TieredStorageError,
+    UnsupportedMagicError,
+)
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.files.offset_checkpoint import (
@@ -47,6 +53,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
+from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 ENABLED = {"remote.storage.enable": True}
@@ -628,3 +636,57 @@ def test_a_lag_for_all_topics_holds_where_a_topic_sets_none(tmp_path: Path) -> N
 
     with files.open() as remote_log:
         assert due(remote_log.plan_copy()) == [("clicks-0", 0, 9)]
+
+
+@pytest.mark.parametrize("configs", [None, TopicConfigs.of({"retention.bytes": "1000"})])
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnsupportedMagicError("old-0", 0, "record format v1"),
+        CorruptRecordError("old-0", 0, "no batch"),
+        ConfigurationError("old-0: nobody thought of this"),
+    ],
+)
+def test_a_sample_that_cannot_be_read_stops_no_other_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TieredStorageError, configs: TopicConfigs | None
+) -> None:
+    old, rules = partition_of("old"), CutRules(1000, 100_000, 1 << 20, 4096, 1 << 20)
+
+    def sample(_: int) -> float:
+        raise error
+
+    def without_segments(log: PartitionLog) -> PartitionLog:
+        uncut = UncutLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
+        return replace(log, segments=(), uncut=uncut, configs=configs)
+
+    with a_remote_log(tmp_path, {("old", 0): 4, ("orders", 0): 4}).open() as remote_log:
+        logs = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+        shown = [without_segments(log) if log.topic_id_partition == old else log for log in logs]
+        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(shown))
+        plan = remote_log.plan_copy()
+
+    assert plan.partitions == [ORDERS_0]
+    assert plan.unreadable == (Finding(str(old), str(error)),)
+
+
+def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = CutRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
+    error = UnsupportedMagicError("orders-0", 0, "record format v1")
+    samples = iter([float(SEGMENT_BYTES) / 10])
+
+    def sample(_: int) -> float:
+        for density in samples:
+            return density
+        raise error
+
+    with a_remote_log(tmp_path).open() as remote_log:
+        [log] = [log for log in remote_log.source.partitions() if isinstance(log, PartitionLog)]
+        uncut = UncutLog(rules, lambda _: 0, sample, lambda _: -1, lambda _: {})
+        shown = replace(log, segments=(), uncut=uncut, configs=TopicConfigs.of({"retention.bytes": "1000"}))
+        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter([shown]))
+        plan = remote_log.plan_copy()
+
+    assert len(plan.segments) == 3
+    assert plan.unreadable == (Finding(str(ORDERS_0), str(error)),)
