@@ -2,7 +2,8 @@
 
 A closed segment below the end of what is wanted is handed out as the leader's own file. What does not begin or end with
 one is cut by Fetch (fetched_log.py): from where the remote log ends inside of a segment up to that segment's end, and
-the records of the active segment once they are old enough.
+the records of the active segment once they are old enough. So is, up to the end of what is wanted, what begins with a
+segment whose last batches the broker compacted away: no remote segment may end with such a gap.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import CorruptIndexError
+from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -111,11 +112,14 @@ class LeaderLog:
             log.close()
 
     def _closed_at_next(self, directory: Path) -> LocalSegment | None:
-        """Return the leader's closed segment with the next offset, if all of it is below the end of what is wanted."""
+        """Return the leader's closed segment with the next offset, if all of it is below the end of what is wanted.
+
+        None too if its last batches were compacted away.
+        """
         for segment in list_leader_segments(directory):
             end = segment.end_offset
             if end is not None and segment.base_offset <= self._next_offset <= end:
-                return segment if end < self._wanted.end_offset else None
+                return segment if end < self._wanted.end_offset and _reaches(segment, end) else None
         return None
 
     def _handed(self, segment: LocalSegment) -> LocalSegment:
@@ -147,6 +151,13 @@ class LeaderLog:
         with suppress(OSError, CorruptIndexError):
             return read_producer_snapshot(producer_snapshot_path(directory, offset))
         return None
+
+
+def _reaches(segment: LocalSegment, end: int) -> bool:
+    """Return whether a batch reaches the offset `end`; also if the file is broken or gone, which its reader reports."""
+    with suppress(CorruptRecordError, OSError):
+        return LogDirectorySegment.at(segment.location).read(end) is not None
+    return True
 
 
 def _after(segment: LocalSegment) -> int:

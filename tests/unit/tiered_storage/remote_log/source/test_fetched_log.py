@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from support.fake_cluster import FakeCluster, base_of
 from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -21,7 +20,7 @@ from tiered_storage.kafka_log.producers.producer_snapshot import read_producer_s
 from tiered_storage.kafka_log.records.control_record import ControlRecordType, EndTransactionMarker, encode_end_marker
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
+from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -42,35 +41,6 @@ ROLLS = {
 
 def rules(*, segment_bytes: int = 1 << 20, segment_ms: int = 1 << 50, segment_index_bytes: int = 1 << 20) -> CutRules:
     return CutRules(segment_bytes, segment_ms, segment_index_bytes, index_interval_bytes=500, fetch_bytes=2000)
-
-
-@dataclass
-class FakeCluster:
-    """Serves `batches`, from the one that holds an offset on; answers end in the middle of a batch."""
-
-    batches: Sequence[bytes]
-    ends: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.ends = [_base(batch) + _delta(batch) + 1 for batch in self.batches]
-
-    def fetch(self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits) -> FetchAnswer:
-        [asked] = positions
-        first = bisect_right(self.ends, asked.offset)
-        served = b"".join(self.batches[first : first + 40])
-        size = max(limits.max_bytes, len(self.batches[first])) if served else 0
-        room = buffer.room(len(served[:size]))
-        room[:] = served[:size]
-        found = FetchedPartition("orders", 0, 0, self.ends[-1], self.ends[-1], 0, (), -1, room)
-        return FetchAnswer(0.0, (found,))
-
-
-def _base(batch: bytes) -> int:
-    return int.from_bytes(batch[:8], "big")
-
-
-def _delta(batch: bytes) -> int:
-    return int.from_bytes(batch[23:27], "big")
 
 
 def some_batches(seed: int, start: int = 0, *, times: bool = True, gaps: Sequence[int] = (0,)) -> list[bytes]:
@@ -249,7 +219,7 @@ def test_a_batch_with_a_broken_header_ends_the_cut_after_what_is_sound(tmp_path:
 
     log.close()
     assert cut
-    assert all((each.end_offset or 0) < _base(batches[50]) for each in cut)
+    assert all((each.end_offset or 0) < base_of(batches[50]) for each in cut)
 
 
 def test_a_broker_that_sends_older_batches_again_is_refused(tmp_path: Path) -> None:
@@ -314,5 +284,5 @@ def test_the_copy_of_a_fetched_segment_compares_every_checksum(tmp_path: Path) -
         failures[segment.end_offset] = None if outcome.failure is None else outcome.failure.error
 
     log.close()
-    hit = min(end for end in failures if end >= _base(batches[30]))
+    hit = min(end for end in failures if end >= base_of(batches[30]))
     assert failures == dict.fromkeys(failures) | {hit: "CorruptRecordError"}

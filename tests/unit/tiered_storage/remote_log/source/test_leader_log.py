@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.sources import log_directory_under_test
+from support.fake_cluster import FakeCluster, base_of, delta_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.client_settings import parse_client_settings
@@ -91,3 +92,40 @@ def test_a_partition_that_moves_to_another_directory_is_followed(leader: Leader,
     leader.directory.rename(more / leader.directory.name)
 
     assert leader.next_of(log).location == str(more / leader.directory.name / second.log_path.name)
+
+
+@pytest.mark.parametrize("starts", ["with the segment", "inside of it", "in the gap"])
+def test_what_follows_a_segment_whose_end_was_compacted_away_is_fetched(leader: Leader, starts: str) -> None:
+    segments = list_segments(leader.directory)
+    compacted, after, end = segments[1], segments[2], segments[-1].base_offset
+    batches = batches_of(compacted.log_path)
+    cut(compacted.log_path, compacted.size() - len(batches[-1]))
+    start = base_of(batches[{"with the segment": 0, "inside of it": 1, "in the gap": -1}[starts]])
+    left = [batch for segment in segments for batch in batches_of(segment.log_path)]
+    cluster = FakeCluster(left)
+    log = leader.log(start, end)
+
+    found: list[LocalSegment] = []
+    while (segment := log.cut(cluster, FetchBuffer(1 << 20))) is not None:  # type: ignore[arg-type]
+        found.append(segment)
+
+    log.close()
+    assert found
+    assert found[0].base_offset == start
+    assert found[0].end_offset is not None
+    assert found[0].end_offset >= after.base_offset
+    copied = b"".join(Path(each.location).read_bytes() for each in found)
+    assert b"".join(batch for batch in left if base_of(batch) >= start).startswith(copied)
+    for each in found:
+        last = batches_of(Path(each.location))[-1]
+        assert base_of(last) + delta_of(last) == each.end_offset
+        assert leader.directory not in Path(each.location).parents
+
+
+def batches_of(log_path: Path) -> list[bytes]:
+    content, batches = log_path.read_bytes(), []
+    while content:
+        size = 12 + int.from_bytes(content[8:12], "big")
+        batches.append(content[:size])
+        content = content[size:]
+    return batches
