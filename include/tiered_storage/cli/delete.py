@@ -143,6 +143,8 @@ def undelete(
     ]  # fmt: skip
     title = "Would be brought back" if dry_run else "Brought back"
     output.rows(title, _UNDELETED_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    for kept in sorted({each.kept for each in done if each.is_replaced and not dry_run}):
+        output.say(f"note: {kept}")
     if again and not dry_run:
         output.say(
             f"note: the next run of expire expires {sum(plan.count for plan in again)} segments again, by the topic's "

@@ -152,6 +152,8 @@ class UndeleteOperator(RemoteLogOperator):
                     "would come back" if only_show else "brought back",
                     each.topic_id_partition, len(each.segments), each.size, each.log_start_offset,
                 )  # fmt: skip
+            for kept in sorted({each.kept for each in done if each.is_replaced and not only_show}):
+                self.log.info("%s", kept)
             summarize(
                 remote_log,
                 context,

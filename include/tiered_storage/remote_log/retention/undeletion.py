@@ -4,20 +4,25 @@ Segments become visible again, our log start returns to where it was before, and
 cancelled. A segment stays marked if other finished segments hold its offsets and every readable batch of it: it was a
 second or a damaged copy. So does one of which the store lacks an object; our log start then returns only to the
 segments after it.
+
+A topic that its running cluster replaced loses the right to remote deletion: its grace time is over, so the next expire
+would mark it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.sent_records import why_other_records
 from tiered_storage.remote_log.coverage import Coverage, finished
+from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
 from tiered_storage.remote_log.jobs.lease_keeper import kept_alive
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, listed_partition, write_partition_state
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import (
     Finding,
     Lease,
@@ -37,7 +42,8 @@ from tiered_storage.remote_log.storage.listable_storage import ListableStorage, 
 class Undeletion:
     """What is undone of one partition: its segments, and our new log start (inclusive).
 
-    `second_copies` segments stay marked, since others hold their offsets; `lost` ones since the store lacks them.
+    `second_copies` segments stay marked, since others hold their offsets; `lost` ones since the store lacks them. With
+    `is_replaced`, the running cluster created the topic again, and remote deletion of the old one is forbidden now.
     """
 
     topic_id_partition: TopicIdPartition
@@ -45,6 +51,17 @@ class Undeletion:
     segments: tuple[RemoteLogSegmentMetadata, ...]
     second_copies: int = 0
     lost: tuple[Finding, ...] = ()
+    is_replaced: bool = False
+
+    @property
+    def kept(self) -> str:
+        """What a person should know of a replaced topic."""
+        partition = self.topic_id_partition
+        return (
+            f"{partition.topic} ({partition.topic_id}) was created again at its brokers: remote deletion of the old "
+            "one is forbidden now, so that expire does not mark it again; 'tiered-storage topics allow-deletion "
+            f"{partition.topic} --only remote' allows it"
+        )
 
     @property
     def size(self) -> int:
@@ -120,10 +137,21 @@ def _undelete(partition: TopicIdPartition, context: RemoteLogContext, owner: str
         with kept_alive(context.leases, [lease], duration):
             found = _plan(partition, context)
             if found.changes(context.segments.partition_state(partition)):
+                if found.is_replaced:
+                    _forbid_deletion(partition, context)
                 _write(found, lease, context)
     finally:
         context.leases.release(lease)
     return found
+
+
+def _forbid_deletion(partition: TopicIdPartition, context: RemoteLogContext) -> None:
+    start = context.decided_topic(partition)
+
+    def forbidden(known: Topic | None) -> Topic:
+        return replace(known or start, remote_deletion_allowed=False)
+
+    context.topics.change(partition.cluster_id, partition.topic_id, forbidden)
 
 
 def _write(found: Undeletion, lease: Lease, context: RemoteLogContext) -> None:
@@ -168,7 +196,8 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
     wanted = state.log_start_before(marked_from)
     log_start = _first_readable(wanted, state, Coverage.of([*read, *chosen], lineage), local)
     returned = tuple(sorted((one for one in chosen if one.end_offset >= log_start), key=lambda one: one.start_offset))
-    return Undeletion(partition, log_start, returned, second_copies, tuple(lost))
+    is_replaced = REPLACED_SINCE in context.decided_topic(partition).properties
+    return Undeletion(partition, log_start, returned, second_copies, tuple(lost), is_replaced)
 
 
 def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, listed: Sequence[ListedObject]) -> None:

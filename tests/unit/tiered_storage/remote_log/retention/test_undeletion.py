@@ -25,6 +25,7 @@ from support.remote_logs import (
     segments_of,
     states_of,
 )
+from support.replaced_topics import show_created_again
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
@@ -286,3 +287,25 @@ def test_local_segments_are_needed_again(files: RemoteLogFiles) -> None:
         [plan], _ = remote_log.deletions.plan_local_retention(EVERYTHING, files.clock.now)
         assert len(plan.held_by) == len(plan.segments)
         assert len(segments_of(remote_log)) == 3
+
+
+def test_an_undeleted_topic_that_was_created_again_is_not_marked_by_the_next_expire(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.properties["remote.log.replaced.topic.grace.ms"] = 0
+    with files.open() as remote_log:
+        decide(remote_log, remote_storage_enable=False)
+        show_created_again(monkeypatch, remote_log, [ORDERS_0])
+        remote_log.deletions.delete_marked("expire")
+        assert remote_log.segments.partition_state(ORDERS_0).delete_state is not None
+        shown, _ = remote_log.deletions.undelete("orders", "ada", dry_run=True)
+        assert remote_log.decided_topic(ORDERS_0).remote_deletion_allowed
+
+        [done], left = remote_log.deletions.undelete("orders", "ada")
+        files.clock.now += 1
+        remote_log.deletions.delete_marked("expire")
+
+        assert (done.is_replaced, shown, left) == (True, [done], [])
+        assert "remote deletion of the old one is forbidden now" in done.kept
+        assert remote_log.segments.partition_state(ORDERS_0).delete_state is None
+        assert states_of(remote_log) == EVERYTHING_READABLE
