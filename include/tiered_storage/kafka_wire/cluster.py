@@ -3,7 +3,8 @@
 A request goes to the leader that the metadata name, over one connection a broker that is kept open. After an error that
 says the leader moved, or a lost connection, the metadata are read again and the request is repeated, at the new leader
 and after growing pauses, until the call's deadline. What then still fails is the answer for its partition; the other
-partitions have theirs. A call raises only if that concerns the whole cluster: no broker answers, or a login is refused.
+partitions have theirs. DeleteRecords is never repeated: another leader may have other records. A call raises only if
+that concerns the whole cluster: no broker answers, or a login is refused.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSetti
 from tiered_storage.kafka_wire.connection import Connection, open_connection
 from tiered_storage.kafka_wire.error_codes import (
     FENCED_LEADER_EPOCH,
+    INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
     MOVED,
     NETWORK_EXCEPTION,
@@ -55,8 +57,10 @@ from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,
     Group,
+    Leadership,
     TopicMetadata,
     TopicPartition,
+    leadership,
     list_groups_request,
     metadata_request,
     partition_problem,
@@ -147,15 +151,33 @@ class ClusterClient:
         return self._ask_leaders(OffsetsForLeaderEpochs(wanted), seconds)
 
     def delete_records(
-        self, before: Mapping[TopicPartition, int], *, seconds: float = CALL_SECONDS
+        self,
+        before: Mapping[TopicPartition, int],
+        led: Mapping[TopicPartition, Leadership] | None = None,
+        *,
+        seconds: float = CALL_SECONDS,
     ) -> dict[TopicPartition, int | PartitionError]:
-        """Delete the records of each partition before an offset; return the log starts afterwards."""
-        return self._ask_leaders(DeleteRecords(before), seconds)
+        """Delete the records of each partition before an offset; return the log starts afterwards.
+
+        Each leader is asked once, and only if fresh metadata have it as `led` does: offsets that were judged by the log
+        of one leader may be other records at the next one, or in a topic that was created again.
+        """
+        request = DeleteRecords(before)
+        deadline = Deadline.after(seconds, self._now)
+        self._read_metadata({each.topic for each in before}, deadline)
+        changed = {each: self._change(each, expected) for each, expected in (led or {}).items()}
+        refused = {
+            each: PartitionError(each.topic, each.partition, METADATA, code)
+            for each, code in changed.items()
+            if code != NONE
+        }
+        return refused | self._ask_once(request, before.keys() - refused.keys(), deadline)
 
     def list_groups(self, *, seconds: float = CALL_SECONDS) -> frozenset[Group]:
         """Return all groups that the login may describe, of every broker, active or not.
 
-        Raises also if one broker does not answer, since its groups would be missing.
+        Raises also if one broker does not answer, since its groups would be missing. After a failure all are asked
+        anew: a group may have moved to a broker that answered before.
         """
         deadline = Deadline.after(seconds, self._now)
         found: dict[int, frozenset[Group]] = {}
@@ -163,7 +185,8 @@ class ClusterClient:
 
         def once() -> bool:
             nonlocal failure
-            for node in self._read_metadata((), deadline).brokers.keys() - found.keys():
+            found.clear()
+            for node in self._read_metadata((), deadline).brokers:
                 try:
                     connection = self._connection(node, deadline)
                     message = list_groups_request(connection.version(LIST_GROUPS))
@@ -340,6 +363,16 @@ class ClusterClient:
         if pending:
             self._repeat(once, deadline)
         return answers
+
+    def _change(self, partition: TopicPartition, expected: Leadership) -> int:
+        """Return why a partition is not led as `expected` any more, as an error code; 0: it is."""
+        topic = self._topics.get(partition.topic)
+        code = partition_problem(topic, partition.partition)
+        if topic is None or code != NONE:
+            return code
+        if topic.topic_id != expected.topic_id:
+            return INCONSISTENT_TOPIC_ID
+        return NONE if leadership(topic, partition.partition) == expected else FENCED_LEADER_EPOCH
 
     def _ask_once(
         self, request: PartitionRequest[Found], pending: Collection[TopicPartition], deadline: Deadline

@@ -153,6 +153,20 @@ def partition_problem(topic: TopicMetadata | None, partition: int) -> int:
     return NONE
 
 
+class Leadership(NamedTuple):
+    """Who leads a partition of the topic with this id: a broker, in a leader epoch."""
+
+    topic_id: str | None
+    leader: int
+    leader_epoch: int
+
+
+def leadership(topic: TopicMetadata, partition: int) -> Leadership:
+    """Return who leads a partition that `topic` has; the leader may be -1."""
+    found = topic.partitions[partition]
+    return Leadership(topic.topic_id, found.leader, found.leader_epoch)
+
+
 class Group(NamedTuple):
     """A group, and its protocol: `consumer`, `share`, `streams`, `connect`; empty for one that only commits offsets."""
 

@@ -23,7 +23,7 @@ from tiered_storage.kafka_wire.error_codes import (
     PartitionError,
     error_name,
 )
-from tiered_storage.kafka_wire.metadata import Group, TopicPartition, partition_problem
+from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition, leadership, partition_problem
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import LocalSegment
 
@@ -37,9 +37,14 @@ _LASTS_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ClusterTrim:
-    """The LocalTrim of brokers; `delete_records` is ClusterClient's."""
+    """The LocalTrim of brokers.
 
-    delete_records: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | PartitionError]]
+    `leadership` asks who leads a partition now, None: nobody. `delete_records` deletes its records before an offset,
+    unless somebody else leads it by then, and returns the log start afterwards; it asks once.
+    """
+
+    leadership: Callable[[TopicPartition], Leadership | None]
+    delete_records: Callable[[TopicPartition, int, Leadership], int | PartitionError]
 
     def ensure_removable(self, segments: Sequence[LocalSegment]) -> None:
         """As LocalTrim: brokers know where their files lie."""
@@ -54,13 +59,16 @@ class ClusterTrim:
         """As LocalTrim; nobody is kept from writing meanwhile, since a broker serves the partition.
 
         The leader answers once all replicas that run have deleted the records. Raises SourceClusterError if it refuses,
-        or answers with an earlier log start.
+        answers with an earlier log start, or no longer leads in the epoch that it led in before `still_due` was asked.
         """
+        asked = TopicPartition(partition.topic, partition.partition)
+        led = self.leadership(asked)
         limit = new_local_start if still_due is None else still_due()
         if not segments or limit <= segments[0].base_offset:
             return segments[0].base_offset if segments else new_local_start
-        asked = TopicPartition(partition.topic, partition.partition)
-        answer = self.delete_records({asked: limit})[asked]
+        if led is None:
+            raise SourceClusterError(f"{asked}: nobody led it before it was planned again: the next run looks again")
+        answer = self.delete_records(asked, limit, led)
         if isinstance(answer, PartitionError):
             refused = answer.as_exception()
             raise type(refused)(
@@ -128,9 +136,13 @@ class ConsumerGroups:
         admin = AdminClient({"log_level": 0, **self._properties})
         _ensure_groups_are_shown(admin)
         client = self._client()
+        before = _coordinators(client)
         groups = client.list_groups()
-        # Afterwards: a coordinator that went away meanwhile may have left the list short.
-        _ensure_coordinated(client)
+        # A group that moved meanwhile may be in no broker's list: its old one is gone, its new one was asked before.
+        if _coordinators(client) != before:
+            raise SourceClusterError(
+                "consumer groups moved between brokers while they were listed: the next run looks again"
+            )
         return _committed(admin, groups)
 
 
@@ -173,12 +185,15 @@ def topics_without_delete(properties: Mapping[str, str], topics: Sequence[str]) 
     return sorted(lacking)
 
 
-def _ensure_coordinated(client: ClusterClient) -> None:
-    """Raise SourceClusterError if a partition of the offsets topic has no leader: nobody lists its groups."""
+def _coordinators(client: ClusterClient) -> Mapping[int, Leadership]:
+    """Return who leads each partition of the offsets topic, and thus lists its groups; empty if there is no such topic.
+
+    Raises SourceClusterError if nobody leads one of them.
+    """
     found = client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
     if found is None or found.error_code == UNKNOWN_TOPIC_OR_PARTITION:
         # No group has ever committed anything.
-        return
+        return {}
     if found.error_code == TOPIC_AUTHORIZATION_FAILED:
         raise ClusterRefusedError(
             f"whether every group has a coordinator is unknown: grant the right with kafka-acls.sh --add "
@@ -190,6 +205,7 @@ def _ensure_coordinated(client: ClusterClient) -> None:
             f"{OFFSETS_TOPIC}: {', '.join(sorted(map(error_name, problems)))}: some consumer groups have no "
             "coordinator, so what they have read is unknown: check that all brokers run"
         )
+    return {number: leadership(found, number) for number in found.partitions}
 
 
 def _committed(admin: AdminClient, groups: Iterable[Group]) -> CommittedOffsets:

@@ -23,7 +23,14 @@ from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
-from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicMetadata, TopicPartition
+from tiered_storage.kafka_wire.metadata import (
+    ClusterMetadata,
+    Leadership,
+    TopicMetadata,
+    TopicPartition,
+    leadership,
+    partition_problem,
+)
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
@@ -111,7 +118,7 @@ class FetchSource:
     @property
     def local_trim(self) -> LocalTrim:
         """As SegmentSource."""
-        return ClusterTrim(self._delete_records)
+        return ClusterTrim(self._leadership, self._delete_records)
 
     def partitions(self) -> Iterator[PartitionLog | UnreadablePartition]:
         """Look at every partition. Raises SourceClusterError if the cluster cannot be asked at all."""
@@ -390,9 +397,16 @@ class FetchSource:
         with self._lock:
             return self._groups.committed().of(partition, ignored)
 
-    def _delete_records(self, before: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | PartitionError]:
+    def _leadership(self, partition: TopicPartition) -> Leadership | None:
         with self._lock:
-            return self._client.delete_records(before)
+            topic = self._metadata([partition.topic]).topics.get(partition.topic)
+        if topic is None or partition_problem(topic, partition.partition) != NONE:
+            return None
+        return leadership(topic, partition.partition)
+
+    def _delete_records(self, partition: TopicPartition, before: int, led: Leadership) -> int | PartitionError:
+        with self._lock:
+            return self._client.delete_records({partition: before}, {partition: led})[partition]
 
 
 def open_fetch_source(settings: Settings, properties: Mapping[str, str]) -> FetchSource:

@@ -31,7 +31,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import PartitionError
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.frames import entity
-from tiered_storage.kafka_wire.metadata import Group, TopicPartition
+from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema
 
@@ -59,6 +59,8 @@ class Scripted:
     asked: list[tuple[int, Asked]] = field(default_factory=list)
     silent: set[tuple[int, int]] = field(default_factory=set)
     """Brokers and API keys after which they close the connection."""
+    groups: dict[int, list[str]] = field(default_factory=dict)
+    """Those that a broker lists, if it is not the one of its number."""
 
     def keys(self, *without: int) -> list[tuple[int, int]]:
         """The broker and API key of each request."""
@@ -89,8 +91,11 @@ class Scripted:
 
     def grouped(self, node: int, _: Asked, kio: Any) -> dict[str, Any]:
         codes = self.fails.get((node, LIST_GROUPS.key, 0), [])
-        group = entity(kio.ListedGroup, group_id=f"of-{node}", protocol_type="consumer", group_state="", group_type="")
-        return {"error_code": ErrorCode(codes.pop(0) if codes else 0), "groups": (group,)}
+        groups = tuple(
+            entity(kio.ListedGroup, group_id=each, protocol_type="consumer", group_state="", group_type="")
+            for each in self.groups.get(node, [f"of-{node}"])
+        )
+        return {"error_code": ErrorCode(codes.pop(0) if codes else 0), "groups": groups}
 
     def metadata(self, _: int, asked: Asked, kio: Any) -> dict[str, Any]:
         partitions = tuple(
@@ -241,7 +246,8 @@ def test_each_leader_is_asked_once_for_its_partitions() -> None:
         assert cluster.fetch([], FetchBuffer(1000)).partitions == ()
     requests = [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key, DELETE_RECORDS.key]
     assert sorted(scripted.keys(METADATA.key)) == sorted((node, key) for key in requests for node in (1, 2))
-    assert len(scripted.keys(*requests)) == 1
+    # A deletion looks at the metadata once more.
+    assert len(scripted.keys(*requests)) == 2
     timestamps = {
         node: each.message.topics[0].partitions[0].timestamp for node, each in scripted.asked if each.key == 2
     }
@@ -252,7 +258,20 @@ def test_every_broker_lists_its_groups_and_one_that_loads_them_is_asked_again() 
     scripted = Scripted(fails={(2, LIST_GROUPS.key, 0): [14, 15]})
     with served(scripted) as cluster:
         assert cluster.list_groups() == {Group("of-1", "consumer"), Group("of-2", "consumer")}
-    assert sorted(scripted.keys(METADATA.key)) == [(1, LIST_GROUPS.key), *[(2, LIST_GROUPS.key)] * 3]
+    # All anew in each round: a group may have moved to a broker that answered before.
+    assert sorted(scripted.keys(METADATA.key)) == [*[(1, LIST_GROUPS.key)] * 3, *[(2, LIST_GROUPS.key)] * 3]
+
+
+def test_a_group_that_moved_while_its_broker_did_not_answer_is_listed() -> None:
+    scripted = Scripted(fails={(2, LIST_GROUPS.key, 0): [15]})
+    with served(scripted) as cluster:
+
+        def crash(_: float) -> None:
+            if scripted.addresses.pop(2, None):
+                scripted.groups[1] = ["of-1", "of-2"]
+
+        cluster._sleep = crash
+        assert cluster.list_groups() == {Group("of-1", "consumer"), Group("of-2", "consumer")}
 
 
 def test_a_list_of_groups_that_lacks_those_of_a_broker_is_an_error() -> None:
@@ -276,7 +295,7 @@ def test_after_a_move_the_new_leader_is_asked(code: int) -> None:
         }
 
 
-@pytest.mark.parametrize("key", [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key, DELETE_RECORDS.key])
+@pytest.mark.parametrize("key", [LIST_OFFSETS.key, OFFSET_FOR_LEADER_EPOCH.key])
 def test_after_a_lost_connection_the_new_leader_is_asked(key: int) -> None:
     scripted = Scripted()
     with served(scripted) as cluster:
@@ -285,11 +304,49 @@ def test_after_a_lost_connection_the_new_leader_is_asked(key: int) -> None:
         scripted.leaders[0] = 2
         if key == LIST_OFFSETS.key:
             found: object = cluster.list_offsets({ZERO: 1})[ZERO]
-        elif key == OFFSET_FOR_LEADER_EPOCH.key:
-            found = cluster.offsets_for_leader_epochs({ZERO: 1})[ZERO]
         else:
-            found = cluster.delete_records({ZERO: 1})[ZERO]
-    assert found in (ListedOffset(20, -1, 3), EpochEnd(3, 20), 20)
+            found = cluster.offsets_for_leader_epochs({ZERO: 1})[ZERO]
+    assert found in (ListedOffset(20, -1, 3), EpochEnd(3, 20))
+
+
+@pytest.mark.parametrize("code", [3, 6, 7, 13, 56])
+def test_a_deletion_of_records_is_never_repeated(code: int) -> None:
+    scripted = Scripted()
+    if code == 13:
+        scripted.silent = {(1, DELETE_RECORDS.key)}
+    else:
+        scripted.fails[1, DELETE_RECORDS.key, 0] = [code]
+    with served(scripted) as cluster:
+        found = cluster.delete_records({ZERO: 5, ONE: 6})
+    error = found.pop(ZERO)
+    assert isinstance(error, PartitionError)
+    assert (error.code, error.retriable) == (code, True)
+    assert found == {ONE: 20}
+    assert sorted(scripted.keys(METADATA.key)) == [(1, DELETE_RECORDS.key), (2, DELETE_RECORDS.key)]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"epoch": 4}, 74),
+        ({"leaders": {0: 2, 1: 2}, "epoch": 4}, 74),
+        ({"leaders": {0: -1, 1: 2}}, 5),
+        ({"topic_id": UUID(int=8 << 70)}, 103),
+        ({"topic_error": 3}, 3),
+    ],
+)
+def test_no_records_are_deleted_at_another_leader_than_the_expected_one(change: dict[str, Any], code: int) -> None:
+    scripted = Scripted()
+    expected = {ZERO: Leadership(ORDERS_ID, 1, 3)}
+    with served(scripted) as cluster:
+        assert cluster.delete_records({ZERO: 5}, expected) == {ZERO: 10}
+        scripted.asked.clear()
+        for name, value in change.items():
+            setattr(scripted, name, value)
+        found = cluster.delete_records({ZERO: 5}, expected)[ZERO]
+    assert isinstance(found, PartitionError)
+    assert (found.code, found.retriable) == (code, True)
+    assert scripted.keys(METADATA.key) == []
 
 
 def test_one_partition_that_fails_leaves_the_others_their_answers() -> None:

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from support.command_line import mentions
 from tiered_storage.errors import ClusterRefusedError, LineageContradictedError, SourceClusterError
 from tiered_storage.kafka_wire.apis import DELETE_RECORDS
+from tiered_storage.kafka_wire.client_settings import BrokerAddress
+from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.error_codes import PartitionError
-from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.metadata import (
+    Broker,
+    ClusterMetadata,
+    Group,
+    Leadership,
+    PartitionMetadata,
+    TopicMetadata,
+    TopicPartition,
+)
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.cluster_trim import ClusterTrim
+from tiered_storage.remote_log.source import cluster_trim
+from tiered_storage.remote_log.source.cluster_trim import OFFSETS_TOPIC, ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.segment_source import LocalSegment, SegmentLocation
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
 ZERO = TopicPartition("orders", 0)
+LED = Leadership("A" * 22, 1, 5)
 SEGMENTS = [LocalSegment(start, start + 99, 1000, SegmentLocation(f"kafka://{start}")) for start in (0, 100)]
 
 
@@ -26,31 +42,53 @@ class Brokers:
     """Brokers that give one answer, and what they were asked."""
 
     answer: int | PartitionError
-    asked: list[Mapping[TopicPartition, int]] = field(default_factory=list)
+    led: Leadership | None = LED
+    asked: list[tuple[TopicPartition, int, Leadership]] = field(default_factory=list)
 
-    def delete_records(self, before: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | PartitionError]:
-        self.asked.append(before)
-        return {ZERO: self.answer}
+    def delete_records(self, partition: TopicPartition, before: int, led: Leadership) -> int | PartitionError:
+        self.asked.append((partition, before, led))
+        return self.answer
 
-    def trimmed_to(self, still_due: int = 200) -> int:
-        return ClusterTrim(self.delete_records).trim(ORDERS_0, SEGMENTS, 200, lambda: still_due)
+    def trimmed_to(self, still_due: Callable[[], int] = lambda: 200) -> int:
+        trim = ClusterTrim(lambda _: self.led, self.delete_records)
+        return trim.trim(ORDERS_0, SEGMENTS, 200, still_due)
 
 
 def test_the_log_start_that_the_leader_answers_is_the_new_one() -> None:
     brokers = Brokers(200)
     assert brokers.trimmed_to() == 200
-    assert brokers.asked == [{ZERO: 200}]
+    assert brokers.asked == [(ZERO, 200, LED)]
     # Their own retention may have been ahead.
     assert Brokers(250).trimmed_to() == 250
 
 
 def test_no_more_is_asked_than_is_still_due() -> None:
     brokers = Brokers(100)
-    assert brokers.trimmed_to(still_due=100) == 100
-    assert brokers.asked == [{ZERO: 100}]
+    assert brokers.trimmed_to(lambda: 100) == 100
+    assert brokers.asked == [(ZERO, 100, LED)]
     nothing = Brokers(0)
-    assert nothing.trimmed_to(still_due=0) == 0
+    assert nothing.trimmed_to(lambda: 0) == 0
     assert nothing.asked == []
+
+
+def test_the_leader_is_the_one_from_before_the_partition_was_planned_again() -> None:
+    brokers = Brokers(200)
+
+    def while_it_moves() -> int:
+        brokers.led = LED._replace(leader_epoch=6)
+        return 200
+
+    brokers.trimmed_to(while_it_moves)
+    assert brokers.asked == [(ZERO, 200, LED)]
+
+
+def test_without_a_leader_nothing_is_asked() -> None:
+    brokers = Brokers(200, led=None)
+    with pytest.raises(SourceClusterError, match=r"orders-0.*the next run looks again"):
+        brokers.trimmed_to()
+    # A topic that is gone has nothing due.
+    assert brokers.trimmed_to(lambda: 0) == 0
+    assert brokers.asked == []
 
 
 def test_if_it_is_in_doubt_nothing_is_asked() -> None:
@@ -60,7 +98,7 @@ def test_if_it_is_in_doubt_nothing_is_asked() -> None:
         raise LineageContradictedError("an outdated replica")
 
     with pytest.raises(LineageContradictedError):
-        ClusterTrim(brokers.delete_records).trim(ORDERS_0, SEGMENTS, 200, doubtful)
+        brokers.trimmed_to(doubtful)
     assert brokers.asked == []
 
 
@@ -85,3 +123,74 @@ def test_a_refusal_names_the_partition_the_offset_and_the_remedy(
     with pytest.raises(kind) as refused:
         Brokers(PartitionError("orders", 0, DELETE_RECORDS, code)).trimmed_to()
     assert mentions(str(refused.value), "orders-0", 200, *words)
+
+
+class Admin:
+    """An admin client with all rights, of groups that have committed nothing."""
+
+    def __init__(self, _: Mapping[str, object]) -> None:
+        pass
+
+    def describe_cluster(self, **_: object) -> Future[Any]:
+        return done(SimpleNamespace(authorized_operations=[AclOperation.DESCRIBE]))
+
+    def list_consumer_group_offsets(self, groups: list[Any], **_: object) -> dict[str, Future[Any]]:
+        return {each.group_id: done(SimpleNamespace(topic_partitions=[])) for each in groups}
+
+
+def done(value: object) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+@dataclass
+class Coordinators:
+    """Brokers that lead the offsets topic by number as (leader, epoch), and change while groups are listed."""
+
+    led: dict[int, tuple[int, int]] | None
+    then: dict[int, tuple[int, int]] | None
+
+    def metadata(self, topics: Collection[str]) -> ClusterMetadata:
+        assert topics == [OFFSETS_TOPIC]
+        partitions = {
+            number: PartitionMetadata(number, 0, leader, epoch, (1, 2), (1, 2), ())
+            for number, (leader, epoch) in (self.led or {}).items()
+        }
+        topic = TopicMetadata(OFFSETS_TOPIC, "B" * 22, 3 if self.led is None else 0, True, partitions)
+        return ClusterMetadata("lab", 1, {1: Broker(1, BrokerAddress("kafka", 1))}, {OFFSETS_TOPIC: topic})
+
+    def list_groups(self) -> frozenset[Group]:
+        self.led = self.then
+        return frozenset({Group("listed", "consumer")})
+
+    def read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cluster_trim, "AdminClient", Admin)
+        ConsumerGroups(lambda: cast("ClusterClient", self), {}).committed()
+
+
+@pytest.mark.parametrize(
+    "then",
+    [{0: (1, 7), 1: (1, 8)}, {0: (1, 7), 1: (2, 8)}, {0: (1, 7)}, None],
+    ids=["another broker", "the same broker again", "fewer partitions", "no topic"],
+)
+def test_groups_that_moved_while_they_were_listed_are_an_error(
+    then: dict[int, tuple[int, int]] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SourceClusterError, match=r"moved between brokers.*the next run looks again") as moved:
+        Coordinators({0: (1, 7), 1: (2, 7)}, then).read(monkeypatch)
+    assert moved.value.retriable
+    with pytest.raises(SourceClusterError, match="moved between brokers"):
+        Coordinators(then, {0: (1, 7), 1: (2, 7)}).read(monkeypatch)
+
+
+def test_groups_that_stayed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for led in ({0: (1, 7), 1: (2, 7)}, None):
+        Coordinators(led, led).read(monkeypatch)
+
+
+def test_a_coordinator_that_is_away_is_an_error_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, away = {0: (1, 7)}, {0: (-1, 8)}
+    for led, then in ((here, away), (away, here)):
+        with pytest.raises(SourceClusterError, match="no coordinator"):
+            Coordinators(led, then).read(monkeypatch)
