@@ -25,7 +25,7 @@ from tiered_storage.kafka_wire.error_codes import (
 )
 from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition, leadership, partition_problem
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.segment_source import UNREAD, LocalSegment
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE: Final = "share"
@@ -88,9 +88,15 @@ class CommittedOffsets:
 
     by_partition: Mapping[TopicPartition, Mapping[str, int]] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
+    _by_topic: dict[str, set[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Note the groups of each topic: thousands of its partitions may be asked for."""
+        for each, groups in self.by_partition.items():
+            self._by_topic.setdefault(each.topic, set()).update(groups)
 
     def of(self, partition: TopicPartition, ignored: Collection[str] = ()) -> Mapping[str, int]:
-        """Return those of one partition, by group.
+        """Return those of one partition, by group; UNREAD for a group that has committed other partitions of its topic.
 
         Raises ClusterRefusedError if those of any group that is not `ignored` are unknown.
         """
@@ -100,7 +106,8 @@ class CommittedOffsets:
                     f"the offsets of group {group} are unknown, so nothing is deleted at the brokers: {why}; or name "
                     "it in local.retention.ignored.groups if it may lose records"
                 )
-        return self.by_partition.get(partition, {})
+        unread = dict.fromkeys(self._by_topic.get(partition.topic, ()), UNREAD)
+        return {**unread, **self.by_partition.get(partition, {})}
 
 
 class ConsumerGroups:

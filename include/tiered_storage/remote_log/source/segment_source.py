@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Final, Generic, NewType, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from pydantic import AliasChoices, Field
 
@@ -96,6 +96,10 @@ class Elsewhere:
     is_left: bool
 
 
+UNREAD: Final = -1
+"""In place of a committed offset: the group has committed some of the topic, but none of this partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class UncutLog:
     """A log whose segments its source cannot show, so that a copy cuts its own.
@@ -104,9 +108,9 @@ class UncutLog:
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one; `timestamp_at`
     returns the timestamp (ms) of the first record there, -1 if it has none.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
-    where it reads on. It raises if that is unknown of any group, except those it is given. All four ask the cluster,
-    and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not asked, or does
-    not tell us.
+    where it reads on, or UNREAD. It raises if that is unknown of any group, except those it is given. All four ask the
+    cluster, and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not
+    asked, or does not tell us.
     With CutRules.files, `closed_sizes` returns the bytes of each closed segment of the leader with any offset from the
     first given one on, and none above the second one. It raises SourceClusterError and InvalidLogDirectoryError.
     `elsewhere` is set if this host cannot read those files. `replicas` is how many brokers have the log.

@@ -2,8 +2,8 @@
 
 A cluster shows no segments. The remote ones take their place, with their ends, sizes and largest timestamps: the
 brokers' log start moves from the end of one to the end of another. It moves only over offsets that finished segments on
-the lineage hold without a gap, that are stable, and that every consumer group has read (its committed offset), unless
-the settings name the group or the topic.
+the lineage hold without a gap, that are stable, and that every consumer group of the topic has read (its committed
+offset), unless the settings name the group or the topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.local.plan import DELETED_AS_A_WHOLE, LocalRetentionPlan, is_past
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentLocation, UncutLog
+from tiered_storage.remote_log.source.segment_source import (
+    UNREAD,
+    LocalSegment,
+    PartitionLog,
+    SegmentLocation,
+    UncutLog,
+)
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 
@@ -155,6 +161,7 @@ class _Readers:
     """Where the consumer groups of a partition read on; `ignored` of them hold nothing back, `all_ignored` no group."""
 
     topic: str
+    log_start: int
     committed: Mapping[str, int]
     ignored: frozenset[str]
     all_ignored: bool
@@ -164,19 +171,23 @@ class _Readers:
         """Ask the cluster, unless the topic itself is named. Raises SourceClusterError."""
         topic = log.topic_id_partition.topic
         if topic in ignored.topics:
-            return cls(topic, {}, frozenset(), all_ignored=True)
-        return cls(topic, uncut.committed_offsets(ignored.groups), ignored.groups, all_ignored=False)
+            return cls(topic, log.log_start_offset, {}, frozenset(), all_ignored=True)
+        committed = uncut.committed_offsets(ignored.groups)
+        return cls(topic, log.log_start_offset, committed, ignored.groups, all_ignored=False)
 
     @property
     def bound(self) -> float:
-        """The offset (exclusive) up to which all groups that count have read; infinite without any."""
-        counted = [offset for group, offset in self.committed.items() if group not in self.ignored]
+        """The offset (exclusive) up to which all groups that count have read; infinite without any.
+
+        A group that has committed other partitions of the topic only has read nothing here.
+        """
+        counted = [max(offset, self.log_start) for group, offset in self.committed.items() if group not in self.ignored]
         return min(counted, default=float("inf"))
 
     def why_held_back(self, first: _Held) -> str:
         """Return why `first`, the oldest that stays, does."""
         late = [
-            f"{group} at offset {offset}"
+            f"{group} at offset {offset}" if offset != UNREAD else f"{group} that has committed other partitions only"
             for group, offset in sorted(self.committed.items(), key=lambda known: (known[1], known[0]))
             if group not in self.ignored and offset < first.end
         ]
@@ -199,7 +210,7 @@ class _Readers:
         for group, offset in sorted(self.committed.items()):
             if group in self.ignored and offset < start:
                 yield (
-                    f"group {group} loses offsets {offset} to {start - 1} at the brokers: "
+                    f"group {group} loses offsets {max(offset, self.log_start)} to {start - 1} at the brokers: "
                     "local.retention.ignored.groups names it"
                 )
 

@@ -45,8 +45,9 @@ def a_log(
     stable: int = 1000,
     lineage: tuple[EpochEntry, ...] = LINEAGE,
     unknown: Mapping[str, str] | None = None,
+    elsewhere: Mapping[TopicPartition, Mapping[str, int]] | None = None,
 ) -> PartitionLog:
-    groups = CommittedOffsets({TopicPartition("orders", 0): committed or {}}, unknown or {})
+    groups = CommittedOffsets({TopicPartition("orders", 0): committed or {}, **(elsewhere or {})}, unknown or {})
 
     def known(ignored: Collection[str]) -> Mapping[str, int]:
         return groups.of(TopicPartition("orders", 0), ignored)
@@ -165,6 +166,22 @@ def test_a_group_of_which_nothing_is_known_holds_back_everything_unless_it_is_na
         planned(log)
     assert offsets(planned(log, ignored=IgnoredReaders(frozenset({"queue"})))) == FOUR
     assert planned(log, ms=NOW).segments == ()
+
+
+def test_a_group_that_has_committed_other_partitions_only_holds_back_everything_unless_it_is_named() -> None:
+    others = {TopicPartition("orders", 1): {"lags": 70, "done": 400}, TopicPartition("other", 0): {"elsewhere": 5}}
+    log = a_log({"done": 400}, start=100, elsewhere=others)
+    plan = planned(log)
+    assert plan.segments == ()
+    assert plan.waits
+    assert mentions(plan.held_back, "lags that has committed other partitions only", 100, 199)
+    assert not mentions(plan.held_back, "elsewhere")
+    # Nobody has committed anything of this one.
+    assert planned(a_log(elsewhere=others)).segments == ()
+    named = planned(log, ignored=IgnoredReaders(frozenset({"lags"})))
+    assert offsets(named) == FOUR[1:]
+    [note] = named.notes
+    assert mentions(note, "lags", "loses offsets 100 to 399")
 
 
 def test_a_run_may_be_limited_to_the_oldest() -> None:
