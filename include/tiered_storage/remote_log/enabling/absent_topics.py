@@ -42,13 +42,15 @@ class AbsentTopic:
             return Finding(
                 name, f"the cluster no longer shows the topic ({old}): its remote data stay, until {by_hand}"
             )
+        unless = "unless that run sees many such topics"
         again = f"the topic ({old}) was deleted, and created again ({self.new_id}): the old one's remote data"
         if not topic.remote_deletion_allowed:
             return Finding(name, f"{again} stay, since remote deletion is not allowed for it: once it is, {by_hand}")
         since = topic.properties.get(REPLACED_SINCE)
         if since is None:
-            return Finding(name, f"{again} are deleted {grace_ms} ms after the next run of expire")
-        return Finding(name, f"{again} are deleted by the first run of expire after {as_date(int(since) + grace_ms)}")
+            return Finding(name, f"{again} are deleted {grace_ms} ms after the next run of expire, {unless}")
+        over = as_date(int(since) + grace_ms)
+        return Finding(name, f"{again} are deleted by the first run of expire after {over}, {unless}")
 
 
 class ShownTopics:

@@ -313,12 +313,15 @@ class RemoteLogDeletions:
 
     def _mark_replaced(self, owner: str, selection: Selection) -> tuple[Finding, ...]:
         try:
-            found = replaced_topics(self.context, selection.matches)
+            found = replaced_topics(self.context)
         except SourceClusterError as error:
             return (Finding("", f"topics that were created again are left to the next run: {error}"),)
-        replaced = [each for each in found if self.gate.is_allowed(each.first, DeletionKind.REMOTE)]
+        meant = [each for each in found.topics if selection.matches(each.first.topic)]
+        replaced = [each for each in meant if self.gate.is_allowed(each.first, DeletionKind.REMOTE)]
         if not replaced:
             return ()
+        if found.why_many is not None:
+            return (Finding("", found.why_many),)
         self._ensure_may_delete((each.first for each in replaced), "a deletion of topics that were created again")
         return mark_replaced(replaced, self.context, self.gate, owner)
 

@@ -5,14 +5,15 @@ partition to STARTED, marks all of its segments, deletes their objects, and writ
 holds only the partition manifest. That stays, so that objects that appear later never pass for a live topic. Another
 incarnation of the name has another topic id, and is not touched. A topic that cannot be seen is not a deleted topic:
 nothing here begins on its own, but for topics that a running cluster shows with another id: those were deleted, and
-created again. They are marked after remote.log.replaced.topic.grace.ms, if remote deletion is allowed.
+created again. They are marked after remote.log.replaced.topic.grace.ms, if remote deletion is allowed. If they are
+many, the cluster may have been rebuilt under its id, and the remote log be its backup: then a person decides again.
 
 KIP-405, RemotePartitionDeleteState.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -116,13 +117,24 @@ def mark_topic_deleted(
     return tuple(marked), tuple(left)
 
 
-def replaced_topics(context: RemoteLogContext, is_meant: Callable[[str], bool]) -> list[AbsentTopic]:
-    """Return the topics whose names the running cluster shows with other topic ids, as far as remote data may be left.
+@dataclass(frozen=True, slots=True)
+class ReplacedTopics:
+    """The topics whose names a running cluster shows with other topic ids, as far as remote data may be left.
+
+    `why_many` is set if they are more than one, and half or more of all that it shows and that have remote segments.
+    """
+
+    topics: tuple[AbsentTopic, ...] = ()
+    why_many: str | None = None
+
+
+def replaced_topics(context: RemoteLogContext) -> ReplacedTopics:
+    """Return what the running cluster replaced; nothing of log directories.
 
     Forgets of topics that are shown again that they were not. Raises SourceClusterError.
     """
     if not CLUSTER.is_named(context.settings):
-        return []
+        return ReplacedTopics()
     shown = ShownTopics(shows_all=False)
     for each in context.source.names():
         shown.add(each)
@@ -130,10 +142,34 @@ def replaced_topics(context: RemoteLogContext, is_meant: Callable[[str], bool]) 
         if REPLACED_SINCE in topic.properties and shown.shows(topic.cluster_id, topic.topic_id, topic.name):
             context.topics.change(topic.cluster_id, topic.topic_id, partial(_current, topic))
     states = context.segments.partition_states()
-    return shown.absent(
-        each
-        for each in context.segments.list_partitions()
-        if is_meant(each.topic) and (each not in states or states[each].delete_state is None)
+    remote = [
+        each for each in context.segments.list_partitions() if each not in states or states[each].delete_state is None
+    ]
+    replaced = shown.absent(remote)
+    return ReplacedTopics(tuple(replaced), _why_many(replaced, remote, shown, context) if len(replaced) > 1 else None)
+
+
+def _why_many(
+    replaced: Sequence[AbsentTopic], remote: Sequence[TopicIdPartition], shown: ShownTopics, context: RemoteLogContext
+) -> str | None:
+    """Return why so many topics were hardly deleted one by one; None if they are few."""
+
+    def holds(partition: TopicIdPartition) -> bool:
+        return SegmentState.COPY_SEGMENT_FINISHED in context.segments.count_remote_log_segments(partition)
+
+    names = {each.first.topic for each in replaced if any(map(holds, each.partitions))}
+    others = {
+        each.topic
+        for each in remote
+        if each.topic not in names and shown.shows(each.cluster_id, each.topic_id, each.topic) and holds(each)
+    }
+    if len(names) < 2 or len(names) < len(others):
+        return None
+    return (
+        f"{len(names)} of {len(names) + len(others)} topics with remote data have other topic ids at the brokers, such "
+        f"as {min(names)}: if the cluster was rebuilt under its id, these data are its backup, so expire marks none of "
+        "them. Of each topic that was really deleted, 'tiered-storage delete-topic NAME --topic-id ID' deletes them "
+        "('topics list' shows the ids); to keep them, 'tiered-storage topics forbid-deletion NAME'"
     )
 
 

@@ -21,6 +21,7 @@ from support.remote_logs import (
     partition_of,
     states_of,
 )
+from support.replaced_topics import show_created_again
 from tiered_storage.errors import ConfigurationError, DeletionRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -266,3 +267,30 @@ def test_planning_binds_no_store(tmp_path: Path) -> None:
         assert remote_log.deletions.plan_topic_deletion("orders").partitions
 
     assert files.objects() == []
+
+
+@pytest.mark.parametrize(
+    ("again", "unchanged", "marked"),
+    [("a", "", "a"), ("ab", "cde", "ab"), ("ab", "cd", ""), ("ab", "c", ""), ("abcde", "", "")],
+)
+def test_of_a_cluster_that_looks_rebuilt_nothing_is_marked_without_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str, unchanged: str, marked: str
+) -> None:
+    disabled = dict.fromkeys("abcde", DISABLED["orders"])
+    files = a_copied_remote_log(tmp_path, {(name, 0): 1 for name in "abcde"}, topics=disabled)
+    files.properties["remote.log.replaced.topic.grace.ms"] = 0
+    with files.open() as remote_log:
+        named = ([partition_of(name) for name in names] for names in (again, unchanged))
+        show_created_again(monkeypatch, remote_log, *named)
+
+        report = delete(remote_log)
+
+        states = {name: state_of(remote_log, partition_of(name)) for name in "abcde"}
+        assert "".join(name for name, state in states.items() if state is not None) == marked
+        findings = [finding.message for finding in report.left]
+        if marked:
+            assert findings == []
+        else:
+            [why] = findings
+            assert f"{len(again)} of {len(again + unchanged)} topics with remote data have other topic ids" in why
+            assert "tiered-storage delete-topic NAME --topic-id ID" in why
