@@ -165,13 +165,11 @@ def plan_copy(
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
-    watch = TopicWatch(context)
     looking = _Looking(metadata, selection, replacing, settings.copy_over_gaps)
     states = metadata.partition_states()
-    decisions = Decisions(context.topics.list(), settings)
-    for log in LostIdentities(states, metadata, is_cluster_named=settings.cluster_id is not None).recognised(
-        source.partitions()
-    ):
+    watch, decisions = TopicWatch(context), Decisions(context.topics.list(), settings)
+    identities = LostIdentities(states, metadata, is_cluster_named=settings.cluster_id is not None)
+    for log in identities.recognised(source.partitions()):
         topic, number = name_of(log)
         watch.see(log)
         if log.is_internal or not selection.scope.matches(topic, number):
@@ -191,7 +189,7 @@ def plan_copy(
         watch.leave_alone(topic, decision.left_alone)
         if not decision.copies:
             continue
-        if reason := why_no_name(log.topic_id_partition):
+        if reason := why_no_name(log.topic_id_partition) or identities.why_unknown_cluster(log):
             refused.setdefault(topic, Finding(topic, reason))
             continue
         state = states.get(log.topic_id_partition, PartitionState())

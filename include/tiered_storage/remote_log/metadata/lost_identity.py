@@ -5,13 +5,15 @@ the directory's path. Under a derived id the whole topic would be copied again, 
 topic id twice, so a topic id that is remote under another cluster's id is the same topic, or that of a cluster whose
 disks were copied.
 
-A running cluster tells its own id. If nothing was ever copied from it, and a topic of the same name was from another
-one, then bootstrap.servers may lead to the wrong cluster.
+A running cluster tells its own id. If nothing was ever copied from it, and something was from another one, then
+bootstrap.servers may lead to the wrong cluster: no topic of it is begun, or the first would make it a known one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import chain
 
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
@@ -73,21 +75,40 @@ class LostIdentities:
         """Return whether the topic of `partition` has finished remote segments under its own ids."""
         return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
 
+    def why_unknown_cluster(self, log: PartitionLog) -> str | None:
+        """Return why nothing of a running cluster is copied: another one was so far, whichever topic of it."""
+        so_far = self._copied_so_far if self._is_of_unknown_cluster(log) else None
+        return None if so_far is None else self._of_unknown_cluster(log, so_far)
+
     def _why_another_cluster(self, log: PartitionLog | NamedPartition) -> str | None:
         """Return why a running cluster may not be the one that the topic was copied from so far."""
-        own = log.topic_id_partition
-        if self._is_cluster_named or own.cluster_id in self._clusters:
+        if not self._is_of_unknown_cluster(log):
             return None
-        if not isinstance(log, PartitionLog) or log.uncut is None:
-            return None
-        for (cluster_id, _), partitions in self._by_name.get(own.topic, {}).items():
+        for partitions in self._by_name.get(log.topic_id_partition.topic, {}).values():
             if self._is_finished(partitions):
-                return (
-                    f"{log.place} belongs to the cluster {own.cluster_id}, and topic {own.topic} was copied from the "
-                    f"cluster {cluster_id} so far: correct bootstrap.servers. If this cluster is meant, set cluster.id "
-                    f"to {own.cluster_id}: its topics then get remote logs of their own"
-                )
+                return self._of_unknown_cluster(log, partitions[0])
         return None
+
+    @cached_property
+    def _copied_so_far(self) -> TopicIdPartition | None:
+        """A partition with finished segments, of whichever cluster."""
+        incarnations = chain.from_iterable(each.values() for each in self._by_name.values())
+        return next((each for each in chain.from_iterable(incarnations) if self._is_finished([each])), None)
+
+    def _is_of_unknown_cluster(self, log: PartitionLog | NamedPartition) -> bool:
+        """Return whether a running cluster has the log that no setting names, and that nothing was copied from."""
+        if self._is_cluster_named or log.topic_id_partition.cluster_id in self._clusters:
+            return False
+        return isinstance(log, PartitionLog) and log.uncut is not None
+
+    @staticmethod
+    def _of_unknown_cluster(log: PartitionLog | NamedPartition, so_far: TopicIdPartition) -> str:
+        own = log.topic_id_partition
+        return (
+            f"{log.place} belongs to the cluster {own.cluster_id}, and topic {so_far.topic} was copied from the "
+            f"cluster {so_far.cluster_id} so far: correct bootstrap.servers. If this cluster is meant, set cluster.id "
+            f"to {own.cluster_id}: its topics then get remote logs of their own"
+        )
 
     def _why_topic_id_lost(self, log: PartitionLog | NamedPartition) -> str | None:
         own = log.topic_id_partition

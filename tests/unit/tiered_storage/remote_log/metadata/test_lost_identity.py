@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from support.command_line import CommandResult, run_on
-from support.remote_logs import CLUSTER_ID, ENABLED, RemoteLogFiles, a_copied_remote_log, a_remote_log, topic_id
+from support.remote_logs import (
+    CLUSTER_ID,
+    ENABLED,
+    SEGMENT_BYTES,
+    RemoteLogFiles,
+    a_copied_remote_log,
+    a_remote_log,
+    partition_of,
+    topic_id,
+)
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
+from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
 
 TRIMMED = {**ENABLED, "local.retention.bytes": 0}
 COMMANDS = ("plan", "copy", "retain", "doctor")
@@ -171,3 +183,30 @@ def test_no_segment_is_counted_where_every_topic_has_its_own_id(
         monkeypatch.setattr(type(remote_log.segments), "count_remote_log_segments", None)
 
         assert list(identities.recognised(logs, unless_remote=True)) == logs
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_no_topic_of_a_cluster_is_begun_if_another_one_was_copied_so_far(
+    files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """Not even one that the first cluster never had copied: it would make the second one known, for all topics."""
+    files.properties["topics"]["clicks"] = ENABLED
+    if is_named:
+        set_another_cluster_id(files)
+    clicks = replace(partition_of("clicks"), cluster_id="another-cluster")
+    untiered = replace(partition_of("untiered"), cluster_id="another-cluster")
+    rules = CutRules(SEGMENT_BYTES, 100_000, 1 << 20, 4096, 1 << 20)
+    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    with files.open() as remote_log:
+        lineage = (EpochEntry(0, 0),)
+        shown = [PartitionLog(each, "a broker", (), 0, 35, lineage, uncut=uncut) for each in (clicks, untiered)]
+        monkeypatch.setattr(type(remote_log.source), "partitions", lambda _: iter(shown))
+        plan = remote_log.plan_copy()
+
+    if is_named:
+        assert (plan.partitions, plan.troubles) == ([clicks], ())
+        return
+    [refused] = plan.troubles
+    assert (plan.is_empty, refused.partition) == (True, "clicks")
+    assert f"topic orders was copied from the cluster {CLUSTER_ID} so far" in refused.message
+    assert "set cluster.id to another-cluster" in refused.message
