@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.figures.exposition import KAFKA
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
 
 
 class FetchCounts:
@@ -34,15 +34,10 @@ class FetchCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedStorage:
-    """A RemoteStorageManager that counts what is read through it; `storage` does the work."""
+class CountedStorage(PassingStorage):
+    """Counts what is read of segments through it. That a segment has no index of a kind is no error."""
 
-    storage: RemoteStorageManager
     counts: FetchCounts
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
-        """As RemoteStorageManager."""
-        return self.storage.copy_log_segment_data(metadata, data)
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
@@ -57,15 +52,3 @@ class CountedStorage:
         except TieredStorageError:
             self.counts.add("errors", topic)
             raise
-
-    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """As RemoteStorageManager. That a segment has no index of a kind is no error."""
-        return self.storage.fetch_index(metadata, kind)
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """As RemoteStorageManager."""
-        self.storage.delete_log_segment_data(metadata)
-
-    def close(self) -> None:
-        """As RemoteStorageManager."""
-        self.storage.close()

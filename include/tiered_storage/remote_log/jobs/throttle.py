@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
+from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
 from tiered_storage.settings.settings import Settings
 
 UNLIMITED = -1
@@ -198,15 +198,10 @@ class ReportingLimit(RateLimit):
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedReads:
+class LimitedReads(PassingStorage):
     """The RemoteStorageManager `storage`, whose segments are fetched within `limit`. Indexes do not count."""
 
-    storage: RemoteStorageManager
     limit: RateLimit
-
-    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
-        """See RemoteStorageManager."""
-        return self.storage.copy_log_segment_data(metadata, data)
 
     def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
@@ -215,15 +210,3 @@ class LimitedReads:
         for piece in self.storage.fetch_log_segment(metadata, start_position, end_position):
             self.limit.spend(len(piece))
             yield piece
-
-    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """See RemoteStorageManager."""
-        return self.storage.fetch_index(metadata, kind)
-
-    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """See RemoteStorageManager."""
-        self.storage.delete_log_segment_data(metadata)
-
-    def close(self) -> None:
-        """See RemoteStorageManager."""
-        self.storage.close()

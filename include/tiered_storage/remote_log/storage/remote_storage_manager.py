@@ -101,6 +101,35 @@ class RemoteStorageManager(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PassingStorage:
+    """A RemoteStorageManager that passes every call on to `storage`; base of those that watch or limit some calls."""
+
+    storage: RemoteStorageManager
+
+    def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """As RemoteStorageManager."""
+        return self.storage.copy_log_segment_data(metadata, data)
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int = 0, end_position: int | None = None
+    ) -> Iterator[bytes]:
+        """As RemoteStorageManager."""
+        yield from self.storage.fetch_log_segment(metadata, start_position, end_position)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
+        """As RemoteStorageManager."""
+        return self.storage.fetch_index(metadata, kind)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """As RemoteStorageManager."""
+        self.storage.delete_log_segment_data(metadata)
+
+    def close(self) -> None:
+        """As RemoteStorageManager."""
+        self.storage.close()
+
+
 def delete_singly(
     storage: RemoteStorageManager, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[str, TieredStorageError]:
