@@ -57,6 +57,8 @@ def page_app(service: ReadService) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.read_service = service
+    # Those that are mounted beside it; a request reads no settings file.
+    app.state.other_clusters = [each.name for each in clusters() if each.name != service.cluster]
     add_exception_handlers(app, service, _as_page)
     app.add_middleware(AccessLog, metrics=service.metrics, below="/page")
     app.get("/")(_topics)
@@ -183,11 +185,8 @@ def _other_clusters(request: Request) -> list[tuple[str, str]]:
     """Return the names of the other clusters, with the addresses of their pages."""
     own: ReadService = request.app.state.read_service
     reports = _root(request).removesuffix(f"{below_reports(own.cluster)}/page")
-    return [
-        (each.name or "the first", f"{reports}{below_reports(each.name)}/page/")
-        for each in clusters()
-        if each.name != own.cluster
-    ]
+    names: list[str | None] = request.app.state.other_clusters
+    return [(name or "the first", f"{reports}{below_reports(name)}/page/") for name in names]
 
 
 def _page(text: str) -> Response:
