@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,9 +120,11 @@ def test_a_write_that_loses_its_connection_before_the_commit_changes_nothing(sit
     assert site.call(call) == "done"
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", WRITES)
-def test_a_write_that_loses_its_connection_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
+def ensure_all_or_nothing(site: Site, name: str, disturbed: Callable[[Call, int], tuple[str, bool]]) -> None:
+    """A write changes all or nothing, and can be repeated, wherever it is disturbed.
+
+    `disturbed` calls, disturbs before the message of that number, and returns the outcome, and whether it did disturb.
+    """
     call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
     before = site.reset(prepared)
     assert site.call(call) == "done"
@@ -131,37 +133,32 @@ def test_a_write_that_loses_its_connection_anywhere_changes_all_or_nothing(site:
     outcomes = []
     for message in itertools.count(1):
         site.reset(prepared)
-        outcome, was_cut = site.cut(call, message)
+        outcome, was_disturbed = disturbed(call, message)
         outcomes.append(outcome)
         assert site.dump() == (after if outcome == "done" else before), message
         if outcome == "refused":
             assert site.call(call) == "done"
             assert site.dump() == after, message
-        if not was_cut:
+        if not was_disturbed:
             break
     assert "refused" in outcomes
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_whose_server_crashes_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
-    call, prepared = WRITES[name], PREPARED.get(name, "SELECT 1")
-    before = site.reset(prepared)
-    assert site.call(call) == "done"
-    after = site.dump()
+def test_a_write_that_loses_its_connection_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
+    ensure_all_or_nothing(site, name, site.cut)
 
-    outcomes = []
-    for message in itertools.count(1):
-        site.reset(prepared)
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_whose_server_crashes_anywhere_changes_all_or_nothing(site: Site, name: str) -> None:
+    def crashed(call: Call, message: int) -> tuple[str, bool]:
         with server_crashes_at(site.store, message) as has_crashed:
-            outcomes.append(site.call(call))
-        assert site.dump() == (after if outcomes[-1] == "done" else before), message
-        if outcomes[-1] == "refused":
-            assert site.call(call) == "done"
-            assert site.dump() == after, message
-        if not has_crashed():
-            break
-    assert "refused" in outcomes
+            outcome = site.call(call)
+        return outcome, has_crashed()
+
+    ensure_all_or_nothing(site, name, crashed)
 
 
 @pytest.mark.parametrize("name", WRITES)
