@@ -177,7 +177,7 @@ class ClusterClient:
         """Return all groups that the login may describe, of every broker, active or not.
 
         Raises also if one broker does not answer, since its groups would be missing. After a failure all are asked
-        anew: a group may have moved to a broker that answered before.
+        again: a group may have moved to a broker that answered before.
         """
         deadline = Deadline.after(seconds, self._now)
         found: dict[int, frozenset[Group]] = {}

@@ -3,7 +3,7 @@
 figures/latest.jsonl          one RemoteLogFigures: the last look
 figures/hours/{00..23}.jsonl  one LagPoint a look, of the last hour with that number (UTC)
 
-The hours are a ring: each file is begun anew a day later, so the history is a day long and nothing has to be deleted.
+The hours are a ring: each file is begun again a day later, so the history is a day long and nothing has to be deleted.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def test_every_broker_lists_its_groups_and_one_that_loads_them_is_asked_again() 
     scripted = Scripted(fails={(2, LIST_GROUPS.key, 0): [14, 15]})
     with served(scripted) as cluster:
         assert cluster.list_groups() == {Group("of-1", "consumer"), Group("of-2", "consumer")}
-    # All anew in each round: a group may have moved to a broker that answered before.
+    # Each round asks all again: a group may have moved to a broker that answered before.
     assert sorted(scripted.keys(METADATA.key)) == [*[(1, LIST_GROUPS.key)] * 3, *[(2, LIST_GROUPS.key)] * 3]
 
 
