@@ -1,6 +1,6 @@
-"""Take the figures of all topics every five minutes: how far copying lags, what is stuck or failed, offsets that clash.
+"""Take the metrics of all topics every five minutes: how far copying lags, what is stuck or failed, offsets that clash.
 
-The figures go to Airflow's metrics (StatsD or OpenTelemetry) and to the page, with a day of history. A run is red if
+They go to Airflow's metrics (StatsD or OpenTelemetry) and to the page, with a day of history. A run is red if
 the offsets of a partition's tiers contradict each other. Changes nothing.
 """
 

@@ -1,4 +1,4 @@
-"""The API server's endpoint for Prometheus, on loopback: the figures that watch_remote_log kept, and what it served."""
+"""The API server's endpoint for Prometheus, on loopback: the metrics that watch_remote_log kept, and what it served."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.figures.exporter import FiguresExporter, serve
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
-from tiered_storage.remote_log.figures.stored import latest_figures
+from tiered_storage.remote_log.metrics.exporter import MetricsExporter, serve
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
+from tiered_storage.remote_log.metrics.stored import latest_metrics
 from tiered_storage.settings.settings import Settings, load_cluster_settings
 from tiered_storage_airflow.read_service.service import open_by_hook
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tiered_storage_airflow.read_service.access import Metrics
 
 EVERY_SECONDS = 30.0
-"""How often the kept figures are read."""
+"""How often the kept metrics are read."""
 SECONDS_TO_END = 5.0
 """How long the end of the API server waits for a work area that hangs."""
 SETTING = "read.service.metrics.port"
@@ -38,7 +38,10 @@ class MetricsEndpoint:
         open_log: Callable[[], RemoteLogManager] | None = None,
         settings: Callable[[], Settings] | None = None,
     ) -> None:
-        """Serve `metrics` and figures of `cluster` (None: the first). `open_log` and `settings` replace its own."""
+        """Serve `metrics`, and those that a run kept of `cluster` (None: the first).
+
+        `open_log` and `settings` replace how the log is opened and the settings are loaded.
+        """
         self._metrics = metrics
         self._open_log = open_log or partial(open_by_hook, cluster)
         self._settings = settings or partial(load_cluster_settings, cluster)
@@ -49,7 +52,7 @@ class MetricsEndpoint:
 
     def start(self) -> None:
         """Serve from now on."""
-        exporter = FiguresExporter(self._latest, EVERY_SECONDS, _log.warning)
+        exporter = MetricsExporter(self._latest, EVERY_SECONDS, _log.warning)
         try:
             if not (port := self._settings().read_service_metrics_port):
                 return
@@ -71,8 +74,8 @@ class MetricsEndpoint:
         if self._log is not None:
             self._log.close()
 
-    def _latest(self) -> RemoteLogFigures | None:
-        """Return the kept figures. The log is open of its own: requests must not wait for it, nor it for them."""
+    def _latest(self) -> RemoteLogMetrics | None:
+        """Return the kept metrics. The log is open of its own: requests must not wait for it, nor it for them."""
         if self._log is None:
             self._log = self._open_log()
-        return latest_figures(self._log.work)
+        return latest_metrics(self._log.work)

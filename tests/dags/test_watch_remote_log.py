@@ -12,7 +12,7 @@ from dags.airflow_runs import AirflowHome
 from support.metric_receivers import StatsdListener, collecting
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.clock import wall_clock
-from tiered_storage.remote_log.figures.stored import lag_history, latest_figures
+from tiered_storage.remote_log.metrics.stored import lag_history, latest_metrics
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -36,14 +36,14 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     configure()
 
 
-def test_a_run_keeps_figures_and_a_point_of_history(airflow: AirflowHome, site: TieredSite) -> None:
+def test_a_run_keeps_metrics_and_a_point_of_history(airflow: AirflowHome, site: TieredSite) -> None:
     site.write_logs({"orders-0": 3, "payments-0": 1, "untiered-0": 2})
     site.configure({"orders": TIERED, "payments": TIERED})
     run = airflow.run("watch_remote_log")
     assert (run.state, run.tasks) == ("success", {"look": "success"})
     assert "summary: topics: 2, partitions: 2, lag segments: 4" in run.log
     with site.open() as remote_log:
-        kept = latest_figures(remote_log.work)
+        kept = latest_metrics(remote_log.work)
         [point] = lag_history(remote_log.work, wall_clock())
     assert kept is not None
     assert {each.topic: each.lag.segments for each in kept.topics if each.lag} == {"orders": 3, "payments": 1}
@@ -115,6 +115,6 @@ def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_parti
     named = "orders-0 (Ly >= Ry: local 0 to 20, stable to 20, remote 0 to 30)"
     assert f"1 partitions have offsets that contradict each other: {named}" in str(error)
     with site.open() as remote_log:
-        kept = latest_figures(remote_log.work)
+        kept = latest_metrics(remote_log.work)
     assert kept is not None
     assert [each.partition for each in kept.partitions if each.violated] == [partition("orders-0")]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.built_figures import served_names
+from support.built_metrics import served_names
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docs" / "monitoring"

@@ -38,7 +38,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("tiering_policy", "indexes", "jobs", "context")),
     *(f"{REMOTE}.{name}" for name in ("enabling", "copy", "read.chunks", "read")),
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
-    f"{REMOTE}.figures",
+    f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
     *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
     *(

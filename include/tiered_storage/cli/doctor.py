@@ -1,4 +1,4 @@
-"""The commands that show how things are: doctor checks the installation, figures shows how far the remote log is."""
+"""The commands that show how things are: doctor checks the installation, metrics shows how far the remote log is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tiered_storage.cli.common.session import ConfigOption, JsonOption, opened
 from tiered_storage.clock import wall_clock
 from tiered_storage.doctor.check import Verdict
 from tiered_storage.doctor.examination import examine
-from tiered_storage.remote_log.figures.exporter import LOOPBACK, FiguresExporter, serve
-from tiered_storage.remote_log.figures.look import Samples, take_figures
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures, TopicFigures
-from tiered_storage.remote_log.figures.stored import keep_figures
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metrics.exporter import LOOPBACK, MetricsExporter, serve
+from tiered_storage.remote_log.metrics.look import Samples, take_metrics
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics, TopicMetrics
+from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage.remote_log.model import Finding
 
 _COLUMNS = ("verdict", "check", "message", "advice")
-_FIGURES = (
+_METRICS = (
     "topic", "partitions", "lag segments", "lag bytes", "lag seconds", "tail bytes", "remote bytes", "stuck copies",
     "failed deletions", "missing offsets", "violations",
 )  # fmt: skip
@@ -58,7 +58,7 @@ def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def figures(
+def metrics(
     port: PortOption = None,
     every: EveryOption = 60.0,
     keep: KeepOption = False,
@@ -75,14 +75,14 @@ def figures(
             _serve(remote_log, port, every, output, keep=keep)
             return
         found = _taken(remote_log, Samples(), keep=keep)
-    output.rows("Figures", _FIGURES, [_row(each) for each in found.topics])
+    output.rows("Metrics", _METRICS, [_row(each) for each in found.topics])
     troubles = [Finding("", trouble) for each in found.topics for trouble in each.troubles]
     output.end([*([Finding("", found.problem)] if found.problem else []), *troubles])
 
 
 def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output, *, keep: bool) -> None:
     samples = Samples()
-    exporter = FiguresExporter(lambda: _taken(remote_log, samples, keep=keep), every, output.say)
+    exporter = MetricsExporter(lambda: _taken(remote_log, samples, keep=keep), every, output.say)
     end = serve(port, exporter, setting="--serve")
     output.say(f"serving http://{LOOPBACK}:{port}/metrics")
     try:
@@ -93,14 +93,14 @@ def _serve(remote_log: RemoteLogManager, port: int, every: float, output: Output
         end()
 
 
-def _taken(remote_log: RemoteLogManager, samples: Samples, *, keep: bool) -> RemoteLogFigures:
-    found = take_figures(remote_log, samples)
+def _taken(remote_log: RemoteLogManager, samples: Samples, *, keep: bool) -> RemoteLogMetrics:
+    found = take_metrics(remote_log, samples)
     if keep:
-        keep_figures(remote_log.work, found)
+        keep_metrics(remote_log.work, found)
     return found
 
 
-def _row(topic: TopicFigures) -> tuple[object, ...]:
+def _row(topic: TopicMetrics) -> tuple[object, ...]:
     lag, segments = topic.lag, topic.segments
     unknown = (None, None, None)
     return (

@@ -77,7 +77,7 @@ COMMANDS = {
     "doctor": {
         "doctor": "Check settings, paths, rights, store, metadata and clock: before the first run, and when something "
         "fails. Changes nothing.",
-        "figures": "Show by topic how far copying lags, what is stuck or failed, and whether the offsets of the tiers "
+        "metrics": "Show by topic how far copying lags, what is stuck or failed, and whether the offsets of the tiers "
         "fit together.",
     },
     "topics": {

@@ -70,7 +70,7 @@ class AirflowSettings(PropertyModel):
         at_most=65_535,
         special={0: "none"},
     )
-    """The port of 127.0.0.1 at which the API server serves figures to Prometheus, without a login: every user of that
+    """The port of 127.0.0.1 at which the API server serves metrics to Prometheus, without a login: every user of that
     machine sees the names of all topics. Of several processes of one API server, the first gets the port."""
 
     own_pools: bool = setting("own.pools", False, POOLS, Source.OURS)

@@ -1,4 +1,4 @@
-"""Operators that only look: the audits, which compare the store with the metadata, and the figures of all topics."""
+"""Operators that only look: the audits, which compare the store with the metadata, and the metrics of all topics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.runs.scope import is_switched_on, selected
-from tiered_storage_airflow.runs.stats import emit_figures
+from tiered_storage_airflow.runs.stats import emit_metrics
 from tiered_storage_airflow.runs.summary import summarize
 from tiered_storage_airflow.runs.task_context import run_folder
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.audit.job import AuditJob
     from tiered_storage.remote_log.audit.report import AuditReport
-    from tiered_storage.remote_log.figures.partition_figures import PartitionFigures
     from tiered_storage.remote_log.manager import RemoteLogManager
+    from tiered_storage.remote_log.metrics.partition_metrics import PartitionMetrics
     from tiered_storage.remote_log.selection import Selection
 
 AUDIT_JOB = SPARK_JOBS / "audit_segments.py"
@@ -145,10 +145,10 @@ def fail_for(report: AuditReport, path: str) -> None:
 
 
 class WatchRemoteLogOperator(RemoteLogOperator):
-    """Take the figures of all topics, keep them for the page, and emit them through Airflow's metrics.
+    """Take the metrics of all topics, keep them for the page, and emit them through Airflow's metrics.
 
     The task fails without a retry if the offsets of a partition's tiers violate Lz >= Ly >= Lx or Ly >= Ry >= Rx, and
-    with a retry if no local log could be looked at. Other tasks fail for what else the figures show; here it is a
+    with a retry if no local log could be looked at. Other tasks fail for what else the metrics show; here it is a
     warning.
     """
 
@@ -156,37 +156,37 @@ class WatchRemoteLogOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Look, keep, emit; then fail for what no other task names."""
-        from tiered_storage.remote_log.figures.look import take_figures
-        from tiered_storage.remote_log.figures.stored import keep_figures
+        from tiered_storage.remote_log.metrics.look import take_metrics
+        from tiered_storage.remote_log.metrics.stored import keep_metrics
 
         with self.opened() as remote_log:
-            figures = take_figures(remote_log)
-            keep_figures(remote_log.work, figures)
-            topics = figures.topics
+            metrics = take_metrics(remote_log)
+            keep_metrics(remote_log.work, metrics)
+            topics = metrics.topics
             lags = [each.lag for each in topics if each.lag is not None]
             summarize(
                 remote_log,
                 context,
                 self.log,
                 topics=len(topics),
-                partitions=len(figures.partitions),
+                partitions=len(metrics.partitions),
                 lag_segments=sum(each.segments for each in lags),
                 lag_bytes=sum(each.size for each in lags),
                 stuck_copies=sum(each.segments.stuck for each in topics),
                 failed_deletions=sum(each.segments.failed_deletions for each in topics),
-                violating=[str(each.partition) for each in figures.partitions if each.violated][:MOST_ANOMALIES_SHOWN],
+                violating=[str(each.partition) for each in metrics.partitions if each.violated][:MOST_ANOMALIES_SHOWN],
             )
-        emit_figures(topics, self.cluster)
+        emit_metrics(topics, self.cluster)
         for each in topics:
             for trouble in each.troubles:
                 self.log.warning("%s", trouble)
-        if violating := [each for each in figures.partitions if each.violated]:
+        if violating := [each for each in metrics.partitions if each.violated]:
             raise AirflowFailException(_violations(violating))
-        if figures.problem is not None:
-            raise AirflowException(f"the local logs could not be looked at: {figures.problem}")
+        if metrics.problem is not None:
+            raise AirflowException(f"the local logs could not be looked at: {metrics.problem}")
 
 
-def _violations(violating: Sequence[PartitionFigures]) -> str:
+def _violations(violating: Sequence[PartitionMetrics]) -> str:
     shown = [
         f"{each.partition} ({', '.join(each.violated)}: local {each.offsets.local_start} to {each.offsets.local_end}, "
         f"stable to {each.offsets.stable_end}, remote {each.offsets.remote_start} to {each.offsets.remote_end})"

@@ -89,14 +89,14 @@ async def _partitions(
     only_trouble: bool = False,
     start: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
 ) -> Response:
-    figures = await service.kept_figures()
+    metrics = await service.kept_metrics()
     rights = await service.rights_now()
     asked = Wanted(topic, sort, descending, only_trouble, start)
 
     def may_see(name: str) -> bool:
         return rights.allows(visitor.name, visitor.roles, Right.DESCRIBE, name)
 
-    return _page(await service.threads.asking.run(lambda: partitions_page(_root(request), figures, asked, may_see)))
+    return _page(await service.threads.asking.run(lambda: partitions_page(_root(request), metrics, asked, may_see)))
 
 
 async def _topic(
@@ -118,11 +118,11 @@ async def _topic(
 
 
 async def _lag_of(service: OpenService, topic: str) -> TopicLagShown:
-    """Return what the kept figures have of a topic; nothing if they cannot be read: the rest of the page can."""
+    """Return what the kept metrics have of a topic; nothing if they cannot be read: the rest of the page can."""
     try:
-        return TopicLagShown.of(topic, await service.kept_figures(), await service.lag_history())
+        return TopicLagShown.of(topic, await service.kept_metrics(), await service.lag_history())
     except (TieredStorageError, ProblemError) as error:
-        return TopicLagShown(None, None, (f"Figures cannot be read: {error}",))
+        return TopicLagShown(None, None, (f"Metrics cannot be read: {error}",))
 
 
 async def _partition(

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup
 
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, PartitionFigures, RemoteLogFigures
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, PartitionMetrics, RemoteLogMetrics
 from tiered_storage_airflow.page.base import link, of_partition, page
 from tiered_storage_airflow.rendering import moment, number, size, span
 
@@ -42,7 +42,7 @@ _HEADINGS = {
 }
 
 
-_KEYS: dict[SortedBy, Callable[[PartitionFigures], Any]] = {
+_KEYS: dict[SortedBy, Callable[[PartitionMetrics], Any]] = {
     SortedBy.PARTITION: lambda each: (each.partition.topic, each.partition),
     SortedBy.LAG: lambda each: (each.lag or _NO_LAG).size,
     SortedBy.SEGMENTS: lambda each: (each.lag or _NO_LAG).segments,
@@ -77,22 +77,22 @@ class Wanted:
 
 
 def chosen_partitions(
-    figures: RemoteLogFigures, wanted: Wanted, may_see: Callable[[str], bool]
-) -> list[PartitionFigures]:
+    metrics: RemoteLogMetrics, wanted: Wanted, may_see: Callable[[str], bool]
+) -> list[PartitionMetrics]:
     """Return all partitions that are wanted and that the visitor may see, in the wanted order."""
     text = wanted.topic.lower()
-    topics = {each.partition.topic for each in figures.partitions}
+    topics = {each.partition.topic for each in metrics.partitions}
     seen = {topic for topic in topics if text in topic.lower() and may_see(topic)}
-    found = [each for each in figures.partitions if each.partition.topic in seen]
+    found = [each for each in metrics.partitions if each.partition.topic in seen]
     if wanted.only_trouble:
         found = [each for each in found if any(each.troubles)]
-    # The figures are by topic and number: equal rows stay in that order.
+    # The metrics are by topic and number: equal rows stay in that order.
     return sorted(found, key=_KEYS[wanted.sort], reverse=wanted.descending)
 
 
-def partitions_page(root: str, figures: RemoteLogFigures | None, wanted: Wanted, may_see: Callable[[str], bool]) -> str:
-    """Return the page that begins at row `wanted.start`; without figures, say how to get some."""
-    found = [] if figures is None else chosen_partitions(figures, wanted, may_see)
+def partitions_page(root: str, metrics: RemoteLogMetrics | None, wanted: Wanted, may_see: Callable[[str], bool]) -> str:
+    """Return the page that begins at row `wanted.start`; without metrics, say how to get some."""
+    found = [] if metrics is None else chosen_partitions(metrics, wanted, may_see)
     shown = found[wanted.start : wanted.start + ROWS]
     following = wanted.start + ROWS
     return page(
@@ -100,8 +100,8 @@ def partitions_page(root: str, figures: RemoteLogFigures | None, wanted: Wanted,
         root,
         "Partitions",
         [],
-        taken_at=None if figures is None else moment(figures.taken_at),
-        problem=None if figures is None else figures.problem,
+        taken_at=None if metrics is None else moment(metrics.taken_at),
+        problem=None if metrics is None else metrics.problem,
         wanted=wanted,
         columns=[_heading(sorted_by, wanted) for sorted_by in _HEADINGS],
         rows=[tuple(_row(root, each)) for each in shown],
@@ -122,7 +122,7 @@ def _heading(sorted_by: SortedBy, wanted: Wanted) -> Markup:
     return link(asked.query, _HEADINGS[sorted_by] + mark)
 
 
-def _row(root: str, each: PartitionFigures) -> Iterator[str]:
+def _row(root: str, each: PartitionMetrics) -> Iterator[str]:
     lag, partition = each.lag, each.partition
     yield link(of_partition(root, partition), str(partition)) if partition.topic_id else str(partition)
     yield "" if lag is None else number(lag.segments)

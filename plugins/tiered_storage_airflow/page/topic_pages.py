@@ -9,8 +9,8 @@ from typing import Self
 
 import yaml
 
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures, TopicFigures
-from tiered_storage.remote_log.figures.stored import LagPoint, TopicLag
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics, TopicMetrics
+from tiered_storage.remote_log.metrics.stored import LagPoint, TopicLag
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.page.base import LEGEND, link, of_partition, of_topic, page
@@ -96,15 +96,15 @@ class TopicLagShown:
     alarms: Sequence[str]
 
     @classmethod
-    def of(cls, topic: str, figures: RemoteLogFigures | None, history: Sequence[LagPoint]) -> Self:
-        """Choose what is shown of the kept `figures` and of the points of the last day."""
-        if figures is None:
+    def of(cls, topic: str, metrics: RemoteLogMetrics | None, history: Sequence[LagPoint]) -> Self:
+        """Choose what is shown of the kept `metrics` and of the points of the last day."""
+        if metrics is None:
             return cls(None, None, ())
-        found = TopicFigures.of(topic, (each for each in figures.partitions if each.partition.topic == topic))
-        return cls(list(_lag_now(found, figures.taken_at)), _lag_bars(topic, history), found.troubles)
+        found = TopicMetrics.of(topic, (each for each in metrics.partitions if each.partition.topic == topic))
+        return cls(list(_lag_now(found, metrics.taken_at)), _lag_bars(topic, history), found.troubles)
 
 
-def _lag_now(topic: TopicFigures, taken_at: int) -> Iterator[tuple[str, str]]:
+def _lag_now(topic: TopicMetrics, taken_at: int) -> Iterator[tuple[str, str]]:
     if topic.lag is not None:
         yield "closed and not copied", f"{size(topic.lag.size)}, {topic.lag.segments:,} segments"
         yield "the oldest of it", "no record" if not topic.lag.segments else _age(topic.lag.ms)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Generic, Self, TypeVar
 from fastapi import Depends, Request
 
 from tiered_storage.errors import OutdatedMetadataError, RemoteMetadataError, StoreMismatchError, TieredStorageError
-from tiered_storage.remote_log.figures.fetch_counts import CountedStorage
-from tiered_storage.remote_log.figures.stored import LagPoint, lag_history, latest_figures
+from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.metrics.stored import LagPoint, lag_history, latest_metrics
 from tiered_storage_airflow.read_service.access import Metrics
 from tiered_storage_airflow.read_service.admission import Admission, FairQueue, Places, ShortCalls
 from tiered_storage_airflow.read_service.problem import ProblemError
@@ -23,8 +23,8 @@ from tiered_storage_airflow.read_service.threads import BoundedThreads, ServiceT
 from tiered_storage_airflow.read_service.tiers import Tiers
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
     from tiered_storage.remote_log.manager import RemoteLogManager
+    from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
     from tiered_storage.remote_log.model import TopicIdPartition
     from tiered_storage.settings.read_rights import ReadRights
 
@@ -36,8 +36,8 @@ MOST_SENDING = 4
 SECONDS_SEEN = 5.0
 SECONDS_OF_RIGHTS = 1.0
 """How long, in seconds, rights are cached: a read on a thread may wait long for threads that encode JSON."""
-SECONDS_OF_FIGURES = 30.0
-"""How long, in seconds, the kept figures are cached: runs keep new ones every few minutes."""
+SECONDS_OF_METRICS = 30.0
+"""How long, in seconds, the kept metrics are cached: runs keep new ones every few minutes."""
 SECONDS_BETWEEN_SENDS = 0.002
 SECONDS_BETWEEN_LOOKS = 10.0
 """How often, in seconds, metadata and store are compared, which is also how long replaced metadata are still read."""
@@ -87,9 +87,9 @@ class Seen:
     """The partitions that are or were remote."""
     partitions: SingleFlight[list[TopicIdPartition]] = field(default_factory=lambda: SingleFlight(SECONDS_SEEN))
     """All partitions, including local ones, which take longer to find."""
-    figures: SingleFlight[RemoteLogFigures | None] = field(default_factory=lambda: SingleFlight(SECONDS_OF_FIGURES))
-    """The figures that were kept last."""
-    history: SingleFlight[list[LagPoint]] = field(default_factory=lambda: SingleFlight(SECONDS_OF_FIGURES))
+    metrics: SingleFlight[RemoteLogMetrics | None] = field(default_factory=lambda: SingleFlight(SECONDS_OF_METRICS))
+    """The metrics that were kept last."""
+    history: SingleFlight[list[LagPoint]] = field(default_factory=lambda: SingleFlight(SECONDS_OF_METRICS))
     """The lag of topics over the last day."""
 
 
@@ -170,9 +170,9 @@ class OpenService:
         """Return the rights, at most a second old."""
         return await self.seen.rights.get(lambda: self.threads.rights.run(self.rights.current))
 
-    async def kept_figures(self) -> RemoteLogFigures | None:
-        """Return the figures that a run kept last, at most a moment old; None if there are none."""
-        return await self.seen.figures.get(lambda: self.threads.asking.run(lambda: latest_figures(self.log.work)))
+    async def kept_metrics(self) -> RemoteLogMetrics | None:
+        """Return the metrics that a run kept last, at most a moment old; None if there are none."""
+        return await self.seen.metrics.get(lambda: self.threads.asking.run(lambda: latest_metrics(self.log.work)))
 
     async def lag_history(self) -> list[LagPoint]:
         """Return the lag of the last day, at most a moment old."""

@@ -1,4 +1,4 @@
-"""Emit figures by topic through Airflow's own metrics: StatsD, Datadog or OpenTelemetry, whichever [metrics] has on.
+"""Emit metrics by topic through Airflow: StatsD, Datadog or OpenTelemetry, whichever [metrics] has on.
 
 A metric is `remote_log.copy_lag_bytes` with the tag `topic`. Plain StatsD drops tags, so as for Airflow's own metrics
 there is also one with the name at its end, `remote_log.copy_lag_bytes.orders`, while [metrics] legacy_names_on is true.
@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.figures.partition_figures import TopicFigures
+    from tiered_storage.remote_log.metrics.partition_metrics import TopicMetrics
 
 PREFIX = "remote_log"
 MOST_LETTERS = 100
 """Airflow refuses names of more than 250 letters, and a topic may have as many."""
 
 
-def emit_figures(topics: Iterable[TopicFigures], cluster: str | None) -> None:
+def emit_metrics(topics: Iterable[TopicMetrics], cluster: str | None) -> None:
     """Set the gauges of each topic of a cluster. A lag that is not known is not emitted."""
 
     def gauge(name: str, value: float, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""The API server's endpoint for Prometheus: kept figures, and what it fetched, without a login, on loopback."""
+"""The API server's endpoint for Prometheus: kept metrics, and what it fetched, without a login, on loopback."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from support.read_service_site import ReadServiceSite, prepare_logins
 from support.remote_logs import a_copied_remote_log
 from support.scraping import KAFKA, Scrape, free_port
-from tiered_storage.remote_log.figures.look import take_figures
-from tiered_storage.remote_log.figures.stored import keep_figures
+from tiered_storage.remote_log.metrics.look import take_metrics
+from tiered_storage.remote_log.metrics.stored import keep_metrics
 
 WITHIN_SECONDS = 60
 
@@ -47,10 +47,10 @@ def scraped_until(port: int, is_reached: Callable[[Scrape], bool]) -> Scrape:
         time.sleep(0.05)
 
 
-def test_a_scrape_shows_the_kept_figures_and_what_was_fetched(logins: None, tmp_path: Path) -> None:
+def test_a_scrape_shows_the_kept_metrics_and_what_was_fetched(logins: None, tmp_path: Path) -> None:
     port = free_port()
     with ReadServiceSite.open(tmp_path) as site:
-        site.changed(lambda log: keep_figures(log.work, take_figures(log)))
+        site.changed(lambda log: keep_metrics(log.work, take_metrics(log)))
         with endpoint_of(site, port):
             answer = site.get("/topics/orders/partitions/0/records", params={"offset": 0, "max_records": 3})
             assert answer.status_code == 200
@@ -64,12 +64,12 @@ def test_a_scrape_shows_the_kept_figures_and_what_was_fetched(logins: None, tmp_
     assert sum(requests) == 1
 
 
-def test_before_a_run_has_kept_figures_only_the_process_has_metrics(logins: None, tmp_path: Path) -> None:
+def test_before_a_run_has_kept_metrics_only_the_process_has_metrics(logins: None, tmp_path: Path) -> None:
     port = free_port()
     with ReadServiceSite.open(tmp_path) as site, endpoint_of(site, port):
         found = scraped_until(port, lambda one: one.value("remote_log_look_failed") == 0)
     assert "remote_log_streams" in found.names
-    assert "remote_log_figures_timestamp_seconds" not in found.names
+    assert "remote_log_metrics_timestamp_seconds" not in found.names
 
 
 def test_without_a_port_nothing_is_served_and_a_taken_one_stops_nothing(logins: None, tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_without_a_port_nothing_is_served_and_a_taken_one_stops_nothing(logins: 
             assert Scrape.get(port).names
 
 
-def test_the_figures_of_the_read_service_still_name_no_topic(logins: None, tmp_path: Path) -> None:
+def test_the_metrics_of_the_read_service_still_name_no_topic(logins: None, tmp_path: Path) -> None:
     with ReadServiceSite.open(tmp_path) as site:
         site.get("/topics/orders/partitions/0/records", params={"offset": 0, "max_records": 3})
-        text = site.get("/figures").text
+        text = site.get("/metrics").text
     assert "orders" not in text
     assert "remotefetch" not in text
 
@@ -96,7 +96,7 @@ def test_the_api_server_serves_them_while_it_runs(
 
     port, files = free_port(), a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
-        keep_figures(remote_log.work, take_figures(remote_log))
+        keep_metrics(remote_log.work, take_metrics(remote_log))
     files.properties["read.service.metrics.port"] = port
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(files.config))
     with TestClient(read_service()):

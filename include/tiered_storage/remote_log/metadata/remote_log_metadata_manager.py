@@ -157,7 +157,7 @@ class RemoteLogMetadataManager(Protocol):
     def segment_totals(self) -> Sequence[SegmentTotals]:
         """Return the totals of all segments, by partition and state, deleted ones too, as of one moment.
 
-        For figures of thousands of partitions, at the cost of a few calls.
+        For metrics of thousands of partitions, at the cost of a few calls.
         """
         ...
 

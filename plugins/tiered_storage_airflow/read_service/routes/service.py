@@ -46,8 +46,8 @@ async def health(service: OpenServiceDep, response: Response) -> HealthAnswer:
     return found
 
 
-@router.get("/figures", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def service_figures(service: OpenServiceDep) -> Response:
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def service_metrics(service: OpenServiceDep) -> Response:
     """Return the metrics of this process, in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=METRICS_MEDIA_TYPE)
 

@@ -1,5 +1,5 @@
 """No name of Kafka's tiered storage is unknown: each property has its effect, or is accepted with the reason for none,
-and docs/operations.md says for each metric which figure stands for it, or why none does.
+and docs/operations.md says for each metric which one stands for it, or why none does.
 
 The list is kafka_names.csv, beside this file.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.built_figures import served_names
+from support.built_metrics import served_names
 from support.scraping import KAFKA
 from tiered_storage.settings.properties.model import Source
 from tiered_storage.settings.properties.sources import environment_variable
@@ -112,14 +112,13 @@ def test_a_name_that_only_looks_like_one_without_effect_is_refused(tmp_path: Pat
         assert Settings.why_unused(name) is None
 
 
-def test_each_metric_has_its_figure_in_the_documents_or_the_reason_for_none() -> None:
+def test_each_metric_has_its_counterpart_in_the_documents_or_the_reason_for_none() -> None:
     documented = metrics_table()
     assert documented.keys() == METRICS
-    nearest = "no figure for the remote tier alone; nearest: `remote_log_"
-    assert all(re.match(rf"`[a-z_]+`|{nearest}|absent: .", here) for here in documented.values())
+    assert all(re.match(r"`[a-z_]+`|.*nearest: `remote_log_|absent: .", here) for here in documented.values())
 
 
-def test_the_figures_that_stand_for_metrics_are_those_that_are_served_of_runs_and_of_the_read_service() -> None:
+def test_the_counterparts_are_served_or_in_the_report_of_a_task() -> None:
     from tiered_storage_airflow.read_service.access import Metrics
 
     served = Metrics().text().decode()

@@ -252,11 +252,11 @@ def test_assets_are_our_own_and_load_nothing(look: Look) -> None:
     assert look("/assets/theme.js").headers["content-type"].startswith("text/javascript")
 
 
-def test_figures_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -> None:
+def test_metrics_tell_pages_from_routes(own_site: ReadServiceSite, look: Look) -> None:
     look("/topics/orders")
-    figures = own_site.get("/figures").text
-    assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in figures
-    assert 'remote_log_requests_total{route="/topics/{topic}"' not in figures
+    metrics = own_site.get("/metrics").text
+    assert 'remote_log_requests_total{route="/page/topics/{topic}",status="200"} 1.0' in metrics
+    assert 'remote_log_requests_total{route="/topics/{topic}"' not in metrics
 
 
 STRANGER_LINES = "<pre>users:\n  stranger:\n    describe: [&#39;*&#39;]\n</pre>"

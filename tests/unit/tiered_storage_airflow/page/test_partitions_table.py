@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from httpx import Response
 
-from support.built_figures import TAKEN_AT, many, partition_figures
+from support.built_metrics import TAKEN_AT, many, partition_metrics
 from support.read_service_site import ReadServiceSite
-from tiered_storage.remote_log.figures.look import take_figures
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, RemoteLogFigures
-from tiered_storage.remote_log.figures.stored import keep_figures
+from tiered_storage.remote_log.metrics.look import take_metrics
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, RemoteLogMetrics
+from tiered_storage.remote_log.metrics.stored import keep_metrics
 from tiered_storage_airflow.page.partitions_table import (
     ROWS,
     SortedBy,
@@ -24,28 +24,28 @@ from tiered_storage_airflow.page.partitions_table import (
 
 Look = Callable[..., Response]
 MANY = 10_000
-FIGURES = many(MANY)
+METRICS = many(MANY)
 
 
 def everything(_: str) -> bool:
     return True
 
 
-def lags(figures: RemoteLogFigures, wanted: Wanted) -> list[int]:
-    return [each.lag.size for each in chosen_partitions(figures, wanted, everything) if each.lag]
+def lags(metrics: RemoteLogMetrics, wanted: Wanted) -> list[int]:
+    return [each.lag.size for each in chosen_partitions(metrics, wanted, everything) if each.lag]
 
 
 def rows_of(page: str) -> list[str]:
     return re.findall(r"<tr><td[^>]*>(?:<a[^>]*>)?([^<]*)", page)
 
 
-def keep(site: ReadServiceSite, figures: RemoteLogFigures | None = None) -> None:
-    site.changed(lambda log: keep_figures(log.work, figures or take_figures(log)))
+def keep(site: ReadServiceSite, metrics: RemoteLogMetrics | None = None) -> None:
+    site.changed(lambda log: keep_metrics(log.work, metrics or take_metrics(log)))
 
 
 def test_ten_thousand_partitions_come_in_pages_that_lead_to_one_another() -> None:
-    first = partitions_page("/root", FIGURES, Wanted(), everything)
-    last = partitions_page("/root", FIGURES, Wanted(start=MANY - ROWS), everything)
+    first = partitions_page("/root", METRICS, Wanted(), everything)
+    last = partitions_page("/root", METRICS, Wanted(start=MANY - ROWS), everything)
     assert rows_of(first) == [f"topic-{at % 10}-{at // 10}" for at in range(MANY - 1, MANY - 1 - ROWS, -1)]
     assert rows_of(last)[-1] == "topic-0-0"
     assert f"1 to {ROWS} of 10,000." in first
@@ -59,7 +59,7 @@ def test_ten_thousand_partitions_come_in_pages_that_lead_to_one_another() -> Non
 
 
 def test_a_page_after_the_end_is_empty_and_leads_back() -> None:
-    page = partitions_page("/root", FIGURES, Wanted(start=MANY + 500), everything)
+    page = partitions_page("/root", METRICS, Wanted(start=MANY + 500), everything)
     assert rows_of(page) == []
     assert "The previous ones" in page
 
@@ -67,47 +67,47 @@ def test_a_page_after_the_end_is_empty_and_leads_back() -> None:
 @pytest.mark.parametrize("column", list(SortedBy))
 @pytest.mark.parametrize("descending", [True, False])
 def test_each_column_sorts_all_partitions_both_ways(column: SortedBy, descending: bool) -> None:
-    found = chosen_partitions(FIGURES, Wanted(sort=column, descending=descending), everything)
+    found = chosen_partitions(METRICS, Wanted(sort=column, descending=descending), everything)
     assert len({each.partition for each in found}) == MANY
-    turned = chosen_partitions(FIGURES, Wanted(sort=column, descending=not descending), everything)
+    turned = chosen_partitions(METRICS, Wanted(sort=column, descending=not descending), everything)
     if column is not SortedBy.TROUBLE:
         assert [each.partition for each in found] == [each.partition for each in reversed(turned)]
 
 
 def test_the_largest_lag_is_first_unless_asked_otherwise() -> None:
-    assert lags(FIGURES, Wanted()) == [1000 * at for at in reversed(range(MANY))]
-    assert lags(FIGURES, Wanted(descending=False))[0] == 0
+    assert lags(METRICS, Wanted()) == [1000 * at for at in reversed(range(MANY))]
+    assert lags(METRICS, Wanted(descending=False))[0] == 0
 
 
 def test_a_topic_is_found_by_a_part_of_its_name_in_any_case() -> None:
-    found = chosen_partitions(FIGURES, Wanted(topic="PIC-3"), everything)
+    found = chosen_partitions(METRICS, Wanted(topic="PIC-3"), everything)
     assert len(found) == MANY / 10
     assert {each.partition.topic for each in found} == {"topic-3"}
 
 
 def test_only_partitions_in_trouble_are_shown_if_asked_for() -> None:
-    stuck = replace(FIGURES.partitions[0], segments=replace(FIGURES.partitions[0].segments, stuck=1))
-    figures = replace(FIGURES, partitions=(stuck, *FIGURES.partitions[1:]))
-    assert chosen_partitions(figures, Wanted(only_trouble=True), everything) == [stuck]
-    assert "1 stuck copies" in partitions_page("/root", figures, Wanted(only_trouble=True), everything)
+    stuck = replace(METRICS.partitions[0], segments=replace(METRICS.partitions[0].segments, stuck=1))
+    metrics = replace(METRICS, partitions=(stuck, *METRICS.partitions[1:]))
+    assert chosen_partitions(metrics, Wanted(only_trouble=True), everything) == [stuck]
+    assert "1 stuck copies" in partitions_page("/root", metrics, Wanted(only_trouble=True), everything)
 
 
 def test_a_topic_that_the_visitor_may_not_see_is_neither_shown_nor_counted() -> None:
-    page = partitions_page("/root", FIGURES, Wanted(), lambda topic: topic != "topic-9")
+    page = partitions_page("/root", METRICS, Wanted(), lambda topic: topic != "topic-9")
     assert "topic-9" not in page
     assert "of 9,000." in page
 
 
 def test_unknown_values_are_empty_or_named_as_unknown() -> None:
-    unseen, unknown = partition_figures("orders", 0, remote=1), partition_figures("orders", 1, CopyLag(1, 7, None))
-    page = partitions_page("/root", RemoteLogFigures(TAKEN_AT, 1, (unseen, unknown), "held"), Wanted(), everything)
+    unseen, unknown = partition_metrics("orders", 0, remote=1), partition_metrics("orders", 1, CopyLag(1, 7, None))
+    page = partitions_page("/root", RemoteLogMetrics(TAKEN_AT, 1, (unseen, unknown), "held"), Wanted(), everything)
     assert "not known" in page
     assert '<p class="alarm" role="alert">held</p>' in page
     assert rows_of(page) == ["orders-1", "orders-0"]
 
 
 def test_headings_sort_and_the_present_one_turns_the_order_around() -> None:
-    page = partitions_page("/root", FIGURES, Wanted(topic="pic", start=50), everything)
+    page = partitions_page("/root", METRICS, Wanted(topic="pic", start=50), everything)
     links = re.findall(r'<a href="(\?[^"]*)">([^<]*)</a></th>', page)
     queries = {text: link.replace("&amp;", "&") for link, text in links}
     assert queries["its size ▾"] == "?topic=pic&sort=lag&descending=false&only_trouble=false&start=0"
@@ -115,13 +115,13 @@ def test_headings_sort_and_the_present_one_turns_the_order_around() -> None:
     assert queries["remote"] == "?topic=pic&sort=remote&descending=true&only_trouble=false&start=0"
 
 
-def test_without_figures_the_page_says_how_to_get_some(look: Look) -> None:
+def test_without_metrics_the_page_says_how_to_get_some(look: Look) -> None:
     answer = look("/partitions")
     assert answer.status_code == 200
     assert "switch on the DAG watch_remote_log" in answer.text
 
 
-def test_the_page_shows_the_kept_figures_of_the_topics_that_the_user_may_see(
+def test_the_page_shows_the_kept_metrics_of_the_topics_that_the_user_may_see(
     own_site: ReadServiceSite, look: Look
 ) -> None:
     own_site.files.append(4)
@@ -135,9 +135,9 @@ def test_the_page_shows_the_kept_figures_of_the_topics_that_the_user_may_see(
 
 
 def test_ten_thousand_kept_partitions_are_served(own_site: ReadServiceSite, look: Look) -> None:
-    figures = many(MANY, topics=1)
-    orders = tuple(replace(each, partition=replace(each.partition, topic="orders")) for each in figures.partitions)
-    keep(own_site, replace(figures, partitions=orders))
+    metrics = many(MANY, topics=1)
+    orders = tuple(replace(each, partition=replace(each.partition, topic="orders")) for each in metrics.partitions)
+    keep(own_site, replace(metrics, partitions=orders))
     page = look("/partitions", params={"sort": "partition", "descending": "false", "start": "5000"}).text
     assert rows_of(page) == [f"orders-{number}" for number in range(5_000, 5_000 + ROWS)]
     assert "5,001 to 5,050 of 10,000." in page
@@ -171,10 +171,10 @@ def test_a_topics_page_names_what_is_wrong(own_site: ReadServiceSite, look: Look
     assert "orders-0: offsets violate Ly &gt;= Ry" in look("/topics/orders").text
 
 
-def test_figures_that_cannot_be_read_leave_the_rest_of_a_topics_page(own_site: ReadServiceSite, look: Look) -> None:
+def test_metrics_that_cannot_be_read_leave_the_rest_of_a_topics_page(own_site: ReadServiceSite, look: Look) -> None:
     keep(own_site)
     [path] = own_site.files.root.rglob("latest.jsonl")
     path.write_bytes(b"nonsense\n")
     page = look("/topics/orders").text
-    assert "Figures cannot be read" in page
+    assert "Metrics cannot be read" in page
     assert "remote only: offsets 0 to 19" in page

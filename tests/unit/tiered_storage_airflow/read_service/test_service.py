@@ -15,7 +15,7 @@ from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorag
 
 T = TypeVar("T")
 
-PATHS = ("/health", "/figures", "/openapi.json", "/docs")
+PATHS = ("/health", "/metrics", "/openapi.json", "/docs")
 RECORDS = "/topics/orders/partitions/0/records"
 
 
@@ -71,10 +71,10 @@ def test_health_names_what_is_wrong_and_no_topic(own_site: ReadServiceSite) -> N
     assert str(own_site.files.root) not in broken.text
 
 
-def test_figures_count_answers_and_bytes_and_name_no_topic(own_site: ReadServiceSite) -> None:
+def test_metrics_count_answers_and_bytes_and_name_no_topic(own_site: ReadServiceSite) -> None:
     size = len(own_site.get(RECORDS).content)
     own_site.get(RECORDS, "watcher")
-    text = own_site.get("/figures", "stranger").text
+    text = own_site.get("/metrics", "stranger").text
     route = 'route="/topics/{topic}/partitions/{partition}/records"'
     assert f'remote_log_requests_total{{{route},status="200"}} 1.0' in text
     assert f'remote_log_requests_total{{{route},status="403"}} 1.0' in text
@@ -247,7 +247,7 @@ def test_unforeseen_errors_are_counted_and_reported_without_details(own_site: Re
         answer = own_site.get("/topics")
     assert (answer.status_code, answer.headers["content-type"]) == (500, "application/problem+json")
     assert "secret" not in answer.text
-    assert 'remote_log_requests_total{route="/topics",status="500"} 1.0' in own_site.get("/figures").text
+    assert 'remote_log_requests_total{route="/topics",status="500"} 1.0' in own_site.get("/metrics").text
 
 
 def test_a_line_of_the_log_holds_nothing_that_a_terminal_obeys() -> None:

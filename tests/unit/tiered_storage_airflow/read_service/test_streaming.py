@@ -81,7 +81,7 @@ class Client:
 
 
 def figure(site: ReadServiceSite, name: str) -> float:
-    found = [line for line in site.get("/figures").text.splitlines() if line.startswith(name)]
+    found = [line for line in site.get("/metrics").text.splitlines() if line.startswith(name)]
     return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
 
 
@@ -411,10 +411,10 @@ def test_requests_for_metadata_wait_for_few_requests_for_bytes(own_site: ReadSer
 
     async def ask() -> None:
         streams = [Client(own_site, RECORDS, takes=99, leaves=False) for _ in range(20)]
-        metadata = Client(own_site, "/figures", takes=99, leaves=False)
+        metadata = Client(own_site, "/metrics", takes=99, leaves=False)
         await asyncio.gather(*(client.ask() for client in [*streams, metadata]))
 
     with mock.patch("tiered_storage_airflow.read_service.login.get_user", noted):
         own_site.client.portal.call(ask)  # type: ignore[union-attr]
     assert len(judged) == 21
-    assert judged.index("/figures") < 8
+    assert judged.index("/metrics") < 8

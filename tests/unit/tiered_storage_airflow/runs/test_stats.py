@@ -1,4 +1,4 @@
-"""Figures in Airflow's metrics: the names that plain StatsD gets, of the first cluster and of others."""
+"""Metrics by topic through Airflow: the names that plain StatsD gets, of the first cluster and of others."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from support.built_figures import partition_figures
+from support.built_metrics import partition_metrics
 from support.metric_receivers import StatsdListener
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, TopicFigures
-from tiered_storage_airflow.runs.stats import count, emit_figures
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, TopicMetrics
+from tiered_storage_airflow.runs.stats import count, emit_metrics
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[StatsdListener]:
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 
 
-def topic(name: str, lag: CopyLag | None = None) -> TopicFigures:
-    return TopicFigures.of(name, [partition_figures(name, 0, lag, remote_size=7)])
+def topic(name: str, lag: CopyLag | None = None) -> TopicMetrics:
+    return TopicMetrics.of(name, [partition_metrics(name, 0, lag, remote_size=7)])
 
 
 def test_plain_statsd_gets_the_topic_in_the_name_and_no_level_of_its_own_for_its_dots(listener: StatsdListener) -> None:
-    emit_figures([topic("orders.eu", CopyLag(2, 200, 1500))], None)
+    emit_metrics([topic("orders.eu", CopyLag(2, 200, 1500))], None)
     found = listener.received_until("airflow.remote_log.offset_violations.orders__eu")
     assert found["airflow.remote_log.copy_lag_segments.orders__eu"] == "2|g"
     assert found["airflow.remote_log.copy_lag_seconds.orders__eu"] == "1.5|g"
@@ -41,7 +41,7 @@ def test_plain_statsd_gets_the_topic_in_the_name_and_no_level_of_its_own_for_its
 
 
 def test_another_cluster_stands_before_the_topic(listener: StatsdListener) -> None:
-    emit_figures([topic("orders")], "west")
+    emit_metrics([topic("orders")], "west")
     found = listener.received_until("airflow.remote_log.offset_violations.west.orders")
     assert found["airflow.remote_log.remote_bytes.west.orders"] == "7|g"
     count("west", copy_bytes=Counter(orders=30))
@@ -54,7 +54,7 @@ def test_another_cluster_stands_before_the_topic(listener: StatsdListener) -> No
 
 
 def test_a_lag_that_is_not_known_is_not_sent(listener: StatsdListener) -> None:
-    emit_figures([topic("payments"), topic("orders", CopyLag(1, 5, None))], None)
+    emit_metrics([topic("payments"), topic("orders", CopyLag(1, 5, None))], None)
     found = listener.received_until("airflow.remote_log.offset_violations.orders")
     assert "airflow.remote_log.copy_lag_bytes.payments" not in found
     assert found["airflow.remote_log.copy_lag_bytes.orders"] == "5|g"
@@ -63,6 +63,6 @@ def test_a_lag_that_is_not_known_is_not_sent(listener: StatsdListener) -> None:
 
 def test_the_longest_topic_has_a_name_that_airflow_sends(listener: StatsdListener) -> None:
     longest = "a" * 249
-    emit_figures([topic(longest)], None)
+    emit_metrics([topic(longest)], None)
     last = f"airflow.remote_log.offset_violations.{'a' * 100}"
     assert listener.received_until(last)[last] == "0|g"

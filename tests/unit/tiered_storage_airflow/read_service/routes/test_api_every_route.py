@@ -186,7 +186,7 @@ def test_every_route_answers_in_its_time_while_something_hangs(files: RemoteLogF
             assert set(before.values()) == {200}, before
         async with mounted(files) as (app, client):
             if what != "opening":
-                assert (await client.get("/v1/figures")).status_code == 200
+                assert (await client.get("/v1/metrics")).status_code == 200
             with hanging(HANGING[what]) as begun:
                 requests = [asyncio.create_task(client.request(*each)) for each in asked]
                 await shared_threads_are_free(begun)

@@ -26,7 +26,7 @@ PATHS = (
     "/topics/{topic}/partitions/{partition}/segments/{segment_id}/data",
     "/topics/{topic}/partitions/{partition}/segments/{segment_id}/indexes/{name}",
     "/health",
-    "/figures",
+    "/metrics",
 )
 PEOPLE: Mapping[str, Callable[[], dict[str, str]]] = {
     "reader": lambda: login("reader"),

@@ -1,4 +1,4 @@
-"""Take the figures of a remote log: one look at the metadata, and one at the local logs.
+"""Take the metrics of a remote log: one look at the metadata, and one at the local logs.
 
 The metadata add up the segments themselves; the segments of a partition are listed only where the sums leave a doubt.
 The metadata come first: stable ends only rise, so a copy that is committed meanwhile violates no rule.
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.coverage import Coverage
-from tiered_storage.remote_log.figures.partition_figures import (
-    CopyLag,
-    PartitionFigures,
-    RemoteLogFigures,
-    SegmentFigures,
-    TierOffsets,
-)
 from tiered_storage.remote_log.lineage import merged, whole_lineage
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import SegmentTotals
+from tiered_storage.remote_log.metrics.partition_metrics import (
+    CopyLag,
+    PartitionMetrics,
+    RemoteLogMetrics,
+    SegmentMetrics,
+    TierOffsets,
+)
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.segment_age import first_timestamp
@@ -74,12 +74,12 @@ class Samples:
         return Sample(None)
 
 
-def take_figures(
+def take_metrics(
     context: RemoteLogContext, samples: Samples | None = None, monotonic: Callable[[], float] = time.monotonic
-) -> RemoteLogFigures:
+) -> RemoteLogMetrics:
     """Look at everything now. `samples` are those of earlier looks, which make this one cheaper.
 
-    Raises what the metadata store raises. Local logs that cannot be read are named in the figures.
+    Raises what the metadata store raises. Local logs that cannot be read are named in the metrics.
     """
     return _Look(context, samples or Samples()).take(monotonic)
 
@@ -96,9 +96,9 @@ class _Look:
         self._failures = _failures(context)
         self._decisions = Decisions(context.topics.list(), context.settings)
 
-    def take(self, monotonic: Callable[[], float]) -> RemoteLogFigures:
+    def take(self, monotonic: Callable[[], float]) -> RemoteLogMetrics:
         begun = monotonic()
-        found: dict[TopicIdPartition, PartitionFigures] = {}
+        found: dict[TopicIdPartition, PartitionMetrics] = {}
         unreadable, problem = dict[tuple[str, int | None], str](), None
         known = {**self._totals, **self._states}
         try:
@@ -109,8 +109,8 @@ class _Look:
                 if isinstance(log, UnreadablePartition):
                     if self._decisions.is_wanted(log.topic):
                         unreadable[log.topic, log.number] = log.reason
-                elif (figures := self._local(log)) is not None:
-                    found[log.topic_id_partition] = figures
+                elif (metrics := self._local(log)) is not None:
+                    found[log.topic_id_partition] = metrics
         except TieredStorageError as error:
             problem = str(error)
         for partition in known:
@@ -119,19 +119,19 @@ class _Look:
                 found[partition] = replace(self._remote(partition), problem=why)
         for (topic, number), reason in unreadable.items():
             nobody = TopicIdPartition("", "", -1 if number is None else number, topic)
-            found[nobody] = PartitionFigures(nobody, TierOffsets(), SegmentFigures(), problem=reason)
+            found[nobody] = PartitionMetrics(nobody, TierOffsets(), SegmentMetrics(), problem=reason)
         in_order = sorted(found.values(), key=lambda each: (each.partition.topic, each.partition))
         self._samples.known = {each: self._samples.known[each] for each in self._samples.known if each in found}
-        return RemoteLogFigures(self._now, round(1000 * (monotonic() - begun)), tuple(in_order), problem)
+        return RemoteLogMetrics(self._now, round(1000 * (monotonic() - begun)), tuple(in_order), problem)
 
-    def _remote(self, partition: TopicIdPartition) -> PartitionFigures:
+    def _remote(self, partition: TopicIdPartition) -> PartitionMetrics:
         totals = self._totals.get(partition, _NOTHING)
         start, end = totals.remote_range
         log_start = self._states.get(partition, _NO_STATE).log_start_offset
         offsets = TierOffsets(remote_start=start, remote_end=end, log_start=log_start)
-        return PartitionFigures(partition, offsets, self._segments(partition, totals))
+        return PartitionMetrics(partition, offsets, self._segments(partition, totals))
 
-    def _segments(self, partition: TopicIdPartition, totals: _Totals) -> SegmentFigures:
+    def _segments(self, partition: TopicIdPartition, totals: _Totals) -> SegmentMetrics:
         failed, attempts = self._failures.get(partition, (0, 0))
         due = self._now - self._context.settings.copy_stuck_after_ms
         stuck = 0
@@ -140,10 +140,10 @@ class _Look:
             stuck = sum(
                 each.state is SegmentState.COPY_SEGMENT_STARTED and each.event_timestamp < due for each in begun
             )
-        return replace(totals.figures, stuck=stuck, failed_deletions=failed, deletion_attempts=attempts)
+        return replace(totals.metrics, stuck=stuck, failed_deletions=failed, deletion_attempts=attempts)
 
-    def _local(self, log: PartitionLog) -> PartitionFigures | None:
-        """Return the figures of a partition with a local log; None if it is neither tiered nor remote."""
+    def _local(self, log: PartitionLog) -> PartitionMetrics | None:
+        """Return the metrics of a partition with a local log; None if it is neither tiered nor remote."""
         partition = log.topic_id_partition
         remote, problem, is_copied = self._remote(partition), None, False
         try:
@@ -248,7 +248,7 @@ class _Look:
 class _Totals:
     """The totals of one partition's segments, put together."""
 
-    figures: SegmentFigures = field(default_factory=SegmentFigures)
+    metrics: SegmentMetrics = field(default_factory=SegmentMetrics)
     remote_range: tuple[int | None, int | None] = (None, None)
     density: float = 0.0
     last_epoch: int | None = None
@@ -263,7 +263,7 @@ class _Totals:
         begun = next(those(SegmentState.COPY_SEGMENT_STARTED), None)
         deleting = list(those(SegmentState.DELETE_SEGMENT_STARTED))
         copied = list(those(*SegmentState, finished=True))
-        figures = SegmentFigures(
+        metrics = SegmentMetrics(
             remote=0 if remote is None else remote.count,
             remote_size=0 if remote is None else remote.size,
             copied=sum(each.count for each in copied),
@@ -275,7 +275,7 @@ class _Totals:
             deleted=sum(each.count for each in those(SegmentState.DELETE_SEGMENT_FINISHED, finished=True)),
         )
         return cls(
-            figures,
+            metrics,
             (None, None) if remote is None else (remote.start_offset, remote.end_offset + 1),
             0.0 if remote is None else remote.size / max(1, remote.offsets),
             None if remote is None else remote.last_epoch,

@@ -1,4 +1,4 @@
-"""Prometheus scrapes the figures of a live cluster: a copy brings the lag to 0."""
+"""Prometheus scrapes the metrics of a live cluster: a copy brings the lag to 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.command_line import run
 from support.records import varied_records
 from support.scraping import KAFKA, Scrape, free_port
 
-TOPIC = "figures-of-a-cluster"
+TOPIC = "metrics-of-a-cluster"
 SEGMENT_BYTES = 16_384
 CONFIGS = {"internal.segment.bytes": str(SEGMENT_BYTES), "segment.ms": str(1 << 60)}
 PARTITIONS = 2
@@ -26,8 +26,8 @@ WITHIN_SECONDS = 60
 
 @contextmanager
 def serving(config: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Serve the figures in a process of their own, as an installation does."""
-    command = [sys.executable, "-m", "tiered_storage.cli.main", "figures", "--serve", str(port), "--every", "1"]
+    """Serve the metrics in a process of their own, as an installation does."""
+    command = [sys.executable, "-m", "tiered_storage.cli.main", "metrics", "--serve", str(port), "--every", "1"]
     with subprocess.Popen([*command, "--config", str(config)]) as process:
         try:
             yield process
@@ -36,7 +36,7 @@ def serving(config: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def scraped_until(port: int, is_reached: Callable[[Scrape], bool]) -> Scrape:
-    """Scrape until the figures are such."""
+    """Scrape until the metrics are such."""
     end, found = time.monotonic() + WITHIN_SECONDS, None
     while time.monotonic() < end:
         try:

@@ -1,6 +1,6 @@
-"""Serve figures to Prometheus, on loopback only: whoever may scrape sees the names of all topics.
+"""Serve metrics to Prometheus, on loopback only: whoever may scrape sees the names of all topics.
 
-A scrape costs no look: it gets the last one's figures. A background thread looks every so often, and never takes more
+A scrape costs no look: it gets the last one's metrics. A background thread looks every so often, and never takes more
 than a twentieth of the time.
 """
 
@@ -15,45 +15,45 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tiered_storage.errors import ConfigurationError, TieredStorageError
-from tiered_storage.remote_log.figures.exposition import FailureCounts, metrics_of
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
+from tiered_storage.remote_log.metrics.exposition import FailureCounts, families_of
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 
 LOOPBACK: Final = "127.0.0.1"
 AGE_PER_LOOK: Final = 20
-"""Figures are used for at least this many times as long as it took to take them."""
+"""Metrics are used for at least this many times as long as it took to take them."""
 
 
-class FiguresExporter(Collector):
-    """The figures of the last look, as metrics. Thread-safe."""
+class MetricsExporter(Collector):
+    """The metrics of the last look, for Prometheus' client. Thread-safe."""
 
     def __init__(
-        self, take: Callable[[], RemoteLogFigures | None], every_seconds: float, say: Callable[[str], None]
+        self, take: Callable[[], RemoteLogMetrics | None], every_seconds: float, say: Callable[[str], None]
     ) -> None:
-        """Call `take` in `run`, every so often; `say` names what goes wrong. None: there are no figures yet."""
+        """Call `take` in `run`, every so often; `say` names what goes wrong. None: there are no metrics yet."""
         self._take = take
         self._every = every_seconds
         self._say = say
         self._lock = threading.Lock()
-        self._figures: RemoteLogFigures | None = None
+        self._metrics: RemoteLogMetrics | None = None
         self._failures = FailureCounts()
         self._has_failed = False
 
     def look(self) -> float:
-        """Take figures now; return after how many seconds they are due again. A failure keeps the earlier ones."""
+        """Take metrics now; return after how many seconds they are due again. A failure keeps the earlier ones."""
         try:
-            figures = self._take()
+            metrics = self._take()
         except (TieredStorageError, OSError) as error:
-            self._say(f"no figures were taken: {error}")
+            self._say(f"no metrics were taken: {error}")
             with self._lock:
                 self._has_failed = True
             return self._every
         with self._lock:
             self._has_failed = False
-            if figures is None:
+            if metrics is None:
                 return self._every
-            self._figures = figures
-            self._failures.observe(figures.topics)
-        return max(self._every, AGE_PER_LOOK * figures.took_ms / 1000)
+            self._metrics = metrics
+            self._failures.observe(metrics.topics)
+        return max(self._every, AGE_PER_LOOK * metrics.took_ms / 1000)
 
     def run(self, stop: threading.Event) -> None:
         """Look until `stop` is set."""
@@ -63,9 +63,9 @@ class FiguresExporter(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the last look."""
         with self._lock:
-            figures, failed = self._figures, self._has_failed
-            metrics = [] if figures is None else list(metrics_of(figures, self._failures))
-        yield from metrics
+            metrics, failed = self._metrics, self._has_failed
+            families = [] if metrics is None else list(families_of(metrics, self._failures))
+        yield from families
         yield GaugeMetricFamily("remote_log_look_failed", "Whether the last look failed", float(failed))
 
 

@@ -26,14 +26,14 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
-from tiered_storage.remote_log.figures.look import MOST_SAMPLES, Samples, take_figures
-from tiered_storage.remote_log.figures.partition_figures import (
+from tiered_storage.remote_log.metrics.look import MOST_SAMPLES, Samples, take_metrics
+from tiered_storage.remote_log.metrics.partition_metrics import (
     CopyLag,
     OffsetRule,
-    PartitionFigures,
-    RemoteLogFigures,
+    PartitionMetrics,
+    RemoteLogMetrics,
     TierOffsets,
-    TopicFigures,
+    TopicMetrics,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.segment_source import (
@@ -46,13 +46,13 @@ from tiered_storage.remote_log.source.segment_source import (
 )
 
 
-def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogFigures:
+def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogMetrics:
     with files.open() as remote_log:
-        return take_figures(remote_log, samples)
+        return take_metrics(remote_log, samples)
 
 
-def only(figures: RemoteLogFigures) -> PartitionFigures:
-    [found] = figures.partitions
+def only(metrics: RemoteLogMetrics) -> PartitionMetrics:
+    [found] = metrics.partitions
     return found
 
 
@@ -70,18 +70,18 @@ def test_a_copy_brings_the_lag_to_zero_and_the_active_segment_stays_the_tail(tmp
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         assert copy(remote_log).is_whole
-    figures = taken(files)
-    found = only(figures)
+    metrics = taken(files)
+    found = only(metrics)
     assert found.lag == CopyLag(0, 0, 0)
     assert found.tail_size == BATCH_BYTES
     assert found.offsets == TierOffsets(0, 35, 35, 0, 30, 0)
     assert (found.segments.remote, found.segments.remote_size) == (3, 3 * SEGMENT_BYTES)
     assert (found.segments.copied, found.segments.copied_size) == (3, 3 * SEGMENT_BYTES)
-    [topic] = figures.topics
+    [topic] = metrics.topics
     assert (topic.topic, topic.tail, topic.troubles) == ("orders", 5, ())
 
 
-def test_a_topic_that_is_not_tiered_and_has_nothing_remote_has_no_figures(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_tiered_and_has_nothing_remote_has_no_metrics(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, {("orders", 0): 1, ("untiered", 0): 2}, topics={})
     assert taken(files).partitions == ()
 
@@ -99,9 +99,9 @@ def test_remote_offsets_that_a_later_leader_truncated_violate_nothing_and_hide_n
     append_as_later_leader(files)
     with files.open() as remote_log:
         ends = [segment.end_offset for segment in segments_of(remote_log)]
-    figures = only(taken(files))
-    assert figures.violated == ()
-    assert figures.offsets.remote_end == max(ends[-1] + 1, 30)
+    metrics = only(taken(files))
+    assert metrics.violated == ()
+    assert metrics.offsets.remote_end == max(ends[-1] + 1, 30)
 
 
 def test_a_remote_end_after_the_stable_end_is_a_violation_with_its_name(tmp_path: Path) -> None:
@@ -112,23 +112,23 @@ def test_a_remote_end_after_the_stable_end_is_a_violation_with_its_name(tmp_path
     assert topic.troubles == ("orders-0: offsets violate Ly >= Ry",)
 
 
-def test_a_log_directory_that_a_broker_holds_leaves_the_remote_figures_and_no_lag(tmp_path: Path) -> None:
+def test_a_log_directory_that_a_broker_holds_leaves_the_remote_metrics_and_no_lag(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     with DirectoryLock.acquire(files.log_directory):
-        figures = taken(files)
-    assert figures.problem is not None
-    assert str(files.log_directory) in figures.problem
-    assert only(figures).lag is None
-    assert only(figures).segments.remote == 3
+        metrics = taken(files)
+    assert metrics.problem is not None
+    assert str(files.log_directory) in metrics.problem
+    assert only(metrics).lag is None
+    assert only(metrics).segments.remote == 3
 
 
 def test_a_copy_that_began_long_ago_is_stuck(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     with files.open() as remote_log:
         begin(remote_log)
-        before = only(take_figures(remote_log)).segments
+        before = only(take_metrics(remote_log)).segments
         files.clock.now += remote_log.settings.copy_stuck_after_ms + 1
-        after = only(take_figures(remote_log)).segments
+        after = only(take_metrics(remote_log)).segments
     assert (before.unfinished, before.stuck) == (3, 0)
     assert (after.unfinished, after.stuck) == (3, 3)
 
@@ -142,7 +142,7 @@ def test_failed_deletions_and_those_that_wait_are_counted(tmp_path: Path) -> Non
         remote_log.segments.update_remote_log_segment_metadata(step, lease)
         for _ in range(2):
             remote_log.store.safety.note_failures({first.segment_id: "refused"}, NOW)
-        segments = only(take_figures(remote_log)).segments
+        segments = only(take_metrics(remote_log)).segments
     assert (segments.remote, segments.deleting, segments.deleting_size) == (2, 1, SEGMENT_BYTES)
     assert (segments.failed_deletions, segments.deletion_attempts) == (1, 2)
     assert (segments.copied, segments.deleted) == (3, 0)
@@ -178,7 +178,7 @@ def test_an_unreadable_partition_of_a_tiered_topic_is_named(tmp_path: Path) -> N
     assert topic.unreadable == 1
     [trouble] = topic.troubles
     assert trouble.startswith("orders-1: ")
-    assert isinstance(topic, TopicFigures)
+    assert isinstance(topic, TopicMetrics)
     assert replace(topic, troubles=()).partitions == 2
 
 
@@ -193,13 +193,13 @@ class OneLog:
         yield self.log
 
 
-def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **uncut: Any) -> PartitionFigures:
+def taken_of_a_cluster(files: RemoteLogFiles, stable_end: int, first_at: int, **uncut: Any) -> PartitionMetrics:
     """Look at orders-0 as its brokers show it: up to `stable_end`, 100 bytes an offset, records since `first_at`."""
     rules = CutRules(1000, 60_000, 1 << 20, 4096, 1 << 20)
     unseen = UncutLog(rules, lambda _: 0, lambda _: 100.0, lambda _: first_at, lambda _: {}, **uncut)
     log = PartitionLog(ORDERS_0, "orders-0", (), 0, stable_end, (), high_watermark=stable_end, uncut=unseen)
     with files.open() as remote_log:
-        return only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+        return only(take_metrics(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
 
 
 def test_the_lag_of_a_cluster_is_estimated_in_whole_segments(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_unstable_remote_records_are_a_violation_only_after_a_second_look(tmp_pa
 
     with files.open() as remote_log:
         stays, catches_up = (
-            only(take_figures(replace(remote_log, source=cast(SegmentSource, CatchesUp(behind, now=now)))))
+            only(take_metrics(replace(remote_log, source=cast(SegmentSource, CatchesUp(behind, now=now)))))
             for now in (20, 35)
         )
     assert (stays.violated, catches_up.violated) == ((OffsetRule.REMOTE_END,), ())
@@ -266,6 +266,6 @@ def test_a_closed_segment_of_one_record_counts_once_and_only_when_it_is_stable(
     segments = tuple(LocalSegment(base, end, 100, location) for base, end in ends.items())
     log = PartitionLog(ORDERS_0, "orders-0", segments, 20, stable_end, (), high_watermark=33)
     with a_copied_remote_log(tmp_path).open() as remote_log:
-        found = only(take_figures(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
+        found = only(take_metrics(replace(remote_log, source=cast(SegmentSource, OneLog(log)))))
     assert found.lag is not None
     assert (found.lag.segments, found.lag.size) == (lagging, 100 * lagging)

@@ -1,17 +1,17 @@
-"""Figures made up for tests, of as many partitions as wanted."""
+"""Metrics made up for tests, of as many partitions as wanted."""
 
 from __future__ import annotations
 
 from prometheus_client import generate_latest
 
 from support.scraping import Scrape
-from tiered_storage.remote_log.figures.exporter import FiguresExporter
-from tiered_storage.remote_log.figures.fetch_counts import FetchCounts
-from tiered_storage.remote_log.figures.partition_figures import (
+from tiered_storage.remote_log.metrics.exporter import MetricsExporter
+from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
+from tiered_storage.remote_log.metrics.partition_metrics import (
     CopyLag,
-    PartitionFigures,
-    RemoteLogFigures,
-    SegmentFigures,
+    PartitionMetrics,
+    RemoteLogMetrics,
+    SegmentMetrics,
     TierOffsets,
 )
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -19,29 +19,29 @@ from tiered_storage.remote_log.model import TopicIdPartition
 TAKEN_AT = 1_700_000_000_000
 
 
-def partition_figures(topic: str, number: int, lag: CopyLag | None = None, **others: int) -> PartitionFigures:
+def partition_metrics(topic: str, number: int, lag: CopyLag | None = None, **others: int) -> PartitionMetrics:
     """Return those of one partition; `others` are of its segments."""
     offsets = TierOffsets(local_start=0, stable_end=100, local_end=100, remote_start=0, remote_end=60, log_start=0)
     tail = 0 if lag is None else 2 * lag.size
     partition = TopicIdPartition("cluster", f"{topic}-id", number, topic)
-    return PartitionFigures(partition, offsets, SegmentFigures(**others), lag, tail, offsets.violated)
+    return PartitionMetrics(partition, offsets, SegmentMetrics(**others), lag, tail, offsets.violated)
 
 
-def many(count: int, topics: int = 10) -> RemoteLogFigures:
-    """Return the figures of `count` partitions, in `topics` topics; each has a lag of its own."""
+def many(count: int, topics: int = 10) -> RemoteLogMetrics:
+    """Return the metrics of `count` partitions, in `topics` topics; each has a lag of its own."""
     found = [
-        partition_figures(
+        partition_metrics(
             f"topic-{at % topics}", at // topics, CopyLag(at, at * 1000, at * 60_000), remote=1, remote_size=at
         )
         for at in range(count)
     ]
     in_order = sorted(found, key=lambda each: (each.partition.topic, each.partition))
-    return RemoteLogFigures(TAKEN_AT, 1500, tuple(in_order))
+    return RemoteLogMetrics(TAKEN_AT, 1500, tuple(in_order))
 
 
 def served_names() -> set[str]:
-    """Return the names of all series of an endpoint that has figures, and has fetched something."""
-    exporter, counts = FiguresExporter(lambda: many(3), 60, print), FetchCounts()
+    """Return the names of all series of an endpoint that has metrics, and has fetched something."""
+    exporter, counts = MetricsExporter(lambda: many(3), 60, print), FetchCounts()
     exporter.look()
     for name in ("requests", "bytes", "errors"):
         counts.add(name, "topic-0")

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from support.built_figures import partition_figures
-from tiered_storage.remote_log.figures.partition_figures import (
+from support.built_metrics import partition_metrics
+from tiered_storage.remote_log.metrics.partition_metrics import (
     MOST_NAMED,
     CopyLag,
     OffsetRule,
-    PartitionFigures,
-    SegmentFigures,
+    PartitionMetrics,
+    SegmentMetrics,
     TierOffsets,
-    TopicFigures,
+    TopicMetrics,
 )
 
 SOUND = TierOffsets(local_start=20, stable_end=90, local_end=100, remote_start=0, remote_end=60, log_start=0)
@@ -56,32 +56,32 @@ def test_the_untiered_tail_begins_where_the_remote_log_ends(offsets: TierOffsets
 
 def test_a_topic_adds_up_its_partitions_and_takes_the_oldest_lag() -> None:
     partitions = [
-        partition_figures("orders", 0, CopyLag(2, 200, 5_000), remote=3, stuck=1),
-        partition_figures("orders", 1, CopyLag(1, 100, None), remote=4, failed_deletions=2),
-        partition_figures("orders", 2, CopyLag(1, 50, 9_000)),
-        partition_figures("orders", 3),
+        partition_metrics("orders", 0, CopyLag(2, 200, 5_000), remote=3, stuck=1),
+        partition_metrics("orders", 1, CopyLag(1, 100, None), remote=4, failed_deletions=2),
+        partition_metrics("orders", 2, CopyLag(1, 50, 9_000)),
+        partition_metrics("orders", 3),
     ]
-    topic = TopicFigures.of("orders", partitions)
+    topic = TopicMetrics.of("orders", partitions)
     assert topic.lag == CopyLag(4, 350, 9_000)
     assert (topic.partitions, topic.segments.remote, topic.tail) == (4, 7, 3 * 40)
     assert topic.troubles == ("orders-0: 1 stuck copies", "orders-1: 2 failed deletions")
 
 
 def test_a_topic_of_which_nothing_is_copied_has_no_lag_at_all() -> None:
-    assert TopicFigures.of("orders", [partition_figures("orders", 0)]).lag is None
+    assert TopicMetrics.of("orders", [partition_metrics("orders", 0)]).lag is None
 
 
 def test_only_some_of_the_partitions_in_trouble_are_named() -> None:
-    bad = [partition_figures("orders", number, CopyLag(), stuck=1) for number in range(3 * MOST_NAMED)]
-    topic = TopicFigures.of("orders", bad)
+    bad = [partition_metrics("orders", number, CopyLag(), stuck=1) for number in range(3 * MOST_NAMED)]
+    topic = TopicMetrics.of("orders", bad)
     assert len(topic.troubles) == MOST_NAMED
     assert topic.segments.stuck == 3 * MOST_NAMED
 
 
 def test_a_violated_rule_is_counted_and_named_with_its_partition() -> None:
     wrong = replace(SOUND, remote_end=91)
-    partition = partition_figures("orders", 7).partition
-    figures = PartitionFigures(partition, wrong, SegmentFigures(), CopyLag(), violated=wrong.violated)
-    topic = TopicFigures.of("orders", [figures])
+    partition = partition_metrics("orders", 7).partition
+    metrics = PartitionMetrics(partition, wrong, SegmentMetrics(), CopyLag(), violated=wrong.violated)
+    topic = TopicMetrics.of("orders", [metrics])
     assert topic.violating == {**dict.fromkeys(OffsetRule, 0), OffsetRule.REMOTE_END: 1}
     assert topic.troubles == ("orders-7: offsets violate Ly >= Ry",)

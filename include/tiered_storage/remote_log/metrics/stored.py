@@ -1,7 +1,7 @@
-"""The figures that a run keeps in the work area, for those who cannot look themselves: the pages, and a scrape.
+"""The metrics that a run keeps in the work area, for those who cannot look themselves: the pages, and a scrape.
 
-figures/latest.jsonl          one RemoteLogFigures: the last look
-figures/hours/{00..23}.jsonl  one LagPoint a look, of the last hour with that number (UTC)
+metrics/latest.jsonl          one RemoteLogMetrics: the last look
+metrics/hours/{00..23}.jsonl  one LagPoint a look, of the last hour with that number (UTC)
 
 The hours are a ring: each file is begun again a day later, so the history is a day long and nothing has to be deleted.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
 from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 
-LATEST = "figures/latest.jsonl"
+LATEST = "metrics/latest.jsonl"
 MOST_TOPICS = 200
 """How many topics a point of the history names: those that lag most. The others count as without lag."""
 MOST_POINTS_AN_HOUR = 60
@@ -39,26 +39,26 @@ class LagPoint:
     topics: dict[str, TopicLag]
 
     @classmethod
-    def of(cls, figures: RemoteLogFigures) -> LagPoint:
-        """Keep what a history needs of `figures`."""
-        lags = {each.topic: each.lag for each in figures.topics if each.lag is not None and each.lag.segments}
+    def of(cls, metrics: RemoteLogMetrics) -> LagPoint:
+        """Keep what a history needs of `metrics`."""
+        lags = {each.topic: each.lag for each in metrics.topics if each.lag is not None and each.lag.segments}
         most = sorted(lags, key=lambda topic: -lags[topic].size)[:MOST_TOPICS]
         return cls(
-            figures.taken_at, {each: TopicLag(lags[each].segments, lags[each].size, lags[each].ms) for each in most}
+            metrics.taken_at, {each: TopicLag(lags[each].segments, lags[each].size, lags[each].ms) for each in most}
         )
 
 
-def keep_figures(work: WorkArea, figures: RemoteLogFigures) -> None:
-    """Write `figures` as the latest, and add a point to the history. Of two writers at once, one point may be lost."""
-    work.write(LATEST, [figures], RemoteLogFigures)
-    path, begin = _hour_of(figures.taken_at)
-    earlier = [each for each in work.read_if_there(path, LagPoint) if begin <= each.at < figures.taken_at]
-    work.write(path, [*earlier[1 - MOST_POINTS_AN_HOUR :], LagPoint.of(figures)], LagPoint)
+def keep_metrics(work: WorkArea, metrics: RemoteLogMetrics) -> None:
+    """Write `metrics` as the latest, and add a point to the history. Of two writers at once, one point may be lost."""
+    work.write(LATEST, [metrics], RemoteLogMetrics)
+    path, begin = _hour_of(metrics.taken_at)
+    earlier = [each for each in work.read_if_there(path, LagPoint) if begin <= each.at < metrics.taken_at]
+    work.write(path, [*earlier[1 - MOST_POINTS_AN_HOUR :], LagPoint.of(metrics)], LagPoint)
 
 
-def latest_figures(work: WorkArea) -> RemoteLogFigures | None:
-    """Return the figures that were kept last; None if there are none. Raises as WorkArea.read."""
-    return next(iter(work.read_if_there(LATEST, RemoteLogFigures)), None)
+def latest_metrics(work: WorkArea) -> RemoteLogMetrics | None:
+    """Return the metrics that were kept last; None if there are none. Raises as WorkArea.read."""
+    return next(iter(work.read_if_there(LATEST, RemoteLogMetrics)), None)
 
 
 def lag_history(work: WorkArea, now: int) -> list[LagPoint]:
@@ -75,4 +75,4 @@ def _points(work: WorkArea, now: int) -> Iterator[LagPoint]:
 def _hour_of(moment: int) -> tuple[str, int]:
     """Return the path of the hour of `moment` (ms), and when it began."""
     hours = moment // _HOUR_MS
-    return f"figures/hours/{hours % _HOURS:02d}.jsonl", hours * _HOUR_MS
+    return f"metrics/hours/{hours % _HOURS:02d}.jsonl", hours * _HOUR_MS

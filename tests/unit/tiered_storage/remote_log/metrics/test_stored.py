@@ -1,4 +1,4 @@
-"""What a run keeps: the latest figures, and a day of history in as many files as a day has hours."""
+"""What a run keeps: the latest metrics, and a day of history in as many files as a day has hours."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from support.built_figures import many, partition_figures
+from support.built_metrics import many, partition_metrics
 from support.remote_logs import a_remote_log
 from tiered_storage.errors import UntrustedMessageError
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, RemoteLogFigures
-from tiered_storage.remote_log.figures.stored import (
+from tiered_storage.remote_log.jobs.work_area import WorkArea
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, RemoteLogMetrics
+from tiered_storage.remote_log.metrics.stored import (
     MOST_POINTS_AN_HOUR,
     MOST_TOPICS,
     LagPoint,
     TopicLag,
-    keep_figures,
+    keep_metrics,
     lag_history,
-    latest_figures,
+    latest_metrics,
 )
-from tiered_storage.remote_log.jobs.work_area import WorkArea
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -34,9 +34,9 @@ def work(tmp_path: Path) -> Iterator[WorkArea]:
         yield remote_log.work
 
 
-def at(moment: int, size: int = 100) -> RemoteLogFigures:
+def at(moment: int, size: int = 100) -> RemoteLogMetrics:
     lag = CopyLag(1, size, None) if size else CopyLag()
-    return RemoteLogFigures(moment, 1, (partition_figures("orders", 0, lag),))
+    return RemoteLogMetrics(moment, 1, (partition_metrics("orders", 0, lag),))
 
 
 def kept_at(work: WorkArea, now: int) -> list[int]:
@@ -44,19 +44,19 @@ def kept_at(work: WorkArea, now: int) -> list[int]:
 
 
 def test_without_a_run_there_is_nothing(work: WorkArea) -> None:
-    assert latest_figures(work) is None
+    assert latest_metrics(work) is None
     assert lag_history(work, NOON) == []
 
 
-def test_the_latest_figures_come_back_as_they_were(work: WorkArea) -> None:
-    keep_figures(work, many(5))
-    keep_figures(work, many(1200))
-    assert latest_figures(work) == many(1200)
+def test_the_latest_metrics_come_back_as_they_were(work: WorkArea) -> None:
+    keep_metrics(work, many(5))
+    keep_metrics(work, many(1200))
+    assert latest_metrics(work) == many(1200)
 
 
 def test_a_point_has_the_topics_that_lag(work: WorkArea) -> None:
-    keep_figures(work, at(NOON))
-    keep_figures(work, at(NOON + MINUTE, 0))
+    keep_metrics(work, at(NOON))
+    keep_metrics(work, at(NOON + MINUTE, 0))
     assert lag_history(work, NOON + HOUR) == [
         LagPoint(NOON, {"orders": TopicLag(1, 100, None)}),
         LagPoint(NOON + MINUTE, {}),
@@ -66,36 +66,36 @@ def test_a_point_has_the_topics_that_lag(work: WorkArea) -> None:
 def test_the_history_is_a_day_long_and_in_order(work: WorkArea) -> None:
     moments = [NOON + hour * HOUR + 5 * MINUTE for hour in range(30)]
     for moment in moments:
-        keep_figures(work, at(moment))
+        keep_metrics(work, at(moment))
     assert kept_at(work, moments[-1]) == moments[-24:]
-    assert len(work.names("figures/hours")) == 24
+    assert len(work.names("metrics/hours")) == 24
     assert kept_at(work, moments[-1] + 10 * HOUR) == moments[-14:]
 
 
 def test_an_hour_has_so_many_points_at_most(work: WorkArea) -> None:
     moments = [NOON + 10_000 * number for number in range(MOST_POINTS_AN_HOUR + 5)]
     for moment in moments:
-        keep_figures(work, at(moment))
+        keep_metrics(work, at(moment))
     assert kept_at(work, NOON) == moments[-MOST_POINTS_AN_HOUR:]
 
 
 def test_a_clock_that_was_ahead_leaves_no_points_from_the_future(work: WorkArea) -> None:
-    keep_figures(work, at(NOON + 30 * MINUTE))
-    keep_figures(work, at(NOON + 10 * MINUTE))
+    keep_metrics(work, at(NOON + 30 * MINUTE))
+    keep_metrics(work, at(NOON + 10 * MINUTE))
     assert kept_at(work, NOON) == [NOON + 10 * MINUTE]
 
 
 def test_the_topics_that_lag_most_are_kept(work: WorkArea) -> None:
     topics = MOST_TOPICS + 50
-    figures = many(topics, topics)
-    keep_figures(work, replace(figures, taken_at=NOON))
+    metrics = many(topics, topics)
+    keep_metrics(work, replace(metrics, taken_at=NOON))
     [point] = lag_history(work, NOON)
     assert set(point.topics) == {f"topic-{number}" for number in range(50, topics)}
 
 
-def test_figures_that_somebody_changed_are_not_shown(work: WorkArea, tmp_path: Path) -> None:
-    keep_figures(work, at(NOON))
+def test_metrics_that_somebody_changed_are_not_shown(work: WorkArea, tmp_path: Path) -> None:
+    keep_metrics(work, at(NOON))
     [path] = tmp_path.rglob("latest.jsonl")
     path.write_bytes(path.read_bytes().replace(b"orders", b"others"))
     with pytest.raises(UntrustedMessageError):
-        latest_figures(work)
+        latest_metrics(work)

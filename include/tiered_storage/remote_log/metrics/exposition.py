@@ -1,4 +1,4 @@
-"""Figures in Prometheus' format, under the names that Kafka's own tiering has behind the JMX exporter.
+"""Metrics in Prometheus' format, under the names that Kafka's own tiering has behind the JMX exporter.
 
 Kafka's metric `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,topic=T` is
 `kafka_server_brokertopicmetrics_remotecopybytes_total{topic="T"}`, and a gauge keeps its whole name: the form of the
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, OffsetRule, RemoteLogFigures, TopicFigures
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics, TopicMetrics
 
 MOST_PARTITIONS = 1000
 KAFKA = "kafka_server_brokertopicmetrics_"
@@ -30,7 +30,7 @@ class FailureCounts:
     deletions: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def observe(self, topics: Sequence[TopicFigures]) -> None:
+    def observe(self, topics: Sequence[TopicMetrics]) -> None:
         """Add what is new since the last call."""
         for each in topics:
             ended, attempts = self._seen.get(each.topic, (each.segments.ended, each.segments.deletion_attempts))
@@ -39,11 +39,11 @@ class FailureCounts:
             self._seen[each.topic] = (each.segments.ended, each.segments.deletion_attempts)
 
 
-def _lag_seconds(topic: TopicFigures) -> float | None:
+def _lag_seconds(topic: TopicMetrics) -> float | None:
     return None if topic.lag is None or topic.lag.ms is None else topic.lag.ms / 1000
 
 
-_Value = Callable[[TopicFigures], float | None]
+_Value = Callable[[TopicMetrics], float | None]
 
 _GAUGES: tuple[tuple[str, str, _Value], ...] = (
     (
@@ -83,7 +83,7 @@ _GAUGES: tuple[tuple[str, str, _Value], ...] = (
     ("remote_log_unreadable_partitions", "Partitions whose local log cannot be read", lambda one: one.unreadable),
 )
 
-_COUNTERS: tuple[tuple[str, str, Callable[[TopicFigures, FailureCounts], float]], ...] = (
+_COUNTERS: tuple[tuple[str, str, Callable[[TopicMetrics, FailureCounts], float]], ...] = (
     (f"{KAFKA}remotecopybytes", "Bytes of all copies that finished", lambda one, _: one.segments.copied_size),
     (
         f"{KAFKA}remotecopyrequests",
@@ -108,9 +108,9 @@ _COUNTERS: tuple[tuple[str, str, Callable[[TopicFigures, FailureCounts], float]]
 )
 
 
-def metrics_of(figures: RemoteLogFigures, failures: FailureCounts) -> Iterator[Metric]:
-    """Yield the metrics of `figures`; a topic has no value where it is unknown."""
-    topics = figures.topics
+def families_of(metrics: RemoteLogMetrics, failures: FailureCounts) -> Iterator[Metric]:
+    """Yield `metrics` as Prometheus' metric families; a topic has no value where it is unknown."""
+    topics = metrics.topics
     for name, text, value in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=("topic",))
         for each in topics:
@@ -123,14 +123,14 @@ def metrics_of(figures: RemoteLogFigures, failures: FailureCounts) -> Iterator[M
             counter.add_metric((each.topic,), count(each, failures))
         yield counter
     yield _violations(topics)
-    yield from _by_partition(figures)
-    yield GaugeMetricFamily("remote_log_figures_timestamp_seconds", "When these were taken", figures.taken_at / 1000)
-    yield GaugeMetricFamily("remote_log_figures_duration_seconds", "How long that took", figures.took_ms / 1000)
-    readable = 1.0 if figures.problem is None else 0.0
+    yield from _by_partition(metrics)
+    yield GaugeMetricFamily("remote_log_metrics_timestamp_seconds", "When these were taken", metrics.taken_at / 1000)
+    yield GaugeMetricFamily("remote_log_metrics_duration_seconds", "How long that took", metrics.took_ms / 1000)
+    readable = 1.0 if metrics.problem is None else 0.0
     yield GaugeMetricFamily("remote_log_local_logs_readable", "Whether the local logs could be looked at", readable)
 
 
-def _violations(topics: Sequence[TopicFigures]) -> Metric:
+def _violations(topics: Sequence[TopicMetrics]) -> Metric:
     """Return how many partitions violate each rule; a rule is an offset constraint of KIP-405."""
     found = GaugeMetricFamily(
         "remote_log_offset_violations",
@@ -143,10 +143,10 @@ def _violations(topics: Sequence[TopicFigures]) -> Metric:
     return found
 
 
-def _by_partition(figures: RemoteLogFigures) -> Iterator[Metric]:
+def _by_partition(metrics: RemoteLogMetrics) -> Iterator[Metric]:
     lags: dict[tuple[str, str], CopyLag] = {}
-    if len(figures.partitions) <= MOST_PARTITIONS:
-        for each in figures.partitions:
+    if len(metrics.partitions) <= MOST_PARTITIONS:
+        for each in metrics.partitions:
             if each.lag is not None:
                 # Incarnations of a topic share its name.
                 key = each.partition.topic, str(each.partition.partition)

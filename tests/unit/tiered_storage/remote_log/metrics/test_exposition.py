@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from support.built_figures import TAKEN_AT, many, partition_figures
+from support.built_metrics import TAKEN_AT, many, partition_metrics
 from support.scraping import KAFKA, Scrape
-from tiered_storage.remote_log.figures.exporter import FiguresExporter
-from tiered_storage.remote_log.figures.exposition import MOST_PARTITIONS
-from tiered_storage.remote_log.figures.partition_figures import CopyLag, OffsetRule, RemoteLogFigures
+from tiered_storage.remote_log.metrics.exporter import MetricsExporter
+from tiered_storage.remote_log.metrics.exposition import MOST_PARTITIONS
+from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics
 
 NAMES = Path(__file__).parents[2] / "settings" / "kafka_names.csv"
 
 
-def scraped(*looks: RemoteLogFigures) -> Scrape:
+def scraped(*looks: RemoteLogMetrics) -> Scrape:
     """What a scrape shows after so many looks."""
     remaining = iter(looks)
-    exporter = FiguresExporter(lambda: next(remaining), 60, print)
+    exporter = MetricsExporter(lambda: next(remaining), 60, print)
     for _ in looks:
         exporter.look()
     registry = CollectorRegistry()
@@ -31,10 +31,10 @@ def scraped(*looks: RemoteLogFigures) -> Scrape:
 
 def test_gauges_and_counters_are_by_topic_under_the_names_of_the_jmx_exporter() -> None:
     partitions = (
-        partition_figures("orders", 0, CopyLag(2, 200, 5_000), remote=3, remote_size=30, copied=5, copied_size=50),
-        partition_figures("orders", 1, CopyLag(1, 100, 7_500), deleting=2, deleting_size=20, deleted=4, unfinished=1),
+        partition_metrics("orders", 0, CopyLag(2, 200, 5_000), remote=3, remote_size=30, copied=5, copied_size=50),
+        partition_metrics("orders", 1, CopyLag(1, 100, 7_500), deleting=2, deleting_size=20, deleted=4, unfinished=1),
     )
-    found = scraped(RemoteLogFigures(TAKEN_AT, 1500, partitions))
+    found = scraped(RemoteLogMetrics(TAKEN_AT, 1500, partitions))
     expected = {
         "remotecopylagsegments": 3,
         "remotecopylagbytes": 300,
@@ -52,8 +52,8 @@ def test_gauges_and_counters_are_by_topic_under_the_names_of_the_jmx_exporter() 
     assert found.value("remote_log_copy_lag_seconds", topic="orders") == 7.5
     assert found.value("remote_log_untiered_tail_bytes", topic="orders") == 600
     assert found.value("remote_log_partition_copy_lag_bytes", topic="orders", partition="1") == 100
-    assert found.value("remote_log_figures_timestamp_seconds") == TAKEN_AT / 1000
-    assert found.value("remote_log_figures_duration_seconds") == 1.5
+    assert found.value("remote_log_metrics_timestamp_seconds") == TAKEN_AT / 1000
+    assert found.value("remote_log_metrics_duration_seconds") == 1.5
     assert found.value("remote_log_local_logs_readable") == 1
 
 
@@ -66,9 +66,9 @@ def test_every_metric_of_kafkas_that_we_serve_is_one_that_kafka_has() -> None:
 
 
 def test_a_lag_that_nobody_knows_has_no_series() -> None:
-    unknown_age = partition_figures("orders", 0, CopyLag(1, 100, None))
-    unknown_lag = partition_figures("payments", 0, remote=1)
-    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (unknown_age, unknown_lag), "a broker holds it"))
+    unknown_age = partition_metrics("orders", 0, CopyLag(1, 100, None))
+    unknown_lag = partition_metrics("payments", 0, remote=1)
+    found = scraped(RemoteLogMetrics(TAKEN_AT, 1, (unknown_age, unknown_lag), "a broker holds it"))
     assert found.value(f"{KAFKA}remotecopylagbytes", topic="orders") == 100
     assert found.value("remote_log_copy_lag_seconds", topic="orders") is None
     assert found.value(f"{KAFKA}remotecopylagbytes", topic="payments") is None
@@ -77,19 +77,19 @@ def test_a_lag_that_nobody_knows_has_no_series() -> None:
 
 
 def test_each_violated_rule_is_counted_by_topic() -> None:
-    sound = partition_figures("orders", 0, CopyLag())
+    sound = partition_metrics("orders", 0, CopyLag())
     wrong = replace(sound, violated=(OffsetRule.REMOTE_END,), partition=replace(sound.partition, partition=1))
-    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (sound, wrong)))
+    found = scraped(RemoteLogMetrics(TAKEN_AT, 1, (sound, wrong)))
     counts = {rule: found.value("remote_log_offset_violations", topic="orders", rule=rule) for rule in OffsetRule}
     assert counts == {**dict.fromkeys(OffsetRule, 0.0), OffsetRule.REMOTE_END: 1.0}
 
 
 def test_failures_count_from_the_first_look_on_and_never_go_back() -> None:
-    def look(ended: int, attempts: int) -> RemoteLogFigures:
-        figures = partition_figures(
+    def look(ended: int, attempts: int) -> RemoteLogMetrics:
+        metrics = partition_metrics(
             "orders", 0, CopyLag(), copied=10, ended=ended, deletion_attempts=attempts, deleted=3
         )
-        return RemoteLogFigures(TAKEN_AT, 1, (figures,))
+        return RemoteLogMetrics(TAKEN_AT, 1, (metrics,))
 
     first = scraped(look(7, 9))
     later = scraped(look(7, 9), look(9, 12), look(1, 0), look(2, 2))
@@ -99,9 +99,9 @@ def test_failures_count_from_the_first_look_on_and_never_go_back() -> None:
 
 
 def test_incarnations_of_a_topic_share_its_series() -> None:
-    one = partition_figures("orders", 0, CopyLag(1, 100, 1))
+    one = partition_metrics("orders", 0, CopyLag(1, 100, 1))
     other = replace(one, partition=replace(one.partition, topic_id="another"))
-    found = scraped(RemoteLogFigures(TAKEN_AT, 1, (one, other)))
+    found = scraped(RemoteLogMetrics(TAKEN_AT, 1, (one, other)))
     assert found.value(f"{KAFKA}remotecopylagbytes", topic="orders") == 200
     assert found.value("remote_log_partition_copy_lag_bytes", topic="orders", partition="0") == 200
 

@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 from support.remote_logs import a_copied_remote_log, segments_of
 from support.scraping import KAFKA, Scrape
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.remote_log.figures.fetch_counts import CountedStorage, FetchCounts
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage, FetchCounts
 
 
 @pytest.fixture

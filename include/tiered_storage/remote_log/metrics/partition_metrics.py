@@ -1,4 +1,4 @@
-"""The figures of one partition, and of a topic, at one moment."""
+"""The metrics of one partition, and of a topic, at one moment."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class CopyLag:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFigures:
+class SegmentMetrics:
     """What the metadata have of a partition's segments, sizes in bytes.
 
     `copied` ones were finished at any time, `deleted` ones too. `ended` copies did not finish and are being cleaned up.
@@ -116,9 +116,9 @@ class SegmentFigures:
     failed_deletions: int = 0
     deletion_attempts: int = 0
 
-    def __add__(self, other: SegmentFigures) -> SegmentFigures:
+    def __add__(self, other: SegmentMetrics) -> SegmentMetrics:
         """Return the sums."""
-        return SegmentFigures(
+        return SegmentMetrics(
             self.remote + other.remote,
             self.remote_size + other.remote_size,
             self.copied + other.copied,
@@ -135,7 +135,7 @@ class SegmentFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFigures:
+class PartitionMetrics:
     """One partition. `lag` is None if nothing of it is to be copied, or its local log could not be read: `problem`.
 
     `tail_size` is the size in bytes of the stable records that are not remote yet; an estimate where only brokers see
@@ -144,7 +144,7 @@ class PartitionFigures:
 
     partition: TopicIdPartition
     offsets: TierOffsets
-    segments: SegmentFigures
+    segments: SegmentMetrics
     lag: CopyLag | None = None
     tail_size: int = 0
     violated: tuple[OffsetRule, ...] = ()
@@ -166,12 +166,12 @@ class PartitionFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFigures:
+class TopicMetrics:
     """A topic: the sums over its partitions, of every incarnation; `lag` is None if no partition has one."""
 
     topic: str
     partitions: int
-    segments: SegmentFigures
+    segments: SegmentMetrics
     lag: CopyLag | None
     tail: int
     tail_size: int
@@ -183,7 +183,7 @@ class TopicFigures:
     """What is wrong, with the partition's name; of at most MOST_NAMED partitions."""
 
     @classmethod
-    def of(cls, topic: str, partitions: Iterable[PartitionFigures]) -> TopicFigures:
+    def of(cls, topic: str, partitions: Iterable[PartitionMetrics]) -> TopicMetrics:
         """Add up `partitions`, all of `topic`."""
         found = list(partitions)
         lags = [each.lag for each in found if each.lag is not None]
@@ -192,7 +192,7 @@ class TopicFigures:
         return cls(
             topic,
             len(found),
-            sum((each.segments for each in found), SegmentFigures()),
+            sum((each.segments for each in found), SegmentMetrics()),
             sum(lags, CopyLag()) if lags else None,
             sum(each.offsets.tail for each in found if each.lag is not None),
             sum(each.tail_size for each in found),
@@ -204,7 +204,7 @@ class TopicFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteLogFigures:
+class RemoteLogMetrics:
     """All partitions that are tiered or have anything remote, as a look at `taken_at` (ms) saw them in `took_ms`.
 
     `problem` is why the local logs could not be looked at at all.
@@ -212,13 +212,13 @@ class RemoteLogFigures:
 
     taken_at: int
     took_ms: int
-    partitions: tuple[PartitionFigures, ...]
+    partitions: tuple[PartitionMetrics, ...]
     problem: str | None = None
 
     @property
-    def topics(self) -> list[TopicFigures]:
+    def topics(self) -> list[TopicMetrics]:
         """The topics, by name."""
-        by_topic: dict[str, list[PartitionFigures]] = {}
+        by_topic: dict[str, list[PartitionMetrics]] = {}
         for each in self.partitions:
             by_topic.setdefault(each.partition.topic, []).append(each)
-        return [TopicFigures.of(topic, by_topic[topic]) for topic in sorted(by_topic)]
+        return [TopicMetrics.of(topic, by_topic[topic]) for topic in sorted(by_topic)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.remote_log.figures.exposition import KAFKA
+from tiered_storage.remote_log.metrics.exposition import KAFKA
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.remote_storage_manager import PassingStorage
 

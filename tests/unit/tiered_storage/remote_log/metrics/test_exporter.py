@@ -9,17 +9,17 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from support.built_figures import many
+from support.built_metrics import many
 from support.scraping import KAFKA, Scrape, free_port
 from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
-from tiered_storage.remote_log.figures.exporter import AGE_PER_LOOK, FiguresExporter, serve
-from tiered_storage.remote_log.figures.partition_figures import RemoteLogFigures
+from tiered_storage.remote_log.metrics.exporter import AGE_PER_LOOK, MetricsExporter, serve
+from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
 
 
-def answers(*results: RemoteLogFigures | Exception | None) -> Callable[[], RemoteLogFigures | None]:
+def answers(*results: RemoteLogMetrics | Exception | None) -> Callable[[], RemoteLogMetrics | None]:
     remaining = iter(results)
 
-    def take() -> RemoteLogFigures | None:
+    def take() -> RemoteLogMetrics | None:
         result = next(remaining)
         if isinstance(result, Exception):
             raise result
@@ -28,35 +28,35 @@ def answers(*results: RemoteLogFigures | Exception | None) -> Callable[[], Remot
     return take
 
 
-def scraped(exporter: FiguresExporter) -> Scrape:
+def scraped(exporter: MetricsExporter) -> Scrape:
     registry = CollectorRegistry()
     registry.register(exporter)
     return Scrape.of(generate_latest(registry).decode())
 
 
-def test_before_the_first_look_there_are_no_figures() -> None:
-    assert scraped(FiguresExporter(answers(), 60, print)).names == {"remote_log_look_failed"}
+def test_before_the_first_look_there_are_no_metrics() -> None:
+    assert scraped(MetricsExporter(answers(), 60, print)).names == {"remote_log_look_failed"}
 
 
 def test_a_scrape_never_looks() -> None:
-    exporter = FiguresExporter(answers(many(2)), 60, print)
+    exporter = MetricsExporter(answers(many(2)), 60, print)
     exporter.look()
     assert scraped(exporter) == scraped(exporter)
 
 
 def test_looks_take_a_twentieth_of_the_time_at_most() -> None:
-    quick, slow = many(1), RemoteLogFigures(0, 9_000, ())
-    exporter = FiguresExporter(answers(quick, slow), 60, print)
+    quick, slow = many(1), RemoteLogMetrics(0, 9_000, ())
+    exporter = MetricsExporter(answers(quick, slow), 60, print)
     assert exporter.look() == 60
     assert exporter.look() == 9 * AGE_PER_LOOK
 
 
-def test_a_failed_look_is_shown_and_keeps_the_figures_of_the_last_one() -> None:
+def test_a_failed_look_is_shown_and_keeps_the_metrics_of_the_last_one() -> None:
     said: list[str] = []
-    exporter = FiguresExporter(answers(many(2), MetadataUnavailableError("gone"), many(3)), 60, said.append)
+    exporter = MetricsExporter(answers(many(2), MetadataUnavailableError("gone"), many(3)), 60, said.append)
     exporter.look()
     exporter.look()
-    assert said == ["no figures were taken: gone"]
+    assert said == ["no metrics were taken: gone"]
     failed = scraped(exporter)
     assert (failed.value("remote_log_look_failed"), failed.value("remote_log_partitions", topic="topic-1")) == (1, 1)
     exporter.look()
@@ -65,7 +65,7 @@ def test_a_failed_look_is_shown_and_keeps_the_figures_of_the_last_one() -> None:
 
 def test_metrics_are_served_on_loopback_only_until_the_end() -> None:
     port = free_port()
-    exporter = FiguresExporter(answers(many(20)), 60, print)
+    exporter = MetricsExporter(answers(many(20)), 60, print)
     exporter.look()
     end = serve(port, exporter, setting="--serve")
     try:
@@ -86,18 +86,18 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port} .*give another port by read\.service"):
-            serve(port, FiguresExporter(answers(), 60, print), setting="read.service.metrics.port")
+            serve(port, MetricsExporter(answers(), 60, print), setting="read.service.metrics.port")
 
 
 def test_a_running_exporter_ends_at_once_when_it_is_told_to() -> None:
     stop = threading.Event()
     looked = threading.Event()
 
-    def take() -> RemoteLogFigures:
+    def take() -> RemoteLogMetrics:
         looked.set()
         return many(1)
 
-    thread = threading.Thread(target=FiguresExporter(take, 3600, print).run, args=(stop,))
+    thread = threading.Thread(target=MetricsExporter(take, 3600, print).run, args=(stop,))
     thread.start()
     assert looked.wait(60)
     stop.set()

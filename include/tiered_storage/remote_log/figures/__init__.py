@@ -1,7 +1,0 @@
-"""Figures of a remote log: how far copying lags, what is stuck or failed, and whether the tiers' offsets fit together.
-
-`look` takes them, `stored` keeps them in the work area, with a day of history; `exposition` has Kafka's names for them
-and Prometheus' format, `exporter` serves them.
-"""
-
-__all__ = ["exporter", "fetch_counts", "look", "partition_figures", "stored"]
