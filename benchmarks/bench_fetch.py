@@ -28,8 +28,8 @@ from measuring import STATE, Goal, judge, print_machine
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import CopyJob

@@ -18,9 +18,9 @@ from kio.static.constants import EntityType
 from fuzz.target import Target
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.apis import FETCH, METADATA
+from tiered_storage.kafka_wire.connections.apis import FETCH, METADATA
+from tiered_storage.kafka_wire.connections.frames import decode_answer, entity
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
-from tiered_storage.kafka_wire.frames import decode_answer, entity
 from tiered_storage.kafka_wire.metadata import read_metadata
 
 CORRELATION_ID = 1

@@ -25,8 +25,8 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.metadata import NO_LEADER
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts

@@ -19,9 +19,9 @@ from servers.tiering_kafka import TIERED, tiering_kafka
 from support.kafka_clients import CODECS
 from support.records import varied_records
 from tiered_storage.kafka_log.files.log_segment import list_segments
-from tiered_storage.kafka_wire.client_settings import ClientSettings, parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings, parse_client_settings
+from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
 from tiered_storage.kafka_wire.fetch import (
     AbortedTransaction,
     EpochEnd,

@@ -16,8 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.records import varied_records
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec

@@ -33,9 +33,9 @@ from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import TOPIC_AUTHORIZATION_FAILED, PartitionError
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec

@@ -27,8 +27,8 @@ from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, finished, read
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_wire import partition_requests
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.metadata import Group
 from tiered_storage.kafka_wire.metadata import TopicPartition as Partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState

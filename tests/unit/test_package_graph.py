@@ -31,7 +31,7 @@ STOREYS = (
         f"{LOG}.{name}"
         for name in ("kernels", "files", "records", "indexes", "producers", "columnar", "log.recovery", "log", "dump")
     ),
-    f"{LIBRARY}.kafka_wire",
+    *(f"{LIBRARY}.{name}" for name in ("kafka_wire.connections", "kafka_wire")),
     *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
     *(f"{REMOTE}.{name}" for name in ("storage.transforms", "storage.clients", "storage.documents", "storage")),
     *(f"{REMOTE}.{name}" for name in ("metadata", "metadata.sql.database", "metadata.sql")),

@@ -12,7 +12,7 @@ import typer
 from tiered_storage.cli.common.output import Output, show_size
 from tiered_storage.cli.common.session import ConfigOption, DryRunOption, JsonOption, PartitionsOption, opened
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_wire.client_properties import read_client_properties
+from tiered_storage.kafka_wire.connections.client_properties import read_client_properties
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.progress import TaskProgress
 from tiered_storage.remote_log.restore.directory import DirectoryTarget

@@ -10,8 +10,8 @@ from itertools import islice
 from tiered_storage.doctor.broker_directories import check_broker_directories
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without_delete

@@ -22,10 +22,10 @@ from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError, SourceClusterError
-from tiered_storage.kafka_wire.apis import DESCRIBE_LOG_DIRS, FETCH, LIST_GROUPS, METADATA
-from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
-from tiered_storage.kafka_wire.connection import Connection, open_connection
-from tiered_storage.kafka_wire.error_codes import (
+from tiered_storage.kafka_wire.connections.apis import DESCRIBE_LOG_DIRS, FETCH, LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.connections.connection import Connection, open_connection
+from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,
     LEADER_NOT_AVAILABLE,
@@ -38,6 +38,8 @@ from tiered_storage.kafka_wire.error_codes import (
     error_name,
     is_retriable,
 )
+from tiered_storage.kafka_wire.connections.sasl import TokenSource, token_source
+from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
     BY_TOPIC_ID,
     LARGEST_FRAME,
@@ -76,8 +78,6 @@ from tiered_storage.kafka_wire.partition_requests import (
     log_dirs_request,
     read_log_sizes,
 )
-from tiered_storage.kafka_wire.sasl import TokenSource, token_source
-from tiered_storage.kafka_wire.transport import Deadline
 
 CALL_SECONDS = 120.0
 """For a call with all its repetitions."""

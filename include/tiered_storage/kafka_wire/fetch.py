@@ -27,9 +27,9 @@ from uuid import UUID
 
 from tiered_storage.errors import ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
-from tiered_storage.kafka_wire.apis import FETCH, Api
-from tiered_storage.kafka_wire.error_codes import NONE, PartitionError, error_name
-from tiered_storage.kafka_wire.frames import Cursor, body_of, entity, request, request_module
+from tiered_storage.kafka_wire.connections.apis import FETCH, Api
+from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError, error_name
+from tiered_storage.kafka_wire.connections.frames import Cursor, body_of, entity, request, request_module
 
 BY_TOPIC_ID = 13
 """The first version that names topics by their ids."""

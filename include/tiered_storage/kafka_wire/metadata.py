@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import UUID_BYTES, encode_uuid
-from tiered_storage.kafka_wire.apis import LIST_GROUPS, METADATA
-from tiered_storage.kafka_wire.client_settings import BrokerAddress
-from tiered_storage.kafka_wire.error_codes import (
+from tiered_storage.kafka_wire.connections.apis import LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
+from tiered_storage.kafka_wire.connections.error_codes import (
     LEADER_NOT_AVAILABLE,
     NONE,
     UNKNOWN_TOPIC_OR_PARTITION,
     error_name,
     is_retriable,
 )
-from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
+from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 
 NO_LEADER = -1
 

@@ -15,15 +15,15 @@ from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, ConfigurationError
-from tiered_storage.kafka_wire.apis import (
+from tiered_storage.kafka_wire.connections.apis import (
     DELETE_RECORDS,
     DESCRIBE_LOG_DIRS,
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
 )
+from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
-from tiered_storage.kafka_wire.frames import elements, entity, request, request_module
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1

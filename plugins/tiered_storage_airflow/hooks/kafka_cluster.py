@@ -19,7 +19,7 @@ def properties_of(connection_id: str, setting: str, *, for_records: bool = False
     AirflowFailException if the connection does not exist or is of another type, ConfigurationError for a property that
     is refused.
     """
-    from tiered_storage.kafka_wire.client_properties import FOR_RECORDS, checked_properties
+    from tiered_storage.kafka_wire.connections.client_properties import FOR_RECORDS, checked_properties
 
     where = f"connection {connection_id}"
     try:

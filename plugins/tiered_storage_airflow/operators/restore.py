@@ -103,7 +103,7 @@ class _RestoringOperator(RemoteLogOperator):
         if self.to_directory:
             return _Directory(settings.base / self.to_directory)
         if self.to_cluster:
-            from tiered_storage.kafka_wire.client_properties import read_client_properties
+            from tiered_storage.kafka_wire.connections.client_properties import read_client_properties
 
             file = settings.base / self.client_properties if self.client_properties else None
             return _Cluster(self.to_cluster, self.to_cluster, read_client_properties(file) if file else {})

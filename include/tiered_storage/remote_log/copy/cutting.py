@@ -31,8 +31,8 @@ from tiered_storage.errors import (
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from tiered_storage.errors import ConfigurationError, TargetClusterError, TieredStorageError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_log.records.record import Record
-from tiered_storage.kafka_wire.client_properties import checked_properties
+from tiered_storage.kafka_wire.connections.client_properties import checked_properties
 from tiered_storage.remote_log.restore.offset_map import OffsetMapWriter
 
 ANSWER_SECONDS = 30

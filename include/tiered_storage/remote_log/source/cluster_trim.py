@@ -16,7 +16,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import (
+from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_OR_PARTITION,

@@ -19,9 +19,9 @@ from tiered_storage.errors import ClusterUnreachableError, ConfigurationError, S
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import NONE, PartitionError
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
 from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,

@@ -90,7 +90,7 @@ def client_properties_of(settings: Settings) -> dict[str, str]:
     """Return the properties in the file that cluster.client.properties.file names; none without one."""
     if settings.cluster_client_properties_file is None:
         return {}
-    from tiered_storage.kafka_wire.client_properties import read_client_properties
+    from tiered_storage.kafka_wire.connections.client_properties import read_client_properties
 
     return read_client_properties(settings.cluster_client_properties_file)
 

@@ -15,8 +15,8 @@ from typing import Any, Self
 from kio.index import load_request_schema
 from kio.serial import entity_reader, entity_writer
 
-from tiered_storage.kafka_wire.apis import API_VERSIONS, APIS
-from tiered_storage.kafka_wire.client_settings import BrokerAddress
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, APIS
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
 
 
 @dataclass(frozen=True, slots=True)

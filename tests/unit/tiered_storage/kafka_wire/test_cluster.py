@@ -17,7 +17,8 @@ from tiered_storage.errors import (
     ConfigurationError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.apis import (
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.apis import (
     APIS,
     DELETE_RECORDS,
     FETCH,
@@ -26,11 +27,10 @@ from tiered_storage.kafka_wire.apis import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
 )
-from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings
-from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import PartitionError
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.connections.error_codes import PartitionError
+from tiered_storage.kafka_wire.connections.frames import entity
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
-from tiered_storage.kafka_wire.frames import entity
 from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema

@@ -14,7 +14,8 @@ from kio.static.constants import EntityType
 
 from tiered_storage.errors import ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.apis import FETCH
+from tiered_storage.kafka_wire.connections.apis import FETCH
+from tiered_storage.kafka_wire.connections.frames import entity
 from tiered_storage.kafka_wire.fetch import (
     AbortedTransaction,
     EpochEnd,
@@ -26,7 +27,6 @@ from tiered_storage.kafka_wire.fetch import (
     IsolationLevel,
     fetch_request,
 )
-from tiered_storage.kafka_wire.frames import entity
 from unit.tiered_storage.kafka_wire.scripted_broker import encoded, framed
 
 ORDERS, RETURNS = (UUID(int=number << 70) for number in (7, 8))

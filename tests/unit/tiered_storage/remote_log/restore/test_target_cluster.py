@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import ConfigurationError, TargetClusterError
-from tiered_storage.kafka_wire import client_properties
-from tiered_storage.kafka_wire.client_properties import checked_properties, read_client_properties
+from tiered_storage.kafka_wire.connections import client_properties
+from tiered_storage.kafka_wire.connections.client_properties import checked_properties, read_client_properties
 from tiered_storage.remote_log.restore import target_cluster
 from tiered_storage.remote_log.restore.cluster import ClusterTarget
 from tiered_storage.remote_log.restore.target_cluster import TargetCluster

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from support.command_line import mentions
 from tiered_storage.errors import ClusterRefusedError, LineageContradictedError, SourceClusterError
-from tiered_storage.kafka_wire.apis import DELETE_RECORDS
-from tiered_storage.kafka_wire.client_settings import BrokerAddress
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import PartitionError
+from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
+from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.metadata import (
     Broker,
     ClusterMetadata,

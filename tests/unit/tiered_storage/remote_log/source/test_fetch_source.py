@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from tiered_storage.kafka_wire.apis import LIST_OFFSETS
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.error_codes import LEADER_NOT_AVAILABLE, PartitionError
+from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS
+from tiered_storage.kafka_wire.connections.error_codes import LEADER_NOT_AVAILABLE, PartitionError
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset
 from tiered_storage.remote_log.source.fetch_source import FetchSource

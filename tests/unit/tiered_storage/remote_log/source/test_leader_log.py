@@ -10,8 +10,8 @@ from contract.sources import log_directory_under_test
 from support.fake_cluster import FakeCluster, base_of, delta_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
-from tiered_storage.kafka_wire.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.source.fetched_log import CutRange
 from tiered_storage.remote_log.source.leader_log import LeaderLog

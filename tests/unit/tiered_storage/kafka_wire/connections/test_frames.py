@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tiered_storage.errors import MalformedAnswerError
-from tiered_storage.kafka_wire.apis import API_VERSIONS, APIS, FETCH, METADATA, SASL_HANDSHAKE, Api
-from tiered_storage.kafka_wire.frames import Cursor, decode_answer, decode_size, encode_request, request
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, APIS, FETCH, METADATA, SASL_HANDSHAKE, Api
+from tiered_storage.kafka_wire.connections.frames import Cursor, decode_answer, decode_size, encode_request, request
 from tiered_storage.kafka_wire.metadata import read_metadata
 from unit.tiered_storage.kafka_wire.scripted_broker import framed
 

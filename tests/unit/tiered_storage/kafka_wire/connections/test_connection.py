@@ -15,12 +15,12 @@ from tiered_storage.errors import (
     MalformedAnswerError,
     SourceClusterError,
 )
-from tiered_storage.kafka_wire.apis import API_VERSIONS, APIS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
-from tiered_storage.kafka_wire.client_settings import ClientSettings, SaslSettings
-from tiered_storage.kafka_wire.connection import Connection, open_connection
-from tiered_storage.kafka_wire.frames import entity
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, APIS, METADATA, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings, SaslSettings
+from tiered_storage.kafka_wire.connections.connection import Connection, open_connection
+from tiered_storage.kafka_wire.connections.frames import entity
+from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, metadata_request, read_metadata
-from tiered_storage.kafka_wire.transport import Deadline
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema, versions_frame
 
 ALL = {each.key: (0, each.latest) for each in APIS}

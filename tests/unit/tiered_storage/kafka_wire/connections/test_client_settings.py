@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_wire import client_settings
-from tiered_storage.kafka_wire.client_properties import ALLOWED
-from tiered_storage.kafka_wire.client_settings import (
+from tiered_storage.kafka_wire.connections import client_settings
+from tiered_storage.kafka_wire.connections.client_properties import ALLOWED
+from tiered_storage.kafka_wire.connections.client_settings import (
     BrokerAddress,
     ClientSettings,
     OidcSettings,

@@ -19,8 +19,8 @@ import httpx
 from scramp import ScramClient, ScramException
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError
-from tiered_storage.kafka_wire.client_settings import OidcSettings, SaslSettings
-from tiered_storage.kafka_wire.transport import trusting_context
+from tiered_storage.kafka_wire.connections.client_settings import OidcSettings, SaslSettings
+from tiered_storage.kafka_wire.connections.transport import trusting_context
 
 TokenSource = Callable[[], str]
 """Returns a token that is valid now; it is called before every login."""

@@ -16,8 +16,8 @@ import trustme
 from scramp import ScramException, ScramMechanism
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError
-from tiered_storage.kafka_wire.client_settings import OidcSettings, SaslSettings
-from tiered_storage.kafka_wire.sasl import Exchange, OidcTokens, exchange, token_source
+from tiered_storage.kafka_wire.connections.client_settings import OidcSettings, SaslSettings
+from tiered_storage.kafka_wire.connections.sasl import Exchange, OidcTokens, exchange, token_source
 
 MECHANISMS = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 

@@ -11,9 +11,9 @@ import pytest
 import trustme
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError, SourceClusterError
-from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings, TlsSettings
-from tiered_storage.kafka_wire.connection import open_connection
-from tiered_storage.kafka_wire.transport import Deadline, Transport, open_transport, tls_context
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings, TlsSettings
+from tiered_storage.kafka_wire.connections.connection import open_connection
+from tiered_storage.kafka_wire.connections.transport import Deadline, Transport, open_transport, tls_context
 from unit.tiered_storage.kafka_wire.scripted_broker import ScriptedBroker
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
-from tiered_storage.kafka_wire.apis import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api
+from tiered_storage.kafka_wire.connections.apis import (
+    DELETE_RECORDS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+)
 
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1

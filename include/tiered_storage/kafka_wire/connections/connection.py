@@ -18,16 +18,16 @@ from tiered_storage.errors import (
     ClusterUnreachableError,
     MalformedAnswerError,
 )
-from tiered_storage.kafka_wire.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, ApiVersions
-from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings, SaslSettings
-from tiered_storage.kafka_wire.error_codes import (
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, Api, ApiVersions
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings, SaslSettings
+from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
     SASL_AUTHENTICATION_FAILED,
     UNSUPPORTED_SASL_MECHANISM,
     UNSUPPORTED_VERSION,
     error_name,
 )
-from tiered_storage.kafka_wire.frames import (
+from tiered_storage.kafka_wire.connections.frames import (
     LARGEST_MESSAGE,
     SIZE_BYTES,
     decode_answer,
@@ -35,8 +35,8 @@ from tiered_storage.kafka_wire.frames import (
     encode_request,
     request,
 )
-from tiered_storage.kafka_wire.sasl import TokenSource, exchange
-from tiered_storage.kafka_wire.transport import Deadline, Transport, open_transport
+from tiered_storage.kafka_wire.connections.sasl import TokenSource, exchange
+from tiered_storage.kafka_wire.connections.transport import Deadline, Transport, open_transport
 
 SHARE_OF_SESSION = 0.85
 """A session is renewed after this share of its lifetime, as Java's client does at the earliest."""

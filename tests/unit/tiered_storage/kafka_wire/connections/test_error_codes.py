@@ -4,9 +4,16 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, SourceClusterError
-from tiered_storage.kafka_wire import error_codes
-from tiered_storage.kafka_wire.apis import DELETE_RECORDS, FETCH, LIST_OFFSETS, METADATA, OFFSET_FOR_LEADER_EPOCH, Api
-from tiered_storage.kafka_wire.error_codes import MOVED, PartitionError, error_name, is_retriable
+from tiered_storage.kafka_wire.connections import error_codes
+from tiered_storage.kafka_wire.connections.apis import (
+    DELETE_RECORDS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    Api,
+)
+from tiered_storage.kafka_wire.connections.error_codes import MOVED, PartitionError, error_name, is_retriable
 
 NAMED = {name: code for name, code in vars(error_codes).items() if name.isupper() and isinstance(code, int)}
 

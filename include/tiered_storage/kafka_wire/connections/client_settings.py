@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.kafka_wire.client_properties import FOR_RECORDS, checked_properties
+from tiered_storage.kafka_wire.connections.client_properties import FOR_RECORDS, checked_properties
 
 DEFAULT_PORT = 9092
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, ConfigurationError
-from tiered_storage.kafka_wire.client_settings import BrokerAddress, ClientSettings, TlsSettings
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings, TlsSettings
 
 _HANDSHAKE = "the TLS handshake"
 

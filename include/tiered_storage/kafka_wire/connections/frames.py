@@ -26,7 +26,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from tiered_storage.errors import MalformedAnswerError
-from tiered_storage.kafka_wire.apis import API_VERSIONS, Api
+from tiered_storage.kafka_wire.connections.apis import API_VERSIONS, Api
 
 SIZE_BYTES = 4
 LARGEST_MESSAGE = 128 << 20
