@@ -9,65 +9,43 @@ that concerns the whole cluster: no broker answers, or a login is refused.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_result
-from tenacity.wait import wait_random_exponential
-
-from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError, MalformedAnswerError, SourceClusterError
-from tiered_storage.kafka_wire.connections.apis import DESCRIBE_LOG_DIRS, FETCH, LIST_GROUPS, METADATA
-from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
-from tiered_storage.kafka_wire.connections.connection import Connection, open_connection
+from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
+from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
+from tiered_storage.kafka_wire.connections.apis import DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,
-    LEADER_NOT_AVAILABLE,
     MOVED,
     NETWORK_EXCEPTION,
     NONE,
-    UNKNOWN_TOPIC_ID,
-    UNKNOWN_TOPIC_OR_PARTITION,
     PartitionError,
-    error_name,
-    is_retriable,
 )
-from tiered_storage.kafka_wire.connections.sasl import TokenSource, token_source
+from tiered_storage.kafka_wire.connections.sasl import TokenSource
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
-    BY_TOPIC_ID,
-    LARGEST_FRAME,
-    NOT_RECORDS,
     EpochEnd,
     FetchAnswer,
     FetchBuffer,
-    FetchDecoder,
-    FetchedPartition,
     FetchLimits,
     FetchPosition,
     IsolationLevel,
-    failed_partition,
-    fetch_request,
 )
+from tiered_storage.kafka_wire.fetcher import Fetcher
 from tiered_storage.kafka_wire.metadata import (
-    Broker,
     ClusterMetadata,
     Group,
     Leadership,
-    TopicMetadata,
     TopicPartition,
-    leadership,
     list_groups_request,
-    metadata_request,
-    partition_problem,
     read_groups,
-    read_metadata,
 )
 from tiered_storage.kafka_wire.partition_requests import (
     DeleteRecords,
@@ -81,13 +59,8 @@ from tiered_storage.kafka_wire.partition_requests import (
 
 CALL_SECONDS = 120.0
 """For a call with all its repetitions."""
-_PAUSE = wait_random_exponential(multiplier=0.05, max=2.0)
-_REPLICA_SECONDS = 300.0
-"""How long a follower that a leader recommended is read from, before the leader is asked again; as Java's client."""
 
 Found = TypeVar("Found")
-_FAILED = (ClusterUnreachableError, MalformedAnswerError)
-"""After these another broker, or another connection, may serve."""
 
 
 class ClusterClient:
@@ -108,15 +81,8 @@ class ClusterClient:
     ) -> None:
         """Log in by tokens of `token`, instead of those of the settings, if it is given."""
         self.settings = settings
-        self._token = token or token_source(settings.sasl)
-        self._now = now
-        self._sleep = sleep
-        self._connections: dict[BrokerAddress, Connection] = {}
-        self._brokers: Mapping[int, Broker] = {}
-        self._topics: dict[str, TopicMetadata] = {}
-        self._stale: set[str] = set()
-        self._replicas: dict[TopicPartition, tuple[int, Deadline]] = {}
-        """The followers that leaders recommended, and until when."""
+        self._brokers = Brokers(settings, token, now=now, sleep=sleep)
+        self._fetcher = Fetcher(self._brokers)
 
     def __enter__(self) -> Self:
         return self
@@ -126,13 +92,11 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close every connection."""
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._brokers.close()
 
     def metadata(self, topics: Collection[str] | None = None, *, seconds: float = CALL_SECONDS) -> ClusterMetadata:
         """Return the brokers, and `topics` by name, None: every topic that the login may describe."""
-        return self._read_metadata(topics, Deadline.after(seconds, self._now))
+        return self._brokers.read_metadata(topics, self._brokers.deadline(seconds))
 
     def list_offsets(
         self,
@@ -163,8 +127,8 @@ class ClusterClient:
         of one leader may be other records at the next one, or in a topic that was created again.
         """
         request = DeleteRecords(before)
-        deadline = Deadline.after(seconds, self._now)
-        self._read_metadata({each.topic for each in before}, deadline)
+        deadline = self._brokers.deadline(seconds)
+        self._brokers.read_metadata({each.topic for each in before}, deadline)
         changed = {each: self._change(each, expected) for each, expected in (led or {}).items()}
         refused = {
             each: PartitionError(each.topic, each.partition, METADATA, code)
@@ -179,46 +143,43 @@ class ClusterClient:
         Raises also if one broker does not answer, since its groups would be missing. After a failure all are asked
         again: a group may have moved to a broker that answered before.
         """
-        deadline = Deadline.after(seconds, self._now)
+        brokers, deadline = self._brokers, self._brokers.deadline(seconds)
         found: dict[int, frozenset[Group]] = {}
         failure: SourceClusterError | None = None
 
         def once() -> bool:
             nonlocal failure
             found.clear()
-            for node in self._read_metadata((), deadline).brokers:
+            for node in brokers.read_metadata((), deadline).brokers:
                 try:
-                    connection = self._connection(node, deadline)
+                    connection = brokers.connection(node, deadline)
                     message = list_groups_request(connection.version(LIST_GROUPS))
-                    within = deadline.within(self.settings.request_seconds)
-                    found[node] = connection.exchange(LIST_GROUPS, message, within, read_groups)
-                except _FAILED as error:
-                    failure = _telling(failure, error, deadline)
-            return self._brokers.keys() <= found.keys()
+                    found[node] = connection.exchange(LIST_GROUPS, message, brokers.within(deadline), read_groups)
+                except FAILED as error:
+                    failure = telling(failure, error, deadline)
+            return found.keys() >= set(brokers.nodes)
 
-        self._repeat(once, deadline)
-        if failure is not None and not self._brokers.keys() <= found.keys():
+        brokers.repeat(once, deadline)
+        if failure is not None and not found.keys() >= set(brokers.nodes):
             raise failure
-        return frozenset[Group]().union(*(found[node] for node in self._brokers))
+        return frozenset[Group]().union(*(found[node] for node in brokers.nodes))
 
     def log_sizes(
         self, partitions: Collection[TopicPartition], *, seconds: float = CALL_SECONDS
     ) -> dict[TopicPartition, int]:
         """Return the bytes that the leaders of `partitions` have of them on disk, as far as they tell: asked once."""
-        deadline = Deadline.after(seconds, self._now)
-        self._refresh(partitions, deadline)
+        brokers, deadline = self._brokers, self._brokers.deadline(seconds)
+        brokers.refresh(partitions, deadline)
         led: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for each in partitions:
-            topic = self._topics.get(each.topic)
-            if topic is not None and partition_problem(topic, each.partition) == NONE:
-                led[topic.partitions[each.partition].leader].append(each)
+            if brokers.problem(each) == NONE:
+                led[brokers.leader(each).leader].append(each)
         found: dict[TopicPartition, int] = {}
         for leader, some in led.items():
-            with suppress(*_FAILED, ClusterRefusedError):
-                connection = self._connection(leader, deadline)
+            with suppress(*FAILED, ClusterRefusedError):
+                connection = brokers.connection(leader, deadline)
                 message = log_dirs_request(connection.version(DESCRIBE_LOG_DIRS), some)
-                within = deadline.within(self.settings.request_seconds)
-                found |= connection.exchange(DESCRIBE_LOG_DIRS, message, within, read_log_sizes)
+                found |= connection.exchange(DESCRIBE_LOG_DIRS, message, brokers.within(deadline), read_log_sizes)
         return found
 
     def fetch(
@@ -235,113 +196,12 @@ class ClusterClient:
         are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
         deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
         """
-        deadline = Deadline.after(seconds, self._now)
-        asked = {(each.topic, each.partition): each for each in positions}
-        answer = FetchAnswer(0.0, ())
-        if not positions:
-            return answer
-        failure: SourceClusterError | None = None
-
-        def once() -> bool:
-            nonlocal answer, failure
-            try:
-                answer, failure = self._fetch_once(positions, buffer, limits or FetchLimits(), deadline), None
-            except _FAILED as error:
-                failure = _telling(failure, error, deadline)
-                self._stale.add(positions[0].topic)
-                # The broker may be a follower, which no leader is asked about while it counts.
-                self._replicas.clear()
-                return False
-            # Every partition is looked at.
-            return sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
-
-        self._repeat(once, deadline)
-        if failure is not None:
-            raise failure
-        return answer
-
-    def _fetch_once(
-        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
-    ) -> FetchAnswer:
-        self._refresh([TopicPartition(each.topic, each.partition) for each in positions], deadline)
-        code = self._problem(positions[0], deadline)
-        if code != NONE:
-            return FetchAnswer(0.0, (failed_partition(positions[0], code),))
-        node = self._node(positions[0])
-        served = [
-            self._resolved(each)
-            for each in positions
-            if self._problem(each, deadline) == NONE and self._node(each) == node
-        ]
-        connection = self._connection(node, deadline)
-        version = connection.version(FETCH)
-        if not all(each.topic_id for each in served):
-            version = min(version, BY_TOPIC_ID - 1)
-        fitting = replace(limits, max_bytes=max(1, min(limits.max_bytes, buffer.most - NOT_RECORDS)))
-        return connection.receive(
-            FETCH,
-            fetch_request(version, served, fitting, self.settings.rack),
-            deadline.within(self.settings.request_seconds + limits.max_wait_seconds),
-            FetchDecoder(served),
-            buffer.room,
-            LARGEST_FRAME,
-        )
-
-    def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
-        """Return why a position has no leader to ask, as an error code; 0: it has one."""
-        if self._is_another_topic(position):
-            self._read_metadata({position.topic}, deadline)
-            if self._is_another_topic(position):
-                return UNKNOWN_TOPIC_ID
-        return partition_problem(self._topics.get(position.topic), position.partition)
-
-    def _is_another_topic(self, position: FetchPosition) -> bool:
-        known = self._topics.get(position.topic)
-        return bool(known and known.topic_id and position.topic_id and known.topic_id != position.topic_id)
-
-    def _node(self, position: FetchPosition) -> int:
-        """Return the broker to read a position from: its leader, or the follower that it recommended."""
-        partition = TopicPartition(position.topic, position.partition)
-        node, until = self._replicas.get(partition, (-1, None))
-        if until is not None and until.left and node in self._brokers:
-            return node
-        self._replicas.pop(partition, None)
-        return self._topics[position.topic].partitions[position.partition].leader
-
-    def _resolved(self, position: FetchPosition) -> FetchPosition:
-        """Return `position` with the topic's id and its leader epoch."""
-        topic = self._topics[position.topic]
-        epoch = position.leader_epoch
-        if epoch is None:
-            epoch = topic.partitions[position.partition].leader_epoch
-        return replace(position, topic_id=position.topic_id or topic.topic_id, leader_epoch=epoch)
-
-    def _learn(self, position: FetchPosition, found: FetchedPartition) -> bool:
-        """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
-        partition = TopicPartition(found.topic, found.partition)
-        if found.error_code in MOVED:
-            self._stale.add(found.topic)
-        if found.error_code != NONE and partition in self._replicas:
-            del self._replicas[partition]
-            return False
-        if found.preferred_read_replica >= 0 and not found.records:
-            until = Deadline.after(_REPLICA_SECONDS, self._now)
-            self._replicas[partition] = (found.preferred_read_replica, until)
-            return False
-        is_fenced = found.error_code == FENCED_LEADER_EPOCH and position.leader_epoch is not None
-        return is_fenced or self._is_another_topic(position) or self._is_final(partition, found.error_code)
-
-    def _is_final(self, partition: TopicPartition, code: int) -> bool:
-        """Return whether another try would give the same."""
-        if code == UNKNOWN_TOPIC_OR_PARTITION:
-            # A broker may not know yet what the metadata have; what they do not have either stays unknown.
-            return partition_problem(self._topics.get(partition.topic), partition.partition) == code
-        return not is_retriable(code)
+        return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), self._brokers.deadline(seconds))
 
     def _ask_leaders(
         self, request: PartitionRequest[Found], seconds: float
     ) -> dict[TopicPartition, Found | PartitionError]:
-        deadline = Deadline.after(seconds, self._now)
+        deadline = self._brokers.deadline(seconds)
         answers: dict[TopicPartition, Found | PartitionError] = {}
         pending = set(request.partitions)
 
@@ -355,43 +215,41 @@ class ClusterClient:
                 answer = answers[partition]
                 code = answer.code if isinstance(answer, PartitionError) else NONE
                 if code in MOVED:
-                    self._stale.add(partition.topic)
-                if self._is_final(partition, code):
+                    self._brokers.forget_leaders(partition.topic)
+                if self._brokers.is_final(partition, code):
                     pending.discard(partition)
             return not pending
 
         if pending:
-            self._repeat(once, deadline)
+            self._brokers.repeat(once, deadline)
         return answers
 
     def _change(self, partition: TopicPartition, expected: Leadership) -> int:
         """Return why a partition is not led as `expected` any more, as an error code; 0: it is."""
-        topic = self._topics.get(partition.topic)
-        code = partition_problem(topic, partition.partition)
-        if topic is None or code != NONE:
+        code = self._brokers.problem(partition)
+        if code != NONE:
             return code
-        if topic.topic_id != expected.topic_id:
+        led = self._brokers.leader(partition)
+        if led.topic_id != expected.topic_id:
             return INCONSISTENT_TOPIC_ID
-        return NONE if leadership(topic, partition.partition) == expected else FENCED_LEADER_EPOCH
+        return NONE if led == expected else FENCED_LEADER_EPOCH
 
     def _ask_once(
         self, request: PartitionRequest[Found], pending: Collection[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, Found | PartitionError]:
-        self._refresh(pending, deadline)
+        self._brokers.refresh(pending, deadline)
         answers: dict[TopicPartition, Found | PartitionError] = {}
         led: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for each in pending:
-            topic = self._topics.get(each.topic)
-            code = partition_problem(topic, each.partition)
-            if topic is None or code != NONE:
+            if (code := self._brokers.problem(each)) != NONE:
                 answers[each] = PartitionError(each.topic, each.partition, METADATA, code)
             else:
-                found = topic.partitions[each.partition]
+                found = self._brokers.leader(each)
                 led[found.leader][each] = found.leader_epoch
         for leader, epochs in led.items():
             try:
                 answers.update(self._ask_leader(request, leader, epochs, deadline))
-            except _FAILED as error:
+            except FAILED as error:
                 for each in epochs:
                     answers[each] = PartitionError(
                         each.topic, each.partition, request.api, NETWORK_EXCEPTION, str(error)
@@ -405,7 +263,7 @@ class ClusterClient:
         epochs: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> dict[TopicPartition, Found | PartitionError]:
-        connection = self._connection(leader, deadline)
+        connection = self._brokers.connection(leader, deadline)
         seconds = min(self.settings.broker_seconds, self.settings.request_seconds)
         try:
             message = request.build(connection.version(request.api), epochs, seconds)
@@ -423,97 +281,4 @@ class ClusterClient:
                 )
             return found
 
-        return connection.exchange(request.api, message, deadline.within(self.settings.request_seconds), read)
-
-    def _refresh(self, partitions: Iterable[TopicPartition], deadline: Deadline) -> None:
-        """Read the metadata of those topics that are stale, or have no leader for one of `partitions`."""
-        wanted = {
-            topic
-            for topic, number in partitions
-            if topic in self._stale or partition_problem(self._topics.get(topic), number) != NONE
-        }
-        if wanted:
-            self._read_metadata(wanted, deadline)
-
-    def _read_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
-        found: ClusterMetadata | None = None
-        failures: dict[BrokerAddress, SourceClusterError] = {}
-
-        def once() -> bool:
-            nonlocal found
-            for address in self._addresses():
-                try:
-                    found = self._metadata_of(address, topics, deadline)
-                except _FAILED as error:
-                    failures[address] = _telling(failures.get(address), error, deadline)
-                else:
-                    return True
-            return False
-
-        self._repeat(once, deadline)
-        if found is None:
-            raise ClusterUnreachableError(
-                f"no broker of {', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers) gave the cluster's "
-                f"metadata within {deadline.seconds:g} s: {'; '.join(map(str, failures.values()))}"
-            )
-        self._brokers = found.brokers
-        self._topics.update(found.topics)
-        self._stale -= found.topics.keys()
-        return found
-
-    def _metadata_of(
-        self, address: BrokerAddress, topics: Collection[str] | None, deadline: Deadline
-    ) -> ClusterMetadata:
-        connection = self._connection_at(address, deadline)
-        message = metadata_request(connection.version(METADATA), topics)
-        within = deadline.within(self.settings.request_seconds)
-        return connection.exchange(METADATA, message, within, read_metadata)
-
-    def _addresses(self) -> list[BrokerAddress]:
-        """Return the addresses to ask for metadata: open connections first, then all others in any order."""
-        opened = [address for address, connection in self._connections.items() if connection.is_open]
-        others = {each.address for each in self._brokers.values()} | set(self.settings.bootstrap)
-        rest = sorted(others - set(opened), key=str)
-        random.shuffle(rest)
-        return opened + rest
-
-    def _connection(self, node: int, deadline: Deadline) -> Connection:
-        """Return an open connection to the broker with the id `node`."""
-        if node not in self._brokers:
-            raise ClusterUnreachableError(f"broker {node} is not running: {error_name(LEADER_NOT_AVAILABLE)}")
-        address = self._brokers[node].address
-        try:
-            return self._connection_at(address, deadline)
-        except ClusterUnreachableError as error:
-            if address in self.settings.bootstrap:
-                raise
-            raise ClusterUnreachableError(
-                f"broker {node} advertises {address} (advertised.listeners) to clients of "
-                f"{', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers): {error}"
-            ) from error
-
-    def _connection_at(self, address: BrokerAddress, deadline: Deadline) -> Connection:
-        connection = self._connections.get(address)
-        if connection is None or not connection.is_open:
-            connection = open_connection(address, self.settings, deadline, self._token)
-            self._connections[address] = connection
-        return connection
-
-    def _repeat(self, once: Callable[[], bool], deadline: Deadline) -> None:
-        """Call `once` until it returns True, with growing pauses, until the deadline."""
-
-        def is_over(state: RetryCallState) -> bool:
-            return state.upcoming_sleep >= deadline.left
-
-        Retrying(
-            sleep=self._sleep,
-            wait=_PAUSE,
-            stop=is_over,
-            retry=retry_if_result(lambda done: not done),
-            retry_error_callback=lambda _: None,
-        )(once)
-
-
-def _telling(earlier: SourceClusterError | None, latest: SourceClusterError, deadline: Deadline) -> SourceClusterError:
-    """Return the later error; after the deadline the earlier one, as the last attempt only had no time."""
-    return latest if earlier is None or deadline.left else earlier
+        return connection.exchange(request.api, message, self._brokers.within(deadline), read)

@@ -1,0 +1,141 @@
+"""Fetch from a cluster: each partition from its leader, or from the follower that the leader recommended (KIP-392)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tiered_storage.errors import SourceClusterError
+from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
+from tiered_storage.kafka_wire.connections.apis import FETCH
+from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH, MOVED, NONE, UNKNOWN_TOPIC_ID
+from tiered_storage.kafka_wire.connections.transport import Deadline
+from tiered_storage.kafka_wire.fetch import (
+    BY_TOPIC_ID,
+    LARGEST_FRAME,
+    NOT_RECORDS,
+    FetchAnswer,
+    FetchBuffer,
+    FetchDecoder,
+    FetchedPartition,
+    FetchLimits,
+    FetchPosition,
+    failed_partition,
+    fetch_request,
+)
+from tiered_storage.kafka_wire.metadata import TopicPartition
+
+_REPLICA_SECONDS = 300.0
+"""How long a follower that a leader recommended is read from, before the leader is asked again; as Java's client."""
+
+
+class Fetcher:
+    """Sends Fetch to `brokers`, and remembers which followers they recommend. For one thread."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._replicas: dict[TopicPartition, tuple[int, Deadline]] = {}
+        """The followers that leaders recommended, and until when."""
+
+    def fetch(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
+    ) -> FetchAnswer:
+        """Fetch as ClusterClient.fetch, until the deadline."""
+        asked = {(each.topic, each.partition): each for each in positions}
+        answer = FetchAnswer(0.0, ())
+        if not positions:
+            return answer
+        failure: SourceClusterError | None = None
+
+        def once() -> bool:
+            nonlocal answer, failure
+            try:
+                answer, failure = self._once(positions, buffer, limits, deadline), None
+            except FAILED as error:
+                failure = telling(failure, error, deadline)
+                self._brokers.forget_leaders(positions[0].topic)
+                # The broker may be a follower, which no leader is asked about while it counts.
+                self._replicas.clear()
+                return False
+            # Every partition is looked at.
+            return sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
+
+        self._brokers.repeat(once, deadline)
+        if failure is not None:
+            raise failure
+        return answer
+
+    def _once(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
+    ) -> FetchAnswer:
+        brokers = self._brokers
+        brokers.refresh(map(_partition, positions), deadline)
+        code = self._problem(positions[0], deadline)
+        if code != NONE:
+            return FetchAnswer(0.0, (failed_partition(positions[0], code),))
+        node = self._node(positions[0])
+        served = [
+            self._resolved(each)
+            for each in positions
+            if self._problem(each, deadline) == NONE and self._node(each) == node
+        ]
+        connection = brokers.connection(node, deadline)
+        version = connection.version(FETCH)
+        if not all(each.topic_id for each in served):
+            version = min(version, BY_TOPIC_ID - 1)
+        fitting = replace(limits, max_bytes=max(1, min(limits.max_bytes, buffer.most - NOT_RECORDS)))
+        return connection.receive(
+            FETCH,
+            fetch_request(version, served, fitting, brokers.settings.rack),
+            brokers.within(deadline, limits.max_wait_seconds),
+            FetchDecoder(served),
+            buffer.room,
+            LARGEST_FRAME,
+        )
+
+    def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
+        """Return why a position has no leader to ask, as an error code; 0: it has one."""
+        if self._is_another_topic(position):
+            self._brokers.read_metadata({position.topic}, deadline)
+            if self._is_another_topic(position):
+                return UNKNOWN_TOPIC_ID
+        return self._brokers.problem(_partition(position))
+
+    def _is_another_topic(self, position: FetchPosition) -> bool:
+        known = self._brokers.topic(position.topic)
+        return bool(known and known.topic_id and position.topic_id and known.topic_id != position.topic_id)
+
+    def _node(self, position: FetchPosition) -> int:
+        """Return the broker to read a position from: its leader, or the follower that it recommended."""
+        partition = _partition(position)
+        node, until = self._replicas.get(partition, (-1, None))
+        if until is not None and until.left and node in self._brokers.nodes:
+            return node
+        self._replicas.pop(partition, None)
+        return self._brokers.leader(partition).leader
+
+    def _resolved(self, position: FetchPosition) -> FetchPosition:
+        """Return `position` with the topic's id and its leader epoch."""
+        led = self._brokers.leader(_partition(position))
+        epoch = led.leader_epoch if position.leader_epoch is None else position.leader_epoch
+        return replace(position, topic_id=position.topic_id or led.topic_id, leader_epoch=epoch)
+
+    def _learn(self, position: FetchPosition, found: FetchedPartition) -> bool:
+        """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
+        partition = _partition(position)
+        if found.error_code in MOVED:
+            self._brokers.forget_leaders(found.topic)
+        if found.error_code != NONE and partition in self._replicas:
+            del self._replicas[partition]
+            return False
+        if found.preferred_read_replica >= 0 and not found.records:
+            until = self._brokers.deadline(_REPLICA_SECONDS)
+            self._replicas[partition] = (found.preferred_read_replica, until)
+            return False
+        is_fenced = found.error_code == FENCED_LEADER_EPOCH and position.leader_epoch is not None
+        is_final = self._brokers.is_final(partition, found.error_code)
+        return is_final or is_fenced or self._is_another_topic(position)
+
+
+def _partition(position: FetchPosition) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition)
