@@ -19,15 +19,15 @@ from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_age import first_timestamp, magic
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     NamedPartition,
-    OpenSegment,
     PartitionLog,
     SegmentLocation,
     name_of,
 )
+from tiered_storage.remote_log.source.segment_age import first_timestamp, magic
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 
 @pytest.fixture(params=SOURCES)

@@ -28,7 +28,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import Finding, PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.storage.documents.partition_manifest import PartitionManifest
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.fetched_log import FetchedLog
-from tiered_storage.remote_log.source.segment_source import LeaderFiles
+from tiered_storage.remote_log.source.partition_log import LeaderFiles
 
 SECONDS = 60
 SIZES = CopySizes(1 << 20, 4096, 1 << 20)

@@ -33,7 +33,7 @@ from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.model import Lease, SegmentState
 from tiered_storage.remote_log.read.read_values import Isolation
-from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentLocation, name_of
+from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 

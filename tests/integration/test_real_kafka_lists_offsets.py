@@ -16,7 +16,7 @@ from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.settings.settings import load_settings
 
 TOPIC = "listed"

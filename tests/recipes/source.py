@@ -13,16 +13,14 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.opening import SourceKind
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
-    LocalTrim,
     NamedPartition,
-    OpenSegment,
     PartitionLog,
     SegmentLocation,
-    SegmentSource,
     UnreadablePartition,
 )
+from tiered_storage.remote_log.source.segment_source import LocalTrim, OpenSegment, SegmentSource
 from tiered_storage.settings.settings import Settings
 
 SCHEME = "archive"

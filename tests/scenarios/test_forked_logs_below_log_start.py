@@ -31,7 +31,7 @@ from tiered_storage.errors import ForkedLogError
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 
 def ended_below(files: RemoteLogFiles, before: int) -> None:

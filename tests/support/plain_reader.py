@@ -31,7 +31,8 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Tier
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 

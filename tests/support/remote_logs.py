@@ -43,7 +43,7 @@ from tiered_storage.remote_log.metadata.sql.database.sqlite_database import file
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
-from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import RESERVE
 from tiered_storage.remote_log.storage.documents.object_names import STORE_CLOCK, STORE_GENERATION
 from tiered_storage.settings.settings import Settings, load_settings

@@ -11,7 +11,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention import topic_deletion
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import NamedPartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition
 from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 

@@ -12,7 +12,7 @@ from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import NamedPartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition
 
 app = typer.Typer(
     no_args_is_help=True, help="Show which runs hold which partitions, and end the leases of runs that are gone."

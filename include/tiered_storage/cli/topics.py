@@ -41,7 +41,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog
 from tiered_storage.remote_log.tiering_policy import (
     PATTERNS,
     effective,

@@ -23,7 +23,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource, repeated_partitions, several
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
 

@@ -16,7 +16,8 @@ from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without_delete
 from tiered_storage.remote_log.source.opening import CLUSTER, open_source
-from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.settings import Settings
 

@@ -31,7 +31,8 @@ from tiered_storage.remote_log.metadata.sql.database.database_kinds import datab
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import open_source
-from tiered_storage.remote_log.source.segment_source import PartitionLog, SegmentSource, name_of
+from tiered_storage.remote_log.source.partition_log import PartitionLog, name_of
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage

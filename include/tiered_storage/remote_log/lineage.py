@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from tiered_storage.errors import LineageContradictedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.source.segment_source import PartitionLog, epochs_within
+from tiered_storage.remote_log.source.partition_log import PartitionLog, epochs_within
 
 
 def merged(known: Sequence[EpochEntry], observed: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:

@@ -25,7 +25,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 if TYPE_CHECKING:

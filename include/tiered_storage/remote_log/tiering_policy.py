@@ -23,7 +23,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog
 from tiered_storage.settings.properties.types import AS_THE_TOTAL, UNLIMITED
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings

@@ -17,7 +17,8 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import PartitionLog, configured_partitions
+from tiered_storage.remote_log.source.partition_log import PartitionLog
+from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.settings.properties.types import topic_name
 from tiered_storage.settings.read_rights import Right
 from tiered_storage_airflow.read_service.access import access_of

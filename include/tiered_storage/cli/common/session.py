@@ -19,7 +19,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
-from tiered_storage.remote_log.source.segment_source import NamedPartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition
 from tiered_storage.settings.settings import cluster_file, load_settings
 
 if TYPE_CHECKING:

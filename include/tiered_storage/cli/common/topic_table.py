@@ -14,7 +14,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import NamedPartition, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import (
     SEGMENTS,
     decide_partition,

@@ -18,7 +18,7 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.indexes.batch_epochs import wrong_epoch
 from tiered_storage.remote_log.indexes.remote_index_check import RemoteIndexCheck
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.source.partition_log import epochs_within
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 

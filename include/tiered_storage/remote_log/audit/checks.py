@@ -24,7 +24,7 @@ from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentSta
 from tiered_storage.remote_log.progress import Amount, OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.deletion_gate import store_verdict
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, name_of
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, name_of
 from tiered_storage.remote_log.storage.listable_storage import listing_storage
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 

@@ -16,12 +16,8 @@ from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.lineage import merged, on_lineage, whole_lineage
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import (
-    PartitionLog,
-    SegmentSource,
-    UnreadablePartition,
-    epochs_within,
-)
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition, epochs_within
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.copy.plan import PlannedSegment
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 
 ReadSegment = Callable[[RemoteLogSegmentMetadata], Iterator[bytes]]

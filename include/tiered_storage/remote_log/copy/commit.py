@@ -22,12 +22,8 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.source.segment_source import (
-    LooksAtMany,
-    PartitionLog,
-    SegmentSource,
-    UnreadablePartition,
-)
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import LooksAtMany, SegmentSource
 from tiered_storage.remote_log.tiering_policy import refuse_log
 
 if TYPE_CHECKING:

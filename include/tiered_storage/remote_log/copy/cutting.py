@@ -40,7 +40,7 @@ from tiered_storage.remote_log.lineage import up_to
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentCut, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
 from tiered_storage.remote_log.source.leader_log import LeaderLog
-from tiered_storage.remote_log.source.segment_source import LocalSegment, epochs_within
+from tiered_storage.remote_log.source.partition_log import LocalSegment, epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 

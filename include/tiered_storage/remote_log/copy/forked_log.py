@@ -51,7 +51,8 @@ from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment, PartitionLog, share_offsets
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, share_offsets
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 _READ_BYTES = 64 << 10

@@ -28,8 +28,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Remot
 from tiered_storage.remote_log.model import Finding, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME, open_segment
-from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     CutRules,
     Elsewhere,
     LocalSegment,
@@ -40,6 +39,7 @@ from tiered_storage.remote_log.source.segment_source import (
     UnreadablePartition,
     name_of,
 )
+from tiered_storage.remote_log.source.segment_age import first_timestamp, is_indexed_since, magic
 from tiered_storage.remote_log.tiering_policy import Decisions
 from tiered_storage.settings.topics import TopicSettings
 

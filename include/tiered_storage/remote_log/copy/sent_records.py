@@ -36,7 +36,7 @@ from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, of_same_offsets, share_offsets
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage

@@ -38,7 +38,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.source.partition_log import epochs_within
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN
 
 

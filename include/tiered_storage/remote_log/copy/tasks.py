@@ -15,7 +15,7 @@ from tiered_storage.remote_log.model import (
     RemoteLogSegmentMetadataUpdate,
     SegmentCut,
 )
-from tiered_storage.remote_log.source.segment_source import CutRules, PlannedLocation
+from tiered_storage.remote_log.source.partition_log import CutRules, PlannedLocation
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
 
 

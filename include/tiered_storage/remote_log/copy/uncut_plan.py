@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import PartitionState
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
 from tiered_storage.settings.topics import TopicSettings
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tiered_storage.clock import as_date
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition
 
 REPLACED_SINCE = "replaced.since.ms"
 """The property of a topic that says since when its cluster shows another topic id under its name."""

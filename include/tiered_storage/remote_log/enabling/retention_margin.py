@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.source.segment_source import PartitionLog, UncutLog
+    from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
     from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 _HOUR: Final = 3_600_000

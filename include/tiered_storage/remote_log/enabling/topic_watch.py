@@ -16,12 +16,7 @@ from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_sh
 from tiered_storage.remote_log.model import Finding, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import (
-    NamedPartition,
-    PartitionLog,
-    UnreadablePartition,
-    name_of,
-)
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition, name_of
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:

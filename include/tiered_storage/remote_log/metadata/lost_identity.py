@@ -20,7 +20,7 @@ from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
-from tiered_storage.remote_log.source.segment_source import NamedPartition, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition
 
 
 class LostIdentities:

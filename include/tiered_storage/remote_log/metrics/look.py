@@ -27,13 +27,9 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
 )
 from tiered_storage.remote_log.model import PartitionState, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.source.opening import open_segment
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_age import first_timestamp
-from tiered_storage.remote_log.source.segment_source import (
-    PartitionLog,
-    UncutLog,
-    UnreadablePartition,
-    configured_partitions,
-)
+from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.tiering_policy import Decisions
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, outco
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, SegmentTransactions
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 
 class AbortedTransactionSearch:

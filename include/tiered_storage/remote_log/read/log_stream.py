@@ -28,7 +28,8 @@ from tiered_storage.remote_log.read.chunks.remote_chunks import AheadFetch, Remo
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews
 from tiered_storage.remote_log.read.read_values import NO_EPOCHS, FetchedBatches, FetchEpochs, Tier
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment, OpenSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.segment_source import OpenSegment
 
 
 @dataclass(slots=True)

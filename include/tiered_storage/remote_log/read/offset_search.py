@@ -23,7 +23,7 @@ from tiered_storage.remote_log.read.local_timestamp_search import ScannedBatches
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import NO_TIMESTAMP, FoundOffset, OffsetSpec
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartiti
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool
 from tiered_storage.remote_log.read.read_values import FetchEpochs
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, SegmentSource
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 
 NO_REMOTE = Coverage(())
 

@@ -41,7 +41,7 @@ from tiered_storage.remote_log.lineage import on_lineage, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import listed_partition
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.repair.uncommitted_segments import StoreCopier, proven
-from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.source.partition_log import epochs_within
 from tiered_storage.remote_log.storage.batch_stream import BatchStream
 from tiered_storage.remote_log.storage.documents.object_names import segment_object_names
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage

@@ -33,7 +33,7 @@ from tiered_storage.remote_log.restore.directory import DirectoryTarget, Restore
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_uncovered
 from tiered_storage.remote_log.restore.validation import Validation
-from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.source.partition_log import epochs_within
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager

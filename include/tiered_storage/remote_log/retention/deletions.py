@@ -50,7 +50,7 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 )
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 from tiered_storage.settings.topics import TopicSettings
 

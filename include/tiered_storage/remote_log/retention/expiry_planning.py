@@ -15,7 +15,8 @@ from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.tiering_policy import decide_partition
 
 TO_THE_END = -1

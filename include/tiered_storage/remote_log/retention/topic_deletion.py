@@ -38,7 +38,8 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
 from tiered_storage.remote_log.source.opening import CLUSTER
-from tiered_storage.remote_log.source.segment_source import PartitionLog, UnreadablePartition, configured_partitions
+from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 

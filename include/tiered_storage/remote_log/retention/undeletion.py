@@ -34,7 +34,7 @@ from tiered_storage.remote_log.model import (
     finding_of,
 )
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
 
 

@@ -25,7 +25,7 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition, leadership, partition_problem
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import UNREAD, LocalSegment
+from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE: Final = "share"

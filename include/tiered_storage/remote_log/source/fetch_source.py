@@ -36,17 +36,17 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
 from tiered_storage.remote_log.source.log_directory_source import derived_topic_id
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     CutRules,
     Elsewhere,
     LocalSegment,
-    LocalTrim,
     NamedPartition,
     PartitionLog,
     UncutLog,
     UnreadablePartition,
     name_of,
 )
+from tiered_storage.remote_log.source.segment_source import LocalTrim
 from tiered_storage.remote_log.source.topic_configs import TopicConfigs, TopicDescriber
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ from tiered_storage.kafka_wire.fetch import (
 )
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment, SegmentLocation
 from tiered_storage.remote_log.source.segment_age import first_timestamp
-from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment, SegmentLocation
 
 _SPARE = "spare"
 _WRITE_BYTES = 1 << 20

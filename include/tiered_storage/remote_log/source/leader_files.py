@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import local_segments
-from tiered_storage.remote_log.source.segment_source import Elsewhere, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import Elsewhere, LeaderFiles, LocalSegment
 
 SETTING = "broker.log.dirs"
 

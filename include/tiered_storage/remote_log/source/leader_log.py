@@ -22,7 +22,7 @@ from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
 from tiered_storage.remote_log.source.leader_files import find_partition, list_leader_segments
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.segment_source import CutRules, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, LocalSegment
 
 
 class LeaderLog:

@@ -28,7 +28,8 @@ from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner, iterate_segment
 from tiered_storage.regular_files import open_regular, open_unbuffered
 from tiered_storage.remote_log.source.log_directory_source import local_segments
-from tiered_storage.remote_log.source.segment_source import Beside, Content, LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.segment_source import Beside, Content
 
 LOCAL_READ_BYTES = 1 << 20
 

@@ -31,7 +31,7 @@ from tiered_storage.kafka_log.files.log_segment import LogSegment, segment_sizes
 from tiered_storage.kafka_log.files.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     NamedPartition,
     PartitionLog,

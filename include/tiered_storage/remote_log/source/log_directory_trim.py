@@ -16,7 +16,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 
 class LogDirectoryTrim:

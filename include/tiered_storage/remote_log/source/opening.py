@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
-from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentLocation, SegmentSource
+from tiered_storage.remote_log.source.partition_log import SegmentLocation
+from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentSource
 
 if TYPE_CHECKING:
     from tiered_storage.kafka_log.producers.producer_history import ProducerHistory

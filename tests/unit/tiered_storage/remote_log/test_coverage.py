@@ -12,7 +12,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import on_lineage, whole_lineage
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentMetadata, SegmentState
-from tiered_storage.remote_log.source.segment_source import epochs_within
+from tiered_storage.remote_log.source.partition_log import epochs_within
 
 LEASE = Lease(ORDERS_0, "test", 1, 0)
 ONE_LEADER = (EpochEntry(0, 0),)

@@ -11,7 +11,7 @@ from support.remote_logs import ORDERS_0
 from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 from tiered_storage.remote_log.tiering_policy import (
     Decisions,

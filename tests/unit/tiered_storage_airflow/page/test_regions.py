@@ -11,7 +11,7 @@ from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange
 from tiered_storage.remote_log.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.read.partition_view import PartitionView
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
 from tiered_storage_airflow.page.regions import Place, regions_of
 
 

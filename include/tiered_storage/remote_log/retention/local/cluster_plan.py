@@ -20,13 +20,7 @@ from tiered_storage.remote_log.model import PartitionState, RemoteLogSegmentMeta
 from tiered_storage.remote_log.progress import Amount
 from tiered_storage.remote_log.retention.local.plan import DELETED_AS_A_WHOLE, LocalRetentionPlan, is_past
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME
-from tiered_storage.remote_log.source.segment_source import (
-    UNREAD,
-    LocalSegment,
-    PartitionLog,
-    SegmentLocation,
-    UncutLog,
-)
+from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment, PartitionLog, SegmentLocation, UncutLog
 from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 

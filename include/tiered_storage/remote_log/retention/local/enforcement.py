@@ -24,7 +24,7 @@ from tiered_storage.remote_log.retention.local.expired_segments import ensure_se
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.segment_source import share_offsets
+from tiered_storage.remote_log.source.partition_log import share_offsets
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
 

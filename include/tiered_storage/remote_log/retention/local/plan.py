@@ -29,11 +29,7 @@ from tiered_storage.remote_log.retention.local.expired_segments import (
     why_waiting,
 )
 from tiered_storage.remote_log.retention.local.trim_steps import trim_steps
-from tiered_storage.remote_log.source.segment_source import (
-    LocalSegment,
-    PartitionLog,
-    of_same_offsets,
-)
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, of_same_offsets
 from tiered_storage.settings.topics import TopicSettings
 
 DELETED_AS_A_WHOLE: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 STEP_BYTES = 4 << 30
 """How much is read back before a step, or what one local segment needs: a minute or two with most stores."""

@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.source.segment_source import CutRules, LeaderFiles, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 

@@ -53,7 +53,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
-from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
 from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED

@@ -15,7 +15,7 @@ from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadataUpdate, SegmentState
-from tiered_storage.remote_log.source.segment_source import LocalSegment
+from tiered_storage.remote_log.source.partition_log import LocalSegment
 
 LEASE = Lease(ORDERS_0, "copy/run 1", 7, 1_700_000_000_000)
 LINEAGE = (EpochEntry(0, 0), EpochEntry(3, 4))

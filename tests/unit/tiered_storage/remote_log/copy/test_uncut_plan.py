@@ -16,7 +16,7 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
 from tiered_storage.settings.topics import TopicSettings
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")

@@ -24,7 +24,7 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
-from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
 
 TRIMMED = {**ENABLED, "local.retention.bytes": 0}
 COMMANDS = ("plan", "copy", "retain", "doctor")

@@ -36,14 +36,14 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
     TopicMetrics,
 )
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState, TopicIdPartition
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     CutRules,
     LocalSegment,
     PartitionLog,
     SegmentLocation,
-    SegmentSource,
     UncutLog,
 )
+from tiered_storage.remote_log.source.segment_source import SegmentSource
 
 
 def taken(files: RemoteLogFiles, samples: Samples | None = None) -> RemoteLogMetrics:

@@ -22,7 +22,7 @@ from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 
 LOCKED = LogDirectoryLockedError("a broker has it")
 HOUR = 3_600_000

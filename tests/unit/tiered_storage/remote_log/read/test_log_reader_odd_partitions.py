@@ -44,7 +44,7 @@ from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
-from tiered_storage.remote_log.source.segment_source import PartitionLog
+from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from unit.tiered_storage.remote_log.modelled_logs import ABORT, COMMIT, ROLL, Ended, Sent, Step, a_copied_topic
 

@@ -65,7 +65,7 @@ from tiered_storage.remote_log.model import (
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, plan_expiry
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 from tiered_storage.settings.topics import TopicSettings

@@ -29,7 +29,7 @@ from tiered_storage.kafka_wire.metadata import (
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source import cluster_trim
 from tiered_storage.remote_log.source.cluster_trim import OFFSETS_TOPIC, ClusterTrim, ConsumerGroups
-from tiered_storage.remote_log.source.segment_source import LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
 ZERO = TopicPartition("orders", 0)

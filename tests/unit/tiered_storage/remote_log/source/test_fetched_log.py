@@ -26,7 +26,7 @@ from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.segment_source import CutRules, LocalSegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 
 NOW = 1_700_000_000_000

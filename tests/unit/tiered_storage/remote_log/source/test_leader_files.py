@@ -21,7 +21,7 @@ from tiered_storage.remote_log.source.leader_files import (
     list_leader_segments,
     why_unseen,
 )
-from tiered_storage.remote_log.source.segment_source import LeaderFiles
+from tiered_storage.remote_log.source.partition_log import LeaderFiles
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 ORDERS_0 = TopicIdPartition(CLUSTER, "cxfmXdFdRF2-6WITmvYjdA", 0, "orders")

@@ -15,7 +15,7 @@ from tiered_storage.kafka_wire.connections.client_settings import parse_client_s
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.source.fetched_log import CutRange
 from tiered_storage.remote_log.source.leader_log import LeaderLog
-from tiered_storage.remote_log.source.segment_source import CutRules, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, LocalSegment
 
 RULES = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
 

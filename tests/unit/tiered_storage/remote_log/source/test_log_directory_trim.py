@@ -21,7 +21,7 @@ from tiered_storage.kafka_log.log.local_log import LocalLog
 from tiered_storage.remote_log.source import log_directory_trim
 from tiered_storage.remote_log.source.log_directory_source import LogDirectorySource
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
-from tiered_storage.remote_log.source.segment_source import LocalSegment, PartitionLog, UnreadablePartition
+from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, UnreadablePartition
 
 AS_A_BROKER = """
 import fcntl, sys

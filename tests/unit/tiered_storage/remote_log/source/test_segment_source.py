@@ -6,7 +6,7 @@ import pytest
 
 from support.remote_logs import ORDERS_0, location_of
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.source.segment_source import (
+from tiered_storage.remote_log.source.partition_log import (
     LocalSegment,
     PartitionLog,
     UnreadablePartition,

@@ -27,7 +27,7 @@ from tiered_storage.remote_log.retention.local.cluster_plan import (
 )
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.source.cluster_trim import CommittedOffsets
-from tiered_storage.remote_log.source.segment_source import CutRules, PartitionLog, UncutLog
+from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
 from tiered_storage.settings.topics import TopicSettings
 
 ORDERS_0 = TopicIdPartition("cluster", "A" * 22, 0, "orders")
