@@ -3,14 +3,11 @@
 The cluster says which partitions there are, who leads them, how far they are stable, and by which settings they roll.
 Their segments stay unseen: a copy cuts its own (fetched_log.py). Where broker.log.dirs says how hosts see the brokers'
 disks, a copy takes the leader's closed segments from there (leader_log.py).
-
-A partition's lineage comes from its leader, epoch by epoch from the latest down (OffsetForLeaderEpoch, KIP-101).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
@@ -22,7 +19,7 @@ from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batc
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
-from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,
     Leadership,
@@ -31,7 +28,7 @@ from tiered_storage.kafka_wire.metadata import (
     leadership,
     partition_problem,
 )
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets, ask_lineages, ask_offsets
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
@@ -54,19 +51,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_BYTES: Final = 64 << 10
 _SAMPLE_BUFFER: Final = 64 << 20
-_NO_EPOCH: Final = -1
-_LOOK_SECONDS: Final = 30.0
-"""How long a look waits for a partition without a leader, while all others wait too; an election takes seconds."""
 _WHERE: Final = "the client's properties of the source cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class _Offsets:
-    """Of one partition: the first offset, the high watermark and the last stable offset (both exclusive)."""
-
-    start: int
-    high_watermark: int
-    stable: int
 
 
 class FetchSource:
@@ -235,9 +220,9 @@ class FetchSource:
         """Yield what the brokers say of `wanted`, in their order; `sizes` are of those on the leaders' disks."""
         elsewhere = self._elsewhere(found, wanted)
         configs = self._described(found, sorted({each.topic for each in wanted}))
-        offsets = self._offsets(wanted)
-        sound = {each: known for each, known in offsets.items() if isinstance(known, _Offsets)}
-        lineages = self._lineages(found, sound)
+        offsets = ask_offsets(self._client, wanted)
+        sound = {each: known for each, known in offsets.items() if isinstance(known, PartitionOffsets)}
+        lineages = ask_lineages(self._client, found, sound)
         for each in wanted:
             of_topic, known, lineage = configs[each.topic], offsets[each], lineages.get(each, ())
             if isinstance(of_topic, str):
@@ -271,7 +256,7 @@ class FetchSource:
         found: ClusterMetadata,
         each: TopicPartition,
         configs: TopicConfigs,
-        offsets: _Offsets,
+        offsets: PartitionOffsets,
         lineage: tuple[EpochEntry, ...],
         elsewhere: Mapping[int, Elsewhere],
         size: int | None,
@@ -316,51 +301,7 @@ class FetchSource:
             configs=configs,
         )
 
-    def _offsets(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Offsets | PartitionError]:
-        partitions = list(wanted)
-        failed: dict[TopicPartition, PartitionError] = {}
-
-        def asked(
-            spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-        ) -> Mapping[TopicPartition, ListedOffset]:
-            # A partition without a leader is waited for once.
-            sound = {each: int(spec) for each in partitions if each not in failed}
-            answers = self._client.list_offsets(sound, isolation=isolation, seconds=_LOOK_SECONDS)
-            failed.update({each: one for each, one in answers.items() if isinstance(one, PartitionError)})
-            return {each: one for each, one in answers.items() if isinstance(one, ListedOffset)}
-
-        # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
-        stable = asked(OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
-        ends = asked(OffsetSpec.LATEST)
-        starts = asked(OffsetSpec.EARLIEST)
-        return {
-            each: failed.get(each) or _Offsets(starts[each].offset, ends[each].offset, stable[each].offset)
-            for each in partitions
-        }
-
-    def _lineages(
-        self, found: ClusterMetadata, offsets: Mapping[TopicPartition, _Offsets]
-    ) -> dict[TopicPartition, tuple[EpochEntry, ...] | PartitionError]:
-        """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start."""
-        asked = {each: found.topics[each.topic].partitions[each.partition].leader_epoch for each in offsets}
-        ends: dict[TopicPartition, list[EpochEnd]] = {each: [] for each in offsets}
-        failed: dict[TopicPartition, PartitionError] = {}
-        while asked:
-            earlier: dict[TopicPartition, int] = {}
-            for each, answer in self._client.offsets_for_leader_epochs(asked).items():
-                if isinstance(answer, PartitionError):
-                    failed[each] = answer
-                elif _goes_on(ends[each], answer, offsets[each].start):
-                    earlier[each] = answer.epoch - 1
-            asked = earlier
-        # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
-        starts = self._client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
-        return {
-            each: start if isinstance(start, PartitionError) else failed.get(each) or _entries(ends[each], start)
-            for each, start in starts.items()
-        }
-
-    def _offset_at(self, partition: TopicPartition, timestamp: int, offsets: _Offsets) -> int:
+    def _offset_at(self, partition: TopicPartition, timestamp: int, offsets: PartitionOffsets) -> int:
         if timestamp < 0:
             # ListOffsets takes negative ones for an OffsetSpec.
             return offsets.start
@@ -426,32 +367,3 @@ def _by_name(found: ClusterMetadata) -> list[TopicMetadata]:
 
 def _partitions(topic: TopicMetadata) -> list[TopicPartition]:
     return [TopicPartition(topic.name, number) for number in sorted(topic.partitions)]
-
-
-def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
-    """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
-
-    A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.
-    Two epochs with the same end are thus one that is unknown; but if one is the latest, nothing was written in it yet.
-    """
-    if answer.epoch == _NO_EPOCH or (ends and answer.end_offset <= start):
-        return False
-    if len(ends) > 1 and answer.end_offset == ends[-1].end_offset:
-        ends.pop()
-        return False
-    ends.append(answer)
-    return answer.epoch > 0 and answer.end_offset > start
-
-
-def _entries(ends: Sequence[EpochEnd], start: ListedOffset) -> tuple[EpochEntry, ...]:
-    """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first.
-
-    A leader that knows no epoch below 1 answers for 0 as if it had been there, and nothing is before 0 to tell. It
-    gives the log start no epoch then.
-    """
-    kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start.offset)]
-    starts = [*(each.end_offset for each in kept[1:]), start.offset][: len(kept)]
-    if len(kept) > 1 and kept[-1].epoch == 0 and start.leader_epoch == _NO_EPOCH:
-        kept.pop()
-        starts.pop()
-    return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(kept), reversed(starts), strict=True))

@@ -1,0 +1,107 @@
+"""Offsets and lineages of many partitions, as their leaders know them.
+
+A lineage is asked for epoch by epoch, from the latest down (OffsetForLeaderEpoch, KIP-101).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.error_codes import PartitionError
+from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
+from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+
+_NO_EPOCH: Final = -1
+_LOOK_SECONDS: Final = 30.0
+"""How long a partition without a leader is waited for, while all others wait too; an election takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffsets:
+    """Of one partition: the first offset, the high watermark and the last stable offset (both exclusive)."""
+
+    start: int
+    high_watermark: int
+    stable: int
+
+
+def ask_offsets(
+    client: ClusterClient, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, PartitionOffsets | PartitionError]:
+    """Return the offsets of each of `partitions`. Raises as ClusterClient."""
+    failed: dict[TopicPartition, PartitionError] = {}
+
+    def asked(
+        spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        # A partition without a leader is waited for once.
+        sound = {each: int(spec) for each in partitions if each not in failed}
+        answers = client.list_offsets(sound, isolation=isolation, seconds=_LOOK_SECONDS)
+        failed.update({each: one for each, one in answers.items() if isinstance(one, PartitionError)})
+        return {each: one for each, one in answers.items() if isinstance(one, ListedOffset)}
+
+    # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
+    stable = asked(OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+    ends = asked(OffsetSpec.LATEST)
+    starts = asked(OffsetSpec.EARLIEST)
+    return {
+        each: failed.get(each) or PartitionOffsets(starts[each].offset, ends[each].offset, stable[each].offset)
+        for each in partitions
+    }
+
+
+def ask_lineages(
+    client: ClusterClient, found: ClusterMetadata, offsets: Mapping[TopicPartition, PartitionOffsets]
+) -> dict[TopicPartition, tuple[EpochEntry, ...] | PartitionError]:
+    """Ask for the latest epoch of each partition, then for the one before, down to the one of the log start."""
+    asked = {each: found.topics[each.topic].partitions[each.partition].leader_epoch for each in offsets}
+    ends: dict[TopicPartition, list[EpochEnd]] = {each: [] for each in offsets}
+    failed: dict[TopicPartition, PartitionError] = {}
+    while asked:
+        earlier: dict[TopicPartition, int] = {}
+        for each, answer in client.offsets_for_leader_epochs(asked).items():
+            if isinstance(answer, PartitionError):
+                failed[each] = answer
+            elif _goes_on(ends[each], answer, offsets[each].start):
+                earlier[each] = answer.epoch - 1
+        asked = earlier
+    # Once more: a leader forgets the epochs below its log start, and then answers as if the next one began there.
+    starts = client.list_offsets(dict.fromkeys(offsets, int(OffsetSpec.EARLIEST)))
+    return {
+        each: start if isinstance(start, PartitionError) else failed.get(each) or _entries(ends[each], start)
+        for each, start in starts.items()
+    }
+
+
+def _goes_on(ends: list[EpochEnd], answer: EpochEnd, start: int) -> bool:
+    """Add the end of an epoch to those of the later ones in `ends`; return whether to ask for an earlier one.
+
+    A leader that knows no epoch so early answers with the asked one, and with the start of its first one as the end.
+    Two epochs with the same end are thus one that is unknown; but if one is the latest, nothing was written in it yet.
+    """
+    if answer.epoch == _NO_EPOCH or (ends and answer.end_offset <= start):
+        return False
+    if len(ends) > 1 and answer.end_offset == ends[-1].end_offset:
+        ends.pop()
+        return False
+    ends.append(answer)
+    return answer.epoch > 0 and answer.end_offset > start
+
+
+def _entries(ends: Sequence[EpochEnd], start: ListedOffset) -> tuple[EpochEntry, ...]:
+    """Return the lineage from `start` on; `ends` has each epoch with its end offset (exclusive), the latest first.
+
+    A leader that knows no epoch below 1 answers for 0 as if it had been there, and nothing is before 0 to tell. It
+    gives the log start no epoch then.
+    """
+    kept = [*ends[:1], *(each for each in ends[1:] if each.end_offset > start.offset)]
+    starts = [*(each.end_offset for each in kept[1:]), start.offset][: len(kept)]
+    if len(kept) > 1 and kept[-1].epoch == 0 and start.leader_epoch == _NO_EPOCH:
+        kept.pop()
+        starts.pop()
+    return tuple(EpochEntry(each.epoch, begin) for each, begin in zip(reversed(kept), reversed(starts), strict=True))
