@@ -16,8 +16,7 @@ from pathlib import Path
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import run_copy_groups
-from tiered_storage.remote_log.copy.plan import CopyPlan
-from tiered_storage.remote_log.copy.tasks import CopyOutcome
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
 from tiered_storage.remote_log.jobs.worker import JOB_SECRETS, JobAccess
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.settings.settings import load_settings

@@ -34,7 +34,7 @@ from tiered_storage.cli.common.session import (
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
-from tiered_storage.remote_log.copy.plan import CopyPlan
+from tiered_storage.remote_log.copy.tasks import CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding

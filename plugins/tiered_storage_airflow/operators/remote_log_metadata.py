@@ -26,8 +26,7 @@ from tiered_storage_airflow.runs.task_context import effective_now, own_path, ru
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tiered_storage.remote_log.copy.plan import CopyPlan
-    from tiered_storage.remote_log.copy.tasks import CopyOutcome
+    from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan
     from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata
 
 
@@ -65,7 +64,7 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> str | None:
         """Find the partitions, plan, and write the plan."""
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CopyPlan
 
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
@@ -246,7 +245,7 @@ class ConcludeCopyOperator(RemoteLogOperator):
 
     def execute(self, context: Context) -> None:
         """Fail for copies that could not be planned or begun, and for what a backfill's window still lacks."""
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CopyPlan
 
         end = window_end(context)
         with self.opened() as remote_log:

@@ -40,7 +40,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
 
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark copy the bytes, and sort the results into batches."""
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CopyPlan
         from tiered_storage.remote_log.model import Finding
 
         folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"

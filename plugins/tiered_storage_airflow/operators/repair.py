@@ -60,7 +60,7 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
 
     def execute(self, context: Context) -> dict[str, str]:
         """Audit and plan; log a warning for each decision left to a person."""
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CopyPlan
         from tiered_storage.remote_log.progress import Amount, TaskProgress
         from tiered_storage.remote_log.repair.plan import RepairPlan
 
@@ -141,7 +141,7 @@ class FinishRepairOperator(RemoteLogOperator):
         from dataclasses import replace
 
         from tiered_storage.remote_log.copy.commit import CommitReport
-        from tiered_storage.remote_log.copy.plan import CopyPlan
+        from tiered_storage.remote_log.copy.tasks import CopyPlan
         from tiered_storage.remote_log.repair.plan import RepairPlan
         from tiered_storage.remote_log.repair.repairs import RepairReport
 

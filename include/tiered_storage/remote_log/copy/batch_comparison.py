@@ -25,7 +25,7 @@ from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD, CRC_END, 
 from tiered_storage.kafka_log.records.batch_header import MAGIC_END, RecordBatch, read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import claimed_checksums
-from tiered_storage.remote_log.copy.plan import PlannedSegment
+from tiered_storage.remote_log.copy.tasks import PlannedSegment
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.opening import open_segment

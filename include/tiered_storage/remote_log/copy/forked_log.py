@@ -44,8 +44,8 @@ from tiered_storage.remote_log.copy.batch_comparison import (
     remote_batches,
     shown_batch,
 )
-from tiered_storage.remote_log.copy.plan import PlannedSegment
 from tiered_storage.remote_log.copy.sent_records import are_sent_bytes, is_same_file, readable_batches, sent_crc32c
+from tiered_storage.remote_log.copy.tasks import PlannedSegment
 from tiered_storage.remote_log.coverage import Coverage, CoveredRange, finished
 from tiered_storage.remote_log.lineage import valid_end, whole_lineage
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager

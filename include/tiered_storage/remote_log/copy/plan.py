@@ -5,9 +5,9 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from tiered_storage.errors import (
     UnsupportedTopicError,
 )
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment, SeenLineage
 from tiered_storage.remote_log.copy.uncut_plan import CutTimes, as_the_topic_rolls, find_gap, plan_cuts
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.enabling.topic_watch import TopicWatch
@@ -29,11 +30,9 @@ from tiered_storage.remote_log.model import Finding, PartitionDeleteState, Parti
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME, open_segment
 from tiered_storage.remote_log.source.partition_log import (
-    CutRules,
     Elsewhere,
     LocalSegment,
     PartitionLog,
-    PlannedLocation,
     SegmentLocation,
     UncutLog,
     UnreadablePartition,
@@ -47,89 +46,6 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
 _OLDER_MAGICS = (0, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSegment:
-    """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it.
-
-    With `cut` the copy cuts the segment itself: it lies within the offsets, which all such segments of the partition
-    share, and `size` is an estimate.
-    """
-
-    topic_id_partition: TopicIdPartition
-    location: PlannedLocation
-    base_offset: int
-    end_offset: int
-    size: int
-    lineage: tuple[EpochEntry, ...]
-    cut: CutRules | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLineage:
-    """The lineage of a partition, with more entries than we have stored."""
-
-    topic_id_partition: TopicIdPartition
-    leader_epochs: tuple[EpochEntry, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
-    """The segments that are due, and what was left out and why.
-
-    `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
-    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read; `alarms` are
-    of topics that are copied, and whose records the brokers may delete before that. All three make a run fail at its
-    end, after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
-    treats them as missing.
-    """
-
-    segments: tuple[PlannedSegment, ...]
-    refused: tuple[Finding, ...] = ()
-    unreadable: tuple[Finding, ...] = ()
-    notices: tuple[Finding, ...] = ()
-    lineages: tuple[SeenLineage, ...] = ()
-    replacing: frozenset[str] = frozenset()
-    alarms: tuple[Finding, ...] = ()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether a run has nothing to do."""
-        return not self.segments and not self.lineages
-
-    @property
-    def troubles(self) -> tuple[Finding, ...]:
-        """What makes the run fail at its end."""
-        return (*self.refused, *self.unreadable, *self.alarms)
-
-    @property
-    def size(self) -> int:
-        """The bytes of all segments together."""
-        return sum(segment.size for segment in self.segments)
-
-    @property
-    def partitions(self) -> list[TopicIdPartition]:
-        """The partitions with something due, in order."""
-        return sorted(self.by_partition)
-
-    @property
-    def by_partition(self) -> dict[TopicIdPartition, list[PlannedSegment]]:
-        """The segments that are due of each partition."""
-        found: dict[TopicIdPartition, list[PlannedSegment]] = {}
-        for segment in self.segments:
-            found.setdefault(segment.topic_id_partition, []).append(segment)
-        return found
-
-    def without(self, unreadable: Collection[Finding]) -> CopyPlan:
-        """Return the plan with nothing due, and no lineage kept, of the partitions that are `unreadable`."""
-        names = {finding.partition for finding in unreadable}
-        return replace(
-            self,
-            segments=tuple(one for one in self.segments if str(one.topic_id_partition) not in names),
-            unreadable=(*self.unreadable, *unreadable),
-            lineages=tuple(one for one in self.lineages if str(one.topic_id_partition) not in names),
-        )
 
 
 @dataclass(frozen=True, slots=True)

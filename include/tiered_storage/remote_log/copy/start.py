@@ -15,8 +15,8 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.copy.forked_log import forked_copies
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment, why_deleted
-from tiered_storage.remote_log.copy.tasks import CopyTask, CutOrder
+from tiered_storage.remote_log.copy.plan import why_deleted
+from tiered_storage.remote_log.copy.tasks import CopyPlan, CopyTask, CutOrder, PlannedSegment
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.lineage import merged, up_to, whole_lineage
 from tiered_storage.remote_log.metadata.manifest_sync import (

@@ -5,18 +5,104 @@ plan (CopyPlan) -> begun (CopyTask, one a segment) -> copied (CopyOutcome, one a
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.model import (
+    Finding,
     Lease,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentCut,
+    TopicIdPartition,
 )
 from tiered_storage.remote_log.source.partition_log import CutRules, PlannedLocation
 from tiered_storage.remote_log.storage.transforms.encoding import PLAIN, Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegment:
+    """A closed local segment that is due. `end_offset` is inclusive; `lineage` has all known leaders up to it.
+
+    With `cut` the copy cuts the segment itself: it lies within the offsets, which all such segments of the partition
+    share, and `size` is an estimate.
+    """
+
+    topic_id_partition: TopicIdPartition
+    location: PlannedLocation
+    base_offset: int
+    end_offset: int
+    size: int
+    lineage: tuple[EpochEntry, ...]
+    cut: CutRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLineage:
+    """The lineage of a partition, with more entries than we have stored."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epochs: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """The segments that are due, and what was left out and why.
+
+    `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
+    partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read; `alarms` are
+    of topics that are copied, and whose records the brokers may delete before that. All three make a run fail at its
+    end, after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
+    treats them as missing.
+    """
+
+    segments: tuple[PlannedSegment, ...]
+    refused: tuple[Finding, ...] = ()
+    unreadable: tuple[Finding, ...] = ()
+    notices: tuple[Finding, ...] = ()
+    lineages: tuple[SeenLineage, ...] = ()
+    replacing: frozenset[str] = frozenset()
+    alarms: tuple[Finding, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run has nothing to do."""
+        return not self.segments and not self.lineages
+
+    @property
+    def troubles(self) -> tuple[Finding, ...]:
+        """What makes the run fail at its end."""
+        return (*self.refused, *self.unreadable, *self.alarms)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all segments together."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def partitions(self) -> list[TopicIdPartition]:
+        """The partitions with something due, in order."""
+        return sorted(self.by_partition)
+
+    @property
+    def by_partition(self) -> dict[TopicIdPartition, list[PlannedSegment]]:
+        """The segments that are due of each partition."""
+        found: dict[TopicIdPartition, list[PlannedSegment]] = {}
+        for segment in self.segments:
+            found.setdefault(segment.topic_id_partition, []).append(segment)
+        return found
+
+    def without(self, unreadable: Collection[Finding]) -> CopyPlan:
+        """Return the plan with nothing due, and no lineage kept, of the partitions that are `unreadable`."""
+        names = {finding.partition for finding in unreadable}
+        return replace(
+            self,
+            segments=tuple(one for one in self.segments if str(one.topic_id_partition) not in names),
+            unreadable=(*self.unreadable, *unreadable),
+            lineages=tuple(one for one in self.lineages if str(one.topic_id_partition) not in names),
+        )
 
 
 @dataclass(frozen=True, slots=True)

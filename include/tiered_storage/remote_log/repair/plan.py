@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 
 from tiered_storage.remote_log.audit.report import DAMAGES, Anomaly, AnomalyKind, AuditReport
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.model import Finding, PartitionState, RemoteLogSegmentMetadata, TopicIdPartition
 

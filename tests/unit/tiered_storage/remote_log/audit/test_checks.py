@@ -15,7 +15,7 @@ from support.remote_logs import (
     topic_id,
 )
 from tiered_storage.remote_log.audit.report import AnomalyKind
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 

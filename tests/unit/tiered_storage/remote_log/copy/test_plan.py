@@ -47,7 +47,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment, _limit
+from tiered_storage.remote_log.copy.plan import _limit
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentState, TopicIdPartition

@@ -39,9 +39,8 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.copy.start import abandon_unfinished
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan, CopyTask, PlannedSegment
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of

@@ -11,8 +11,7 @@ from support.metadata_stores import ORDERS_0, a_segment
 from support.remote_logs import location_of
 from tiered_storage.errors import ConfigurationError, RemoteStorageError, RemoteStorageRefusedError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
-from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
+from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyPlan, CopyTask, PlannedSegment
 from tiered_storage.remote_log.jobs.messages import CopyFailure, from_lines, to_lines
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadataUpdate, SegmentState
 from tiered_storage.remote_log.source.partition_log import LocalSegment

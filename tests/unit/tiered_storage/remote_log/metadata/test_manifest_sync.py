@@ -26,7 +26,8 @@ from support.remote_logs import (
 )
 from tiered_storage.errors import LeaseLostError, OutdatedMetadataError, RemoteStorageError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
-from tiered_storage.remote_log.copy.plan import CopyPlan, CopySelection, plan_copy
+from tiered_storage.remote_log.copy.plan import CopySelection, plan_copy
+from tiered_storage.remote_log.copy.tasks import CopyPlan
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import (
     StoredState,

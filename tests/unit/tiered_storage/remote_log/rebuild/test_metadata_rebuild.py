@@ -35,7 +35,7 @@ from tiered_storage.errors import (
     StoreMismatchError,
 )
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store

@@ -28,7 +28,7 @@ from support.remote_logs import (
 from support.replaced_topics import show_created_again
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import store_options
-from tiered_storage.remote_log.copy.plan import CopyPlan, PlannedSegment
+from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.manifest_sync import manifests_of
 from tiered_storage.remote_log.model import PartitionDeleteState, RemoteLogSegmentMetadataUpdate, SegmentState
