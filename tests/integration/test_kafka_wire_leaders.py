@@ -60,7 +60,7 @@ def test_leaders_are_followed_wherever_they_go(brokers: tuple[RealKafka, RealKaf
         # A follower in the client's rack is recommended, and serves the same bytes.
         [near] = nearby.fetch([position], FetchBuffer(2 << 20)).partitions
         assert bytes(near.records) == batches
-        assert nearby._node(position) == 1
+        assert nearby._fetcher._node(position) == 1
 
         # The leader is gone without a word: both go on with the next one.
         second.kill()

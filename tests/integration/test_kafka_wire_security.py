@@ -265,9 +265,9 @@ def test_a_session_that_ends_is_renewed_on_its_connection(guarded: Guarded) -> N
     """The broker closes connections that go on without; then another one would be open."""
     with guarded.client("SHORT") as client:
         client.metadata()
-        [before] = client._connections.values()
+        [before] = client._brokers._connections.values()
         end = time.monotonic() + 1.5 * SESSION_MS / 1000
         while time.monotonic() < end:
             time.sleep(0.25)
             assert client.metadata().topics
-        assert list(client._connections.values()) == [before]
+        assert list(client._brokers._connections.values()) == [before]

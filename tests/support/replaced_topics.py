@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.retention import topic_deletion
 from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.partition_log import NamedPartition
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 
 def show_created_again(

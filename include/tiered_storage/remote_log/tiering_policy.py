@@ -29,7 +29,7 @@ from tiered_storage.settings.settings import Settings
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.source.topic_configs import TopicConfigs
+    from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 
 PATTERNS = "*"
 """The name of the recorded patterns, which no topic has; the pattern itself is in place of the topic id."""

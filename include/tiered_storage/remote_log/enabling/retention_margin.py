@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.settings.topics import TopicSettings
 
 if TYPE_CHECKING:
+    from tiered_storage.kafka_wire.topic_configs import TopicConfigs
     from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
-    from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 _HOUR: Final = 3_600_000
 _DAY: Final = 24 * _HOUR

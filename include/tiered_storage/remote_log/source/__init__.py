@@ -17,5 +17,4 @@ __all__ = [
     "partition_log",
     "segment_age",
     "segment_source",
-    "topic_configs",
 ]

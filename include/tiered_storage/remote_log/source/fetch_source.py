@@ -29,6 +29,7 @@ from tiered_storage.kafka_wire.metadata import (
     partition_problem,
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets, ask_lineages, ask_offsets
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs, TopicDescriber
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
@@ -44,7 +45,6 @@ from tiered_storage.remote_log.source.partition_log import (
     name_of,
 )
 from tiered_storage.remote_log.source.segment_source import LocalTrim
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs, TopicDescriber
 
 if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings

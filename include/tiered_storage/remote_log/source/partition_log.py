@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.files.topic_partition import INTERNAL_TOPICS
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 if TYPE_CHECKING:
-    from tiered_storage.remote_log.source.topic_configs import TopicConfigs
+    from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 
 SegmentLocation = NewType("SegmentLocation", str)
 """Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that

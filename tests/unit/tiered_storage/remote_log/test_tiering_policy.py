@@ -9,10 +9,10 @@ import pytest
 from support.metadata_stores import ManualClock, sqlite_store
 from support.remote_logs import ORDERS_0
 from tiered_storage.errors import ConfigurationError, UnsupportedTopicError
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.source.partition_log import PartitionLog
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 from tiered_storage.remote_log.tiering_policy import (
     Decisions,
     decide,

@@ -47,6 +47,7 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.records.record_batch import encode_batch
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.copy.plan import _limit
 from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -55,7 +56,6 @@ from tiered_storage.remote_log.model import Finding, PassingFinding, SegmentStat
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 from tiered_storage.remote_log.source.partition_log import CutRules, PartitionLog, UncutLog
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 FINISHED = SegmentState.COPY_SEGMENT_FINISHED
 ENABLED = {"remote.storage.enable": True}

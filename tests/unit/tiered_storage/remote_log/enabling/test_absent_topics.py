@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from support.remote_logs import ORDERS_0
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE, ShownTopics
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 
 OLD = replace(ORDERS_0, topic_id="oldoldoldoldoldoldoldo")
 CONFIGS = TopicConfigs.of({})

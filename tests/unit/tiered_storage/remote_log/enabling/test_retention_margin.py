@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.enabling.retention_margin import margin_by_age, margin_by_size, why_margin_is_short
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs
 from tiered_storage.settings.topics import TopicSettings
 
 HOUR = 3_600_000

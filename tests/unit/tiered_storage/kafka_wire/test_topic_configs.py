@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka.admin import ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
-from tiered_storage.remote_log.source import topic_configs
-from tiered_storage.remote_log.source.topic_configs import TopicConfigs, TopicDescriber
+from tiered_storage.kafka_wire import topic_configs
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs, TopicDescriber
 
 MIB = 1 << 20
 

@@ -1,4 +1,4 @@
-"""The settings of a cluster's topics that a source by Fetch needs, read by confluent-kafka's admin client."""
+"""The settings of a cluster's topics that a copy needs, read by confluent-kafka's admin client."""
 
 from __future__ import annotations
 
