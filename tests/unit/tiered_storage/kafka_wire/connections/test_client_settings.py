@@ -19,7 +19,7 @@ from tiered_storage.kafka_wire.connections.client_settings import (
     parse_client_settings,
 )
 
-PROJECT = Path(__file__).parents[4]
+PROJECT = Path(__file__).parents[5]
 LAB = {"bootstrap.servers": "kafka-1:9092"}
 LOGIN = {**LAB, "security.protocol": "SASL_SSL", "sasl.username": "me", "sasl.password": "s3cr3t"}
 OIDC = {
