@@ -171,6 +171,10 @@ class Brokers:
             retry_error_callback=lambda _: None,
         )(once)
 
+    def pause(self, seconds: float) -> None:
+        """Wait, as between two attempts."""
+        self._sleep(seconds)
+
     def _metadata_of(
         self, address: BrokerAddress, topics: Collection[str] | None, deadline: Deadline
     ) -> ClusterMetadata:

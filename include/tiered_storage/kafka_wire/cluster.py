@@ -195,8 +195,9 @@ class ClusterClient:
         The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
         are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
         deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
+        While a broker's quota holds records back, this waits as long as the broker says, and then begins again.
         """
-        return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), self._brokers.deadline(seconds))
+        return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), seconds)
 
     def _ask_leaders(
         self, request: PartitionRequest[Found], seconds: float

@@ -38,9 +38,20 @@ class Fetcher:
         """The followers that leaders recommended, and until when."""
 
     def fetch(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, seconds: float
+    ) -> FetchAnswer:
+        """Fetch as ClusterClient.fetch."""
+        while True:
+            answer = self._repeated(positions, buffer, limits, self._brokers.deadline(seconds))
+            if answer.partitions or not answer.throttle_seconds:
+                return answer
+            # The broker reads nothing from this connection before: a request sent now would count as unanswered.
+            self._brokers.pause(answer.throttle_seconds)
+
+    def _repeated(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
     ) -> FetchAnswer:
-        """Fetch as ClusterClient.fetch, until the deadline."""
+        """Fetch until the deadline, or until an answer is for the caller, or has no partition at all."""
         asked = {(each.topic, each.partition): each for each in positions}
         answer = FetchAnswer(0.0, ())
         if not positions:
@@ -58,7 +69,8 @@ class Fetcher:
                 self._replicas.clear()
                 return False
             # Every partition is looked at.
-            return sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
+            is_wanted = sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
+            return is_wanted or not answer.partitions
 
         self._brokers.repeat(once, deadline)
         if failure is not None:

@@ -55,6 +55,8 @@ class Scripted:
     topic_error: int = 0
     fails: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     recommended: int = -1
+    throttles: list[float] = field(default_factory=list)
+    """The seconds that a quota holds the next answers to Fetch back, which are empty then."""
     addresses: dict[int, BrokerAddress] = field(default_factory=dict)
     asked: list[tuple[int, Asked]] = field(default_factory=list)
     silent: set[tuple[int, int]] = field(default_factory=set)
@@ -161,6 +163,8 @@ class Scripted:
         return {"topics": (entity(topic_kind, name="orders", topic="orders", partitions=partitions),)}
 
     def fetched(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        if self.throttles:
+            return {"throttle_time": timedelta(seconds=self.throttles.pop(0)), "responses": ()}
         [topic] = asked.message.topics
         partitions = []
         for each in topic.partitions:
@@ -468,6 +472,15 @@ def test_a_fetch_follows_its_leader_after_a_lost_connection() -> None:
         scripted.silent = {(1, FETCH.key)}
         scripted.leaders[0] = 2
         assert len(cluster.fetch(positions(), FetchBuffer(1000)).partitions) == 2
+
+
+def test_a_fetch_waits_as_long_as_a_quota_holds_it_back() -> None:
+    scripted, pauses = Scripted(throttles=[70.0, 70.0, 11.0]), list[float]()
+    with served(scripted, sleep=pauses.append) as cluster:
+        [found] = cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions
+    assert bytes(found.records) == RECORDS
+    assert pauses == [70.0, 70.0, 11.0]
+    assert scripted.keys(METADATA.key) == [(1, FETCH.key)] * 4
 
 
 def test_an_epoch_that_the_caller_gives_is_fenced_at_once() -> None:
