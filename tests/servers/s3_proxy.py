@@ -6,7 +6,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -27,10 +27,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is answered in place of the server: an HTTP status and S3's code of an error."""
+    """What is answered in place of the server: an HTTP status, S3's code of an error, and headers."""
 
     status: int
     code: str
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 Look = Callable[[Asked], Refusal | None]
@@ -52,7 +53,7 @@ def proxy(endpoint: S3Endpoint, look: Look, tls: ssl.SSLContext | None = None) -
             refusal = look(Asked(self.command, unquote(self.path), headers))
             if refusal is not None:
                 content = f"<Error><Code>{refusal.code}</Code><Message>{refusal.code}</Message></Error>".encode()
-                self._answer(refusal.status, {"Content-Type": "application/xml"}, content)
+                self._answer(refusal.status, {"Content-Type": "application/xml", **refusal.headers}, content)
                 return
             with closing(HTTPConnection(target)) as connection:
                 connection.request(self.command, self.path, body, headers)

@@ -99,13 +99,13 @@ class ObjectStore:
             if checked.failure is not None:
                 raise checked.failure  # noqa: B904 -- where the two differ, the store's stays as its context
             raise self._translated(error, "write", name) from error
-        found = self.size(name)
-        if found != checked.size:
-            raise RemoteObjectCorruptError(f"{self._place(name)}: {checked.size} bytes were sent and {found} are there")
+        self._ensure_there(name, checked.size)
         return checked.written()
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a small object unless it exists; see ObjectClient. S3 servers must support `If-None-Match: *`.
+
+        The size is checked afterwards, as by `put`: a lost commit marker would only be found by an audit.
 
         Without conditional writes, a creator that looked before another one wrote overwrites that one's object; both
         then look who was last, and only if they do so at the same moment do both take themselves for the only one.
@@ -118,7 +118,17 @@ class ObjectStore:
                 obstore.put(self._store, name, content, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return False
+        self._ensure_there(name, len(content))
         return True
+
+    def _ensure_there(self, name: str, sent: int) -> None:
+        """Raise RemoteStorageError unless the store has an object of that size (bytes), whose write it acknowledged."""
+        try:
+            found = self.size(name)
+        except RemoteObjectNotFoundError as error:
+            raise RemoteObjectNotFoundError(f"{error}; yet the store acknowledged {sent} bytes") from error
+        if found != sent:
+            raise RemoteObjectCorruptError(f"{self._place(name)}: {sent} bytes were sent and {found} are there")
 
     def _create_unconditionally(self, name: str, content: bytes) -> bool:
         try:

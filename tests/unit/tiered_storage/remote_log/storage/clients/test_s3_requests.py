@@ -62,6 +62,18 @@ def test_encryption_is_asked_of_the_server_for_each_object(s3_endpoint: S3Endpoi
     assert {headers.get("x-amz-server-side-encryption-aws-kms-key-id") for headers in begun} == {key}
 
 
+def test_a_write_that_is_acknowledged_and_not_kept_is_an_error(s3_endpoint: S3Endpoint) -> None:
+    def look(asked: Asked) -> Refusal | None:
+        return Refusal(200, "Lie", {"ETag": '"lie"'}) if asked.method == "PUT" else None
+
+    with proxy(s3_endpoint, look) as proxied:
+        store = opened(proxied)
+        with pytest.raises(RemoteObjectNotFoundError, match="yet the store acknowledged 3 bytes"):
+            store.put(NAME, 3, iter([memoryview(b"abc")]))
+        with pytest.raises(RemoteObjectNotFoundError, match="yet the store acknowledged 5 bytes"):
+            store.create(NAME, b"whole")
+
+
 def test_the_bucket_may_be_in_the_host(s3_endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Asked] = []
 
