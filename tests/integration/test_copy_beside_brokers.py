@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -24,6 +25,12 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
+from tiered_storage.kafka_log.files.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    write_offset_checkpoint,
+)
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
@@ -38,13 +45,21 @@ from tiered_storage.remote_log.source.partition_log import LeaderFiles
 
 SECONDS = 60
 SIZES = CopySizes(1 << 20, 4096, 1 << 20)
+CHECKPOINTS = {
+    HIGH_WATERMARK_CHECKPOINT: "replica.high.watermark",
+    RECOVERY_POINT_CHECKPOINT: "log.flush.offset",
+    LOG_START_OFFSET_CHECKPOINT: "log.flush.start.offset",
+}
+"""A broker's checkpoint files, and what their intervals are named after."""
 
 
 @pytest.fixture(scope="module")
 def kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
     """A broker of these tests alone: they kill it, and delete records and topics. It deletes segments soon."""
     directory = tmp_path_factory.mktemp("disk-kafka")
-    with RealKafka(kafka_programs, directory, properties={"log.initial.task.delay.ms": "100"}) as started:
+    # Only tests write its checkpoint files.
+    hour = dict.fromkeys((f"{each}.checkpoint.interval.ms" for each in CHECKPOINTS.values()), "3600000")
+    with RealKafka(kafka_programs, directory, properties={"log.initial.task.delay.ms": "100", **hour}) as started:
         yield started
 
 
@@ -190,6 +205,65 @@ def test_records_held_back_by_an_open_transaction_are_copied_once_it_is_decided(
     held.abort_transaction()
     assert site.copied() == closed[len(stable) :]
     assert ensure_as_stored(site) == len(closed)
+    site.audited()
+
+
+def hold(site: LiveSite) -> Producer:
+    """Begin a transaction: the stable offset stays at its start until it is decided."""
+    held = site.kafka.client.producer(transactional_id=random_uuid(), enable_idempotence="true")
+    held.init_transactions()
+    held.begin_transaction()
+    held.produce(site.topics[0], b"held", partition=0)
+    held.flush(SECONDS)
+    return held
+
+
+def test_what_checkpoint_files_say_is_not_believed(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    copied: list[tuple[int, int]] = []
+    for seed, false in enumerate((None, 0, 1 << 40)):
+        before = client.produce(topic, varied_records(300, seed=seed), batch_num_messages=20)
+        stable = 1 + max(each.offset for each in before)
+        held = hold(site)
+        client.produce(topic, varied_records(300, seed=seed + 10), batch_num_messages=20)
+        for name in CHECKPOINTS:
+            path = site.kafka.log_dir / name
+            path.unlink(missing_ok=True)
+            if false is not None:
+                write_offset_checkpoint(path, {(topic, 0): false})
+
+        copied += site.copied()
+
+        closed = closed_of(site.kafka.log_dir / f"{topic}-0")
+        assert copied == [(start, end) for start, end in closed if end < stable], false
+        held.abort_transaction()
+    assert ensure_as_stored(site) == len(copied)
+    site.audited()
+
+
+def test_a_broker_that_came_back_without_its_checkpoint_files_is_copied_on(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    copied = site.copied()
+    stable = 1 + max(each.offset for each in sent)
+    held = hold(site)
+    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    site.kafka.kill()
+    for name in CHECKPOINTS:
+        (site.kafka.log_dir / name).unlink(missing_ok=True)
+    site.kafka.start()
+    until(lambda: leader_of(site.kafka, topic, 0) == 1, "the broker does not lead again")
+
+    copied += site.copied()
+
+    closed = closed_of(site.kafka.log_dir / f"{topic}-0")
+    assert copied == [(start, end) for start, end in closed if end < stable]
+    held.abort_transaction()
+    copied += site.copied()
+    assert copied == closed_of(site.kafka.log_dir / f"{topic}-0")
+    assert read(site, Isolation.READ_UNCOMMITTED) == up_to(client.consume_all(topic), copied[-1][1])
     site.audited()
 
 
