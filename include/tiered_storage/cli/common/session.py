@@ -20,6 +20,7 @@ from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection, parse_partitions
 from tiered_storage.remote_log.source.partition_log import NamedPartition
+from tiered_storage.settings.properties.cluster_files import other_clusters
 from tiered_storage.settings.settings import cluster_file, load_settings
 
 if TYPE_CHECKING:
@@ -27,9 +28,14 @@ if TYPE_CHECKING:
 
 
 def _settings_file(given: str) -> Path:
-    """Return the settings file that a user names, or that of another cluster whose name the user gives."""
+    """Return the settings file that a user names, or that of another cluster whose name the user gives.
+
+    Raises ConfigurationError, with the names that there are, for what is neither.
+    """
     path = Path(given)
-    return path if path.exists() or path.name != given or path.suffix else cluster_file(given, os.environ)
+    if path.name == given and (given in other_clusters(os.environ) or not (path.suffix or path.is_file())):
+        return cluster_file(given, os.environ)
+    return path
 
 
 ConfigOption = Annotated[
