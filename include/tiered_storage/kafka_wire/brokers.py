@@ -6,6 +6,7 @@ Metadata are read again once they are stale, or name no leader for a partition t
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
@@ -13,7 +14,7 @@ from typing import Final
 from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
 
-from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError, SourceClusterError
+from tiered_storage.errors import ClusterUnreachableError, ConfigurationError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.connections.apis import METADATA
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connections.connection import Connection, open_connection
@@ -53,12 +54,18 @@ class Brokers:
         self,
         settings: ClientSettings,
         token: TokenSource | None = None,
+        cluster_id: str | None = None,
         *,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Log in by tokens of `token`, instead of those of the settings, if it is given."""
+        """Log in by tokens of `token`, instead of those of the settings, if it is given.
+
+        `cluster_id` is the id that each broker's cluster must have, or ConfigurationError is raised before it is asked
+        for anything; None: whichever it has.
+        """
         self.settings = settings
+        self._cluster_id = cluster_id
         self._token = token or token_source(settings.sasl)
         self._now = now
         self._sleep = sleep
@@ -195,7 +202,21 @@ class Brokers:
         if connection is None or not connection.is_open:
             connection = open_connection(address, self.settings, deadline, self._token)
             self._connections[address] = connection
+            self._ensure_meant(connection, deadline)
         return connection
+
+    def _ensure_meant(self, connection: Connection, deadline: Deadline) -> None:
+        if self._cluster_id is None:
+            return
+        message = metadata_request(connection.version(METADATA), ())
+        found = connection.exchange(METADATA, message, self.within(deadline), read_metadata).cluster_id
+        if found not in {None, self._cluster_id}:
+            connection.close()
+            raise ConfigurationError(
+                f"{connection.address} leads from host {socket.gethostname()} to the cluster {found}, and the work is "
+                f"on the cluster {self._cluster_id}: let bootstrap.servers and what the brokers advertise "
+                "(advertised.listeners) lead to that cluster on every host"
+            )
 
 
 def telling(earlier: SourceClusterError | None, latest: SourceClusterError, deadline: Deadline) -> SourceClusterError:

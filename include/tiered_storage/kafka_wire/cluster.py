@@ -76,12 +76,17 @@ class ClusterClient:
         settings: ClientSettings,
         token: TokenSource | None = None,
         *,
+        cluster_id: str | None = None,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Log in by tokens of `token`, instead of those of the settings, if it is given."""
+        """Log in by tokens of `token`, instead of those of the settings, if it is given.
+
+        `cluster_id` is the id that each broker's cluster must have, or calls raise ConfigurationError before they ask
+        it for anything; None: whichever it has.
+        """
         self.settings = settings
-        self._brokers = Brokers(settings, token, now=now, sleep=sleep)
+        self._brokers = Brokers(settings, token, cluster_id, now=now, sleep=sleep)
         self._fetcher = Fetcher(self._brokers)
 
     def __enter__(self) -> Self:

@@ -116,7 +116,7 @@ class SegmentCuts:
 
     def _cut_and_copy(self, task: CopyTask, order: CutOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
         opened = self._opened(task, order)
-        client, buffer = self._connected()
+        client, buffer = self._connected(task.metadata.topic_id_partition.cluster_id)
         with opened.lock:
             segment = opened.log.cut(client, buffer, self._fetched)
         if segment is None:
@@ -174,12 +174,18 @@ class SegmentCuts:
             self._storage.fetch_index(segment, IndexKind.PRODUCER_SNAPSHOT), f"the snapshot after {segment.segment_id}"
         )
 
-    def _connected(self) -> tuple[ClusterClient, FetchBuffer]:
-        """Return this thread's client and buffer."""
+    def _connected(self, cluster_id: str) -> tuple[ClusterClient, FetchBuffer]:
+        """Return this thread's client of the cluster with this id, that of all tasks, and buffer.
+
+        On this host the addresses may lead to another cluster than where the copy was planned: nothing of it is taken.
+        """
         known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
         if known is None:
             settings = parse_client_settings(self._access, "the properties of the cluster's client")
-            known = self._of_thread.known = ClusterClient(settings), FetchBuffer(LARGEST_ANSWER)
+            known = self._of_thread.known = (
+                ClusterClient(settings, cluster_id=cluster_id),
+                FetchBuffer(LARGEST_ANSWER),
+            )
             with self._lock:
                 self._clients.append(known[0])
         return known
