@@ -378,7 +378,7 @@ def test_every_right_that_is_missing_is_named_and_other_topics_go_on(site: LiveS
     for resource, name, operation, words in (
         (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE, ["Describe", "--cluster"]),
         (ResourceType.TOPIC, "__consumer_offsets", AclOperation.DESCRIBE, ["Describe", "__consumer_offsets"]),
-        (ResourceType.GROUP, "guarded-group", AclOperation.DESCRIBE, ["Describe", "--group 'guarded-group'"]),
+        (ResourceType.GROUP, "*", AclOperation.DESCRIBE, ["Describe", "--group '*'"]),
     ):
         for command in ("retain", "doctor"):
             refused = guarded.run(command)

@@ -43,16 +43,19 @@ from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,
     Group,
     Leadership,
+    TopicMetadata,
     TopicPartition,
     list_groups_request,
     read_groups,
 )
 from tiered_storage.kafka_wire.partition_requests import (
+    CoordinatorServes,
     DeleteRecords,
     ListedOffset,
     ListOffsets,
     OffsetsForLeaderEpochs,
     PartitionRequest,
+    groups_of_partitions,
     log_dirs_request,
     read_log_sizes,
 )
@@ -168,6 +171,23 @@ class ClusterClient:
         if failure is not None and not found.keys() >= set(brokers.nodes):
             raise failure
         return frozenset[Group]().union(*(found[node] for node in brokers.nodes))
+
+    def coordinator_problems(
+        self, offsets_topic: TopicMetadata, *, seconds: float = CALL_SECONDS
+    ) -> dict[TopicPartition, PartitionError]:
+        """Return which partitions of the offsets topic have no coordinator that serves its groups, and why.
+
+        A broker that leads a partition and has not begun to load its groups lists none of them, without an error: only
+        a question about one of them shows that. A coordinator that loads its groups is waited for.
+        """
+        deadline = self._brokers.deadline(seconds)
+        found: dict[TopicPartition, PartitionError] = {}
+        for number, group_id in groups_of_partitions(len(offsets_topic.partitions)).items():
+            partition = TopicPartition(offsets_topic.name, number)
+            answer = self._ask_leaders(CoordinatorServes(partition, group_id), deadline.left)[partition]
+            if isinstance(answer, PartitionError):
+                found[partition] = answer
+        return found
 
     def log_sizes(
         self, partitions: Collection[TopicPartition], *, seconds: float = CALL_SECONDS

@@ -1,17 +1,21 @@
 """Requests that a leader answers partition by partition: ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-Beside them DescribeLogDirs, which names no partition that it has no answer for.
+Beside them DescribeLogDirs, which names no partition that it has no answer for, and OffsetFetch, which a partition of
+the offsets topic answers through its leader: the coordinator of the groups whose ids hash to it.
 
-Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023.
+Source: KIP-79, KIP-98, KIP-107, KIP-113, KIP-320, KIP-405, KIP-734, KIP-1005, KIP-1023; GroupMetadataManager of
+released Kafka.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
-from itertools import groupby
+from functools import cache
+from itertools import count, groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, ConfigurationError
@@ -19,6 +23,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     DELETE_RECORDS,
     DESCRIBE_LOG_DIRS,
     LIST_OFFSETS,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
 )
@@ -233,6 +238,53 @@ class DeleteRecords:
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
                 yield TopicPartition(topic.name, each.partition_index), int(each.error_code), int(each.low_watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorServes:
+    """Ask the leader of a partition of the offsets topic for what a group of that partition has committed.
+
+    The group, `group_id`, need not exist. An answer shows that the leader has loaded all groups of the partition.
+    """
+
+    partition: TopicPartition
+    group_id: str
+    api = OFFSET_FETCH
+
+    @property
+    def partitions(self) -> Iterable[TopicPartition]:
+        """The one partition that it is about."""
+        return (self.partition,)
+
+    def build(self, version: int, epochs: Mapping[TopicPartition, int], seconds: float) -> Any:  # noqa: ARG002
+        """Return kio's request; see PartitionRequest."""
+        # Without topics a broker could answer by itself.
+        return request(OFFSET_FETCH, version, group_id=self.group_id, topics=None)
+
+    def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
+        """Yield the partition's answer; see PartitionRequest."""
+        yield self.partition, int(answer.error_code), None
+
+
+def coordinating_partition(group_id: str, partitions: int) -> int:
+    """Return which partition of the offsets topic, of so many, has the offsets of a group: by Java's hash of its id."""
+    found = 0
+    for (unit,) in struct.iter_unpack(">H", group_id.encode("utf-16-be")):
+        found = (31 * found + unit) & 0xFFFFFFFF
+    signed = found - (1 << 32) if found >> 31 else found
+    return abs(signed) % partitions if signed != -(1 << 31) else 0
+
+
+@cache
+def groups_of_partitions(partitions: int) -> Mapping[int, str]:
+    """Return the id of a group for each partition of an offsets topic of so many; nobody uses these groups."""
+    found: dict[int, str] = {}
+    for number in count():
+        group_id = f"remote-log-looks-{number}"
+        found.setdefault(coordinating_partition(group_id, partitions), group_id)
+        if len(found) == partitions:
+            break
+    return dict(sorted(found.items()))
 
 
 def log_dirs_request(version: int, partitions: Iterable[TopicPartition]) -> Any:

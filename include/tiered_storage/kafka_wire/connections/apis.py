@@ -28,6 +28,7 @@ class Api:
 FETCH = Api(1, "Fetch", 11, 18)
 LIST_OFFSETS = Api(2, "ListOffsets", 5, 11)
 METADATA = Api(3, "Metadata", 9, 13)
+OFFSET_FETCH = Api(9, "OffsetFetch", 7, 7)
 LIST_GROUPS = Api(16, "ListGroups", 3, 5)
 SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
 API_VERSIONS = Api(18, "ApiVersions", 0, 3)
@@ -40,6 +41,7 @@ APIS = (
     FETCH,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     LIST_GROUPS,
     SASL_HANDSHAKE,
     API_VERSIONS,

@@ -15,6 +15,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     FETCH,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
     Api,
 )
@@ -27,7 +28,11 @@ NOT_LEADER_OR_FOLLOWER = 6
 REQUEST_TIMED_OUT = 7
 REPLICA_NOT_AVAILABLE = 9
 NETWORK_EXCEPTION = 13
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
 TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
 UNSUPPORTED_SASL_MECHANISM = 33
 UNSUPPORTED_VERSION = 35
 POLICY_VIOLATION = 44
@@ -47,6 +52,7 @@ MOVED = frozenset(
         NOT_LEADER_OR_FOLLOWER,
         REPLICA_NOT_AVAILABLE,
         NETWORK_EXCEPTION,
+        NOT_COORDINATOR,
         KAFKA_STORAGE_ERROR,
         LISTENER_NOT_FOUND,
         FENCED_LEADER_EPOCH,
@@ -62,6 +68,7 @@ _OPERATIONS = {
     LIST_OFFSETS: "Describe",
     METADATA: "Describe",
     OFFSET_FOR_LEADER_EPOCH: "Describe",
+    OFFSET_FETCH: "Describe",
     DELETE_RECORDS: "Delete",
 }
 """The right on a topic that each request takes, as kafka-acls.sh names it."""
@@ -74,6 +81,11 @@ _REMEDIES = {
     REQUEST_TIMED_OUT: "the broker needs longer than request.timeout.ms: check its load, then raise that",
     REPLICA_NOT_AVAILABLE: "the broker does not have the partition yet: try again",
     NETWORK_EXCEPTION: "check that the broker runs and that this machine can reach it",
+    COORDINATOR_LOAD_IN_PROGRESS: "the broker still loads its consumer groups: try again",
+    COORDINATOR_NOT_AVAILABLE: "the broker's group coordinator has not started yet: try again",
+    NOT_COORDINATOR: "the broker has not begun to load its consumer groups yet: try again",
+    GROUP_AUTHORIZATION_FAILED: "grant the right with kafka-acls.sh --add --allow-principal User:... --operation "
+    "Describe --group '*'",
     POLICY_VIOLATION: "cleanup.policy must contain delete for a deletion of records",
     KAFKA_STORAGE_ERROR: "the broker has lost a disk: check its log directories",
     LISTENER_NOT_FOUND: "the leader lacks the listener of bootstrap.servers: correct its listeners",

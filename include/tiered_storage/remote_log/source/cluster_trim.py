@@ -1,7 +1,8 @@
 """Moves the log start of a running cluster's partitions, by DeleteRecords (KIP-107), and says how far groups have read.
 
 All groups count, active or not. The list of groups must be complete: a broker hides those that the login may not
-describe, and those whose coordinator is away. So both are looked at, and an incomplete list is an error.
+describe, those whose coordinator is away, and those that it has not begun to load as their coordinator. So all of that
+is looked at, and a list that may be incomplete is an error.
 """
 
 from __future__ import annotations
@@ -144,6 +145,8 @@ class ConsumerGroups:
         _ensure_groups_are_shown(admin)
         client = self._client()
         before = _coordinators(client)
+        # Before the list: who has loaded its groups keeps them for as long as it leads.
+        _ensure_groups_are_loaded(client)
         groups = client.list_groups()
         # A group that moved meanwhile may be in no broker's list: its old one is gone, its new one was asked before.
         if _coordinators(client) != before:
@@ -165,6 +168,20 @@ def _ensure_groups_are_shown(admin: AdminClient) -> None:
         raise ClusterRefusedError(
             "brokers may hide consumer groups from this login: grant the right with kafka-acls.sh --add "
             "--allow-principal User:... --operation Describe --cluster"
+        )
+
+
+def _ensure_groups_are_loaded(client: ClusterClient) -> None:
+    """Raise SourceClusterError if some coordinator does not serve its groups yet, or no longer."""
+    topic = client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
+    if topic is None or not topic.partitions:
+        return
+    problems = list(client.coordinator_problems(topic, seconds=_SECONDS).values())
+    if problems:
+        first = problems[0].as_exception()
+        raise type(first)(
+            f"what consumer groups have read is unknown, so nothing is deleted at the brokers: {len(problems)} of "
+            f"{len(topic.partitions)} partitions of {OFFSETS_TOPIC} have no coordinator that serves them: {first}"
         )
 
 

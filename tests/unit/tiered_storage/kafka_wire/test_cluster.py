@@ -25,6 +25,7 @@ from tiered_storage.kafka_wire.connections.apis import (
     LIST_GROUPS,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
 )
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
@@ -32,7 +33,7 @@ from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.connections.frames import entity
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
 from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec, coordinating_partition
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema
 
 ORDERS = UUID(int=7 << 70)
@@ -63,6 +64,8 @@ class Scripted:
     """Brokers and API keys after which they close the connection."""
     groups: dict[int, list[str]] = field(default_factory=dict)
     """Those that a broker lists, if it is not the one of its number."""
+    foreign: set[int] = field(default_factory=set)
+    """Brokers of another cluster than `lab`, at the addresses of this one's."""
 
     def keys(self, *without: int) -> list[tuple[int, int]]:
         """The broker and API key of each request."""
@@ -80,6 +83,7 @@ class Scripted:
             DELETE_RECORDS.key: self.deleted,
             FETCH.key: self.fetched,
             LIST_GROUPS.key: self.grouped,
+            OFFSET_FETCH.key: self.committed,
         }[asked.key](node, asked, kio)
         kind = load_response_schema(asked.key, asked.version)
         return framed(
@@ -99,7 +103,11 @@ class Scripted:
         )
         return {"error_code": ErrorCode(codes.pop(0) if codes else 0), "groups": groups}
 
-    def metadata(self, _: int, asked: Asked, kio: Any) -> dict[str, Any]:
+    def committed(self, node: int, asked: Asked, _: Any) -> dict[str, Any]:
+        partition = coordinating_partition(asked.message.group_id, len(self.leaders))
+        return {"error_code": self.error(node, OFFSET_FETCH.key, partition), "topics": ()}
+
+    def metadata(self, node: int, asked: Asked, kio: Any) -> dict[str, Any]:
         partitions = tuple(
             kio.MetadataResponsePartition(
                 error_code=ErrorCode(0 if leader > 0 else 5),
@@ -118,7 +126,7 @@ class Scripted:
                 kio.MetadataResponseBroker(node_id=each, host=address.host, port=address.port, rack=None)
                 for each, address in self.addresses.items()
             ),
-            "cluster_id": "lab",
+            "cluster_id": "elsewhere" if node in self.foreign else "lab",
             "controller_id": 1,
             "topics": tuple(
                 entity(
@@ -203,9 +211,11 @@ class Clock:
         self.at += seconds
 
 
-def client(settings: ClientSettings, sleep: Callable[[float], None] | None = None) -> ClusterClient:
+def client(
+    settings: ClientSettings, sleep: Callable[[float], None] | None = None, cluster_id: str | None = None
+) -> ClusterClient:
     clock = Clock()
-    return ClusterClient(settings, now=clock, sleep=sleep or clock.sleep)
+    return ClusterClient(settings, cluster_id=cluster_id, now=clock, sleep=sleep or clock.sleep)
 
 
 @contextmanager
@@ -213,6 +223,7 @@ def served(
     scripted: Scripted,
     ranges: Mapping[int, tuple[int, int]] | None = None,
     sleep: Callable[[float], None] | None = None,
+    cluster_id: str | None = None,
 ) -> Iterator[ClusterClient]:
     """The client of the scripted cluster, which knows broker 1; `sleep` takes the place of its pauses."""
     found = dict(ranges or {each.key: (0, each.latest) for each in APIS})
@@ -223,7 +234,7 @@ def served(
             if node == 1:
                 bootstrap = broker.address
         settings = ClientSettings((bootstrap,), connect_seconds=30, request_seconds=30)
-        yield stack.enter_context(client(settings, sleep))
+        yield stack.enter_context(client(settings, sleep, cluster_id))
 
 
 def positions(**values: Any) -> list[FetchPosition]:
@@ -239,6 +250,18 @@ def test_metadata_name_brokers_topics_and_leaders() -> None:
     assert {node: each.address for node, each in found.brokers.items()} == scripted.addresses
     assert found.topics["orders"].topic_id == ORDERS_ID
     assert {number: each.leader for number, each in found.topics["orders"].partitions.items()} == {0: 1, 1: 2}
+
+
+@pytest.mark.parametrize("foreign", [1, 2], ids=["at bootstrap.servers", "where a broker advertises"])
+def test_a_broker_of_another_cluster_is_asked_for_nothing_and_both_ids_are_named(foreign: int) -> None:
+    scripted = Scripted(foreign={foreign})
+    with served(scripted, cluster_id="lab") as cluster, pytest.raises(ConfigurationError) as refused:
+        cluster.fetch(positions()[foreign - 1 :], FetchBuffer(1 << 20))
+    for word in ("elsewhere", "lab", "bootstrap.servers", str(scripted.addresses[foreign])):
+        assert word in str(refused.value)
+    assert (foreign, FETCH.key) not in scripted.keys(METADATA.key)
+    with served(Scripted(), cluster_id="lab") as cluster:
+        assert cluster.list_offsets({ZERO: 1, ONE: 1}).keys() == {ZERO, ONE}
 
 
 def test_each_leader_is_asked_once_for_its_partitions() -> None:
@@ -286,6 +309,36 @@ def test_a_list_of_groups_that_lacks_those_of_a_broker_is_an_error() -> None:
         cluster.list_groups(seconds=0.3)
     with served(Scripted(fails={(1, LIST_GROUPS.key, 0): [29]})) as cluster, pytest.raises(ClusterRefusedError):
         cluster.list_groups()
+
+
+@pytest.mark.parametrize(
+    ("group_id", "partition"),
+    [("hello", 22), ("", 0), ("polygenelubricants", 0), ("\U0001f600", 49)],
+)
+def test_a_group_is_coordinated_by_the_partition_that_its_hash_in_java_names(group_id: str, partition: int) -> None:
+    """Of 50 partitions; the third id has the least hash of all, whose absolute value Java does not have."""
+    assert coordinating_partition(group_id, 50) == partition
+
+
+@pytest.mark.parametrize("code", [14, 15, 16], ids=["loads", "has not started", "has not begun to load"])
+def test_a_coordinator_that_does_not_serve_its_groups_yet_is_waited_for_and_then_named(code: int) -> None:
+    scripted = Scripted(fails={(2, OFFSET_FETCH.key, 1): [code] * 3})
+    with served(scripted) as cluster:
+        topic = cluster.metadata(["orders"]).topics["orders"]
+        assert cluster.coordinator_problems(topic) == {}
+        assert len(scripted.keys(METADATA.key)) == 2 + 3
+        scripted.fails[2, OFFSET_FETCH.key, 1] = [code] * 1000
+        problems = cluster.coordinator_problems(topic, seconds=5)
+    assert {each: (one.code, one.retriable) for each, one in problems.items()} == {ONE: (code, True)}
+    assert "consumer groups" in problems[ONE].remedy or "group coordinator" in problems[ONE].remedy
+
+
+def test_a_coordinator_that_must_not_tell_names_the_right() -> None:
+    scripted = Scripted(fails={(1, OFFSET_FETCH.key, 0): [30]})
+    with served(scripted) as cluster:
+        problems = cluster.coordinator_problems(cluster.metadata(["orders"]).topics["orders"])
+    assert isinstance(problems[ZERO].as_exception(), ClusterRefusedError)
+    assert "--operation Describe --group '*'" in str(problems[ZERO])
 
 
 @pytest.mark.parametrize("code", [3, 5, 6, 9, 56, 72, 74, 75])

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 from support.command_line import mentions
 from tiered_storage.errors import ClusterRefusedError, LineageContradictedError, SourceClusterError
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS
+from tiered_storage.kafka_wire.connections.apis import DELETE_RECORDS, OFFSET_FETCH
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress
 from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.metadata import (
@@ -150,6 +150,12 @@ class Coordinators:
 
     led: dict[int, tuple[int, int]] | None
     then: dict[int, tuple[int, int]] | None
+    loading: Mapping[TopicPartition, PartitionError] = field(default_factory=dict)
+    listed: bool = False
+
+    def coordinator_problems(self, topic: TopicMetadata, *, seconds: float) -> Mapping[TopicPartition, PartitionError]:
+        assert (topic.name, seconds > 0, self.listed) == (OFFSETS_TOPIC, True, False)
+        return self.loading
 
     def metadata(self, topics: Collection[str]) -> ClusterMetadata:
         assert topics == [OFFSETS_TOPIC]
@@ -161,7 +167,7 @@ class Coordinators:
         return ClusterMetadata("lab", 1, {1: Broker(1, BrokerAddress("kafka", 1))}, {OFFSETS_TOPIC: topic})
 
     def list_groups(self) -> frozenset[Group]:
-        self.led = self.then
+        self.led, self.listed = self.then, True
         return frozenset({Group("listed", "consumer")})
 
     def read(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +193,19 @@ def test_groups_that_moved_while_they_were_listed_are_an_error(
 def test_groups_that_stayed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     for led in ({0: (1, 7), 1: (2, 7)}, None):
         Coordinators(led, led).read(monkeypatch)
+
+
+@pytest.mark.parametrize("code", [14, 16])
+def test_a_coordinator_that_still_loads_its_groups_hides_them_and_is_an_error(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led, partition = {0: (1, 7), 1: (2, 7)}, TopicPartition(OFFSETS_TOPIC, 1)
+    coordinators = Coordinators(led, led, {partition: PartitionError(*partition, OFFSET_FETCH, code)})
+    with pytest.raises(SourceClusterError) as held:
+        coordinators.read(monkeypatch)
+    assert held.value.retriable
+    assert mentions(str(held.value), "nothing is deleted at the brokers", "1 of 2", f"{OFFSETS_TOPIC}-1", "try again")
+    assert not coordinators.listed
 
 
 def test_a_coordinator_that_is_away_is_an_error_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
