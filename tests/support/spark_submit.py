@@ -10,14 +10,15 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
-from support.tiered_site import TieredSite
 from tiered_storage.remote_log.copy.job import CopyJob
 from tiered_storage.remote_log.copy.tasks import CopyOutcome
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
 from tiered_storage.remote_log.jobs.worker import JobAccess
+from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.embedded.java import java_home
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,12 @@ PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{packages}" exec {python} -S "$@"
 """
 
 
+class Site(Protocol):
+    """A remote log of a test."""
+
+    def open(self) -> RemoteLogManager: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSubmit:
     """Submits our jobs; everything that they leave on the machine lies in `directory`."""
@@ -35,7 +42,7 @@ class SparkSubmit:
     directory: Path
     environment: dict[str, str]
 
-    def __call__(self, site: TieredSite, folder: str) -> tuple[list[CopyOutcome], int]:
+    def __call__(self, site: Site, folder: str) -> tuple[list[CopyOutcome], int]:
         """Copy all that is due at `site` and commit it; return the outcomes and the peak resident bytes of a worker."""
         with site.open() as remote_log:
             begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
