@@ -15,8 +15,8 @@ import pytest
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run_on
-from support.kafka_clients import CODECS, Isolation, RealKafkaClient, send
-from support.records import FIRST_TIMESTAMP, varied_records
+from support.lost_topics import MANY, PARTITIONS, ROUNDS, ServedTopic, write_rest, write_round
+from support.records import FIRST_TIMESTAMP
 from support.remote_logs import (
     RemoteLogFiles,
     a_copied_remote_log,
@@ -29,49 +29,21 @@ from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record import Record
 
 TOPIC = "lost"
-MANY, TRANSACTIONS = 0, 1
-PARTITIONS = 2
-ROUNDS = 2
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
-ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 SENTINEL = Record(0, FIRST_TIMESTAMP, b"sentinel", b"written before the loss", (("header", b"\x00\xff"),))
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A remote log of a broker's topic, and what the broker served of it, up to the end of what was copied."""
+    """A remote log of a broker's topic, and what the broker served of it."""
 
     files: RemoteLogFiles
     kafka: RealKafka
-    served: dict[tuple[int, Isolation], list[Record]]
+    topic: ServedTopic
 
     def restore(self, log_dir: Path, *options: object) -> None:
         result = run_on(self.files, "restore", TOPIC, "--to-directory", log_dir, "--validation", "records", *options)
         assert result.exit_code == 0, result.err
-
-
-def _write(client: RealKafkaClient, round_: int) -> None:
-    """Write to both partitions; the second gets transactions, every other one aborted."""
-    client.produce(TOPIC, varied_records(400, seed=round_), codec=CODECS[round_ % len(CODECS)], batch_num_messages=40)
-    producer = client.producer(transactional_id="lost", max_in_flight=5)
-    producer.init_transactions(30)
-    for number in range(6):
-        producer.begin_transaction()
-        send(producer, TOPIC, TRANSACTIONS, varied_records(60, seed=10 * round_ + number))
-        if number % 2:
-            producer.abort_transaction(30)
-        else:
-            producer.commit_transaction(30)
-
-
-def _served(client: RealKafkaClient, ends: dict[int, int]) -> dict[tuple[int, Isolation], list[Record]]:
-    return {
-        (number, isolation): [
-            each for each in client.consume_all(TOPIC, number, isolation=isolation) if each.offset < ends[number]
-        ]
-        for number in range(PARTITIONS)
-        for isolation in ISOLATIONS
-    }
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +56,9 @@ def lost(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory
             if round_:
                 with kafka.stopped():
                     pass  # another leader epoch
-            _write(kafka.client, round_)
+            write_round(kafka.client, TOPIC, round_)
         kafka.client.produce(TOPIC, [SENTINEL])
-        # The active segment is not copied: what is to come back must be in closed ones.
-        for number in range(PARTITIONS):
-            kafka.client.produce(TOPIC, varied_records(400, seed=99), partition=number, batch_num_messages=40)
+        write_rest(kafka.client, TOPIC)
         files = RemoteLogFiles(root, properties={
             "log.dirs": [str(kafka.log_dir)], "topics": {TOPIC: {"remote.storage.enable": True}},
         })  # fmt: skip
@@ -99,7 +69,7 @@ def lost(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory
         for segment in report.committed:
             number = segment.topic_id_partition.partition
             ends[number] = max(ends[number], segment.end_offset + 1)
-        yield Lost(files, kafka, _served(kafka.client, ends))
+        yield Lost(files, kafka, ServedTopic.by(kafka.client, TOPIC, ends))
 
 
 def test_the_cluster_that_lost_it_gets_it_back(lost: Lost) -> None:
@@ -125,8 +95,8 @@ def test_the_cluster_that_lost_it_gets_it_back(lost: Lost) -> None:
         assert any(segment.has_transaction_index() for segment in restored)
         found = read_leader_epochs(log_dir / f"{TOPIC}-0" / LEADER_EPOCH_CHECKPOINT)
         assert len(found) >= ROUNDS and epochs[: len(found)] == found
-    _is_served(lost, kafka)
-    _goes_on(lost, kafka)
+    lost.topic.ensure_served(kafka.client)
+    lost.topic.ensure_goes_on(kafka.client)
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +119,8 @@ def fresh(lost: Lost, kafka_programs: KafkaPrograms, tmp_path_factory: pytest.Te
 
 
 def test_a_fresh_cluster_gets_it_under_a_topic_of_its_own(lost: Lost, fresh: RealKafka) -> None:
-    _is_served(lost, fresh)
-    _goes_on(lost, fresh)
+    lost.topic.ensure_served(fresh.client)
+    lost.topic.ensure_goes_on(fresh.client)
     found = fresh.client.consume_all(TOPIC, MANY)
     assert replace(SENTINEL, offset=400 * ROUNDS) in found
     for timestamp in (found[3].timestamp, found[333].timestamp):
@@ -160,19 +130,3 @@ def test_a_fresh_cluster_gets_it_under_a_topic_of_its_own(lost: Lost, fresh: Rea
 
 def test_a_broker_serves_what_a_later_leader_left(fresh: RealKafka) -> None:
     assert fresh.client.consume_all("orders") == records_after_later_leader()
-
-
-def _is_served(lost: Lost, kafka: RealKafka) -> None:
-    for (number, isolation), records in lost.served.items():
-        assert kafka.client.consume_all(TOPIC, number, isolation=isolation) == records, (number, isolation)
-
-
-def _goes_on(lost: Lost, kafka: RealKafka) -> None:
-    """New records and transactions follow what was restored, also of producers whose ids the old log has."""
-    before = lost.served[TRANSACTIONS, "read_committed"]
-    _write(kafka.client, 7)
-    found = kafka.client.consume_all(TOPIC, TRANSACTIONS, isolation="read_committed")
-    assert found[: len(before)] == before
-    assert len(found) == len(before) + 3 * 60
-    many = kafka.client.consume_all(TOPIC, MANY)
-    assert len(many) == len(lost.served[MANY, "read_uncommitted"]) + 400

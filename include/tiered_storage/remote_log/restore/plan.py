@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.errors import ConfigurationError, SourceClusterError, TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext, overlaps
 from tiered_storage.remote_log.coverage import Coverage, finished
 from tiered_storage.remote_log.jobs.throttle import read_back_limit
@@ -33,7 +33,8 @@ from tiered_storage.remote_log.restore.directory import DirectoryTarget, Restore
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment, RestorePlan, RestoreRequest
 from tiered_storage.remote_log.restore.uncovered import KnownPartition, find_uncovered
 from tiered_storage.remote_log.restore.validation import Validation
-from tiered_storage.remote_log.source.partition_log import epochs_within
+from tiered_storage.remote_log.source.partition_log import PartitionLog, epochs_within
+from tiered_storage.remote_log.source.segment_source import LooksAtMany
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 
 NAMED_AT_MOST = 20
+BROKERS_SECONDS = 5.0
+"""How long a plan waits for brokers to answer, which it does not depend on."""
 
 
 def plan_restore(
@@ -250,17 +253,36 @@ class RemoteLogRestores:
         Offsets of a partition that Kafka itself tiers are gaps too, as far as the source has its local log.
         """
         plan = plan_restore(self.context.segments, self.context.leases, self.context.storage, request)
-        return replace(plan, gaps=(*plan.gaps, *self._tiered_by_kafka(plan)))
+        gaps, notices = self._tiered_by_kafka([restored.topic_id_partition for restored in plan.partitions])
+        return replace(plan, gaps=(*plan.gaps, *gaps), notices=(*plan.notices, *notices))
 
-    def _tiered_by_kafka(self, plan: RestorePlan) -> Iterator[Finding]:
-        for restored in plan.partitions:
-            partition = restored.topic_id_partition
-            # A restore does not need the local log.
+    def _tiered_by_kafka(self, partitions: Sequence[TopicIdPartition]) -> tuple[list[Finding], list[Finding]]:
+        """Return a gap for each of `partitions` that Kafka tiers, and a notice if brokers do not say so."""
+        message = "{}. Records in Kafka's own remote tier are not restored"
+        try:
+            logs = list(self._local_logs(partitions))
+        except (SourceClusterError, ConfigurationError) as error:
+            unknown = f"nobody knows whether Kafka itself tiers it, as its brokers cannot be asked: {error}"
+            return [], [Finding(str(partitions[0]), message.format(unknown))]
+        tiered = ((log.topic_id_partition, log.tiered_by_kafka) for log in logs if log.tiered_by_kafka is not None)
+        return [Finding(str(partition), message.format(why)) for partition, why in tiered], []
+
+    def _local_logs(self, partitions: Sequence[TopicIdPartition]) -> Iterator[PartitionLog]:
+        """Look at those of `partitions` that can be looked at: a restore does not need them.
+
+        Raises SourceClusterError and ConfigurationError if brokers cannot be asked.
+        """
+        source = self.context.source
+        if partitions and isinstance(source, LooksAtMany):
+            # All together: brokers are often down when their logs are lost, and are waited for once.
+            found = source.partitions_of(partitions, seconds=BROKERS_SECONDS).values()
+            yield from (log for log in found if isinstance(log, PartitionLog))
+            return
+        for partition in partitions:
             with suppress(TieredStorageError, OSError):
                 log = self.context.local_log(partition)
-                if log is not None and log.tiered_by_kafka is not None:
-                    message = f"{log.tiered_by_kafka}. Records in Kafka's own remote tier are not restored"
-                    yield Finding(str(partition), message)
+                if log is not None:
+                    yield log
 
     def to_directory(
         self,

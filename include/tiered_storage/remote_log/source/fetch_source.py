@@ -16,7 +16,7 @@ from tiered_storage.errors import ClusterUnreachableError, ConfigurationError, S
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
-from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
@@ -142,11 +142,11 @@ class FetchSource:
         return found
 
     def partitions_of(
-        self, wanted: Collection[TopicIdPartition]
+        self, wanted: Collection[TopicIdPartition], *, seconds: float | None = None
     ) -> dict[TopicIdPartition, PartitionLog | UnreadablePartition]:
         """As LooksAtMany: with a few requests to each broker, however many partitions it leads."""
         with self._lock:
-            found = self._metadata({partition.topic for partition in wanted})
+            found = self._metadata({partition.topic for partition in wanted}, seconds or CALL_SECONDS)
             there = [partition for partition in wanted if self._is_there(found, partition)]
             names = [TopicPartition(partition.topic, partition.partition) for partition in there]
             return dict(zip(there, self._look(found, names, {}), strict=True))
@@ -168,8 +168,8 @@ class FetchSource:
             self._opened = ClusterClient(parse_client_settings(self._properties, _WHERE))
         return self._opened
 
-    def _metadata(self, topics: Collection[str] | None) -> ClusterMetadata:
-        found = self._client.metadata(topics)
+    def _metadata(self, topics: Collection[str] | None, seconds: float = CALL_SECONDS) -> ClusterMetadata:
+        found = self._client.metadata(topics, seconds=seconds)
         if self._cluster_id is not None and found.cluster_id not in {None, self._cluster_id}:
             raise ConfigurationError(
                 f"{self._place} is the cluster {found.cluster_id}, and cluster.id says {self._cluster_id}: correct "

@@ -238,9 +238,12 @@ class LooksAtMany(Protocol):
     """What a SegmentSource may be beside, if looking at many partitions together costs hardly more than at one."""
 
     def partitions_of(
-        self, wanted: Collection[TopicIdPartition]
+        self, wanted: Collection[TopicIdPartition], *, seconds: float | None = None
     ) -> Mapping[TopicIdPartition, PartitionLog | UnreadablePartition]:
-        """Look at those of `wanted` that are there. Raises SourceClusterError if none can be looked at."""
+        """Look at those of `wanted` that are there. Raises SourceClusterError if none can be looked at.
+
+        It waits `seconds` for the first answer; None: as long as its other calls do.
+        """
         ...
 
 
