@@ -18,6 +18,7 @@ from support.kafka_clients import CODECS, send
 from support.live_sites import LONG, SEGMENT_BYTES, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, write_leader_epochs
 from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
 from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
@@ -32,6 +33,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.lineage import trusted_lineage
 from tiered_storage.remote_log.model import Lease, SegmentState
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
@@ -165,10 +167,10 @@ def test_aborts_are_known_though_nobody_knows_the_producers_before(site: LiveSit
 def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     [topic], client = site.topics, site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
-    client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
+    sent = client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
     copied = site.copied()
     end = copied[-1][1]
-    client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
+    sent += client.produce(topic, varied_records(400, seed=2), batch_num_messages=20)
     client.delete_records(topic, 0, before=end + 100)
 
     refused = site.run("copy", "--json")
@@ -177,9 +179,32 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     assert f"offsets {end + 1} to {end + 99}" in refused.out + refused.err
     assert "copy.over.gaps" in refused.out + refused.err
     assert refused.rows == []
-    over = LiveSite(site.kafka, site.root, site.topics, {"copy.over.gaps": True})
-    [(start, _), *_] = over.copied()
+    [metrics] = site.run("metrics", "--json").rows
+    assert metrics["missing_offsets"] == 99
+    over = replace(site, properties={"copy.over.gaps": True})
+    rest = over.copied()
+    while more := over.copied():
+        rest += more
+    start = rest[0][0]
     assert end < start <= end + 100
+
+    # Nobody reads over it unknowingly, and every audit names it until somebody gives it up.
+    audit = site.run("audit", "--deep", "--json")
+    assert audit.exit_code == 1
+    [gap] = audit.rows
+    assert (gap["kind"], gap["message"]) == ("gap", f"offsets {end + 1} to {start - 1} are in no segment")
+    assert read(site, Isolation.READ_UNCOMMITTED, start) == sent[start : rest[-1][1] + 1]
+    with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        [partition] = remote_log.segments.list_partitions()
+        assert list(reader.records(partition, 0, end_offset=end + 1)) == sent[: end + 1]
+        for missing in (end + 1, start - 1):
+            with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {missing}, and it is not local"):
+                list(reader.records(partition, missing))
+        with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {end + 1}, and it is not local"):
+            list(reader.records(partition, end))
+    assert site.run("topics", "allow-deletion", topic).exit_code == 0
+    assert site.run("delete-records", topic, 0, "--before", start).exit_code == 0
+    site.audited()
 
 
 def test_a_later_leader_epoch_is_part_of_the_lineage(site: LiveSite) -> None:
