@@ -102,8 +102,7 @@ class FetchedLog:
         self._state: ProducerState | None = None
         """The producers where the fetched batches end; None: nothing was fetched yet."""
         self._active: _SegmentBeingCut | None = None
-        self._closed: deque[LocalSegment] = deque()
-        """Segments that were not handed out yet."""
+        self._waiting: _Waiting | None = None
         self._kept: deque[LogSegment] = deque()
         """Closed segments whose files are there."""
         self._done: set[int] = set()
@@ -119,11 +118,13 @@ class FetchedLog:
         The records that are left are closed as a segment too once they are as old as CutRules.tail_ms. Raises
         SourceClusterError, CorruptRecordError and OSError.
         """
-        while not self._closed:
-            if self._next_offset >= self._wanted.end_offset or not self._fetch(cluster, buffer, fetched):
-                self._close_old_tail()
+        while self._next_offset < self._wanted.end_offset:
+            waiting = self._waiting or self._fetch(cluster, buffer, fetched)
+            if waiting is None:
                 break
-        return self._closed.popleft() if self._closed else None
+            if (closed := self._take(waiting)) is not None:
+                return closed
+        return self._close_old_tail()
 
     def release(self, segment: LocalSegment) -> None:
         """Remove the files of a segment that was handed out, once those before it are released too.
@@ -138,7 +139,7 @@ class FetchedLog:
     def _remove(self, files: LogSegment) -> None:
         """Remove the files of a segment, but keep its `.log` file for the next one, unless there is one already."""
         gone = [*files.index_paths, producer_snapshot_path(files.directory, files.base_offset)]
-        if self._spare is None:
+        if self._spare is None and self._next_offset < self._wanted.end_offset:
             self._spare = files.log_path.rename(self._directory / _SPARE)
         else:
             gone.append(files.log_path)
@@ -153,8 +154,8 @@ class FetchedLog:
         if self._active is not None:
             self._active.close()
 
-    def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> bool:
-        """Take the next answer; return whether there was anything."""
+    def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> _Waiting | None:
+        """Return the batches of the next answer; None if there were none."""
         name = self._partition
         position = FetchPosition(
             name.topic, name.partition, self._next_offset, self._rules.fetch_bytes, topic_id=self._topic_id
@@ -165,12 +166,11 @@ class FetchedLog:
             raise found.error.as_exception()
         batches = self._batches_of(found.records)
         if not len(batches):
-            return False
+            return None
         if self._state is None:
             self._state = self._begin(found, int(batches.base_offset[0]))
-        self._take(found.records, batches, self._state)
         fetched(_end_of(batches))
-        return True
+        return _Waiting(found.records, batches, self._state)
 
     def _batches_of(self, records: memoryview) -> BatchTable:
         """Return the whole batches at the start of `records` that end below the end of what is wanted.
@@ -210,52 +210,74 @@ class FetchedLog:
             self._write_snapshot(start, self._producers)
         return KnownProducers(start, tuple(self._producers)).state()
 
-    def _take(self, records: memoryview, batches: BatchTable, state: ProducerState) -> None:
-        """Write `batches` where they belong; `records` begins with their bytes."""
-        at = 0
-        while at < len(batches):
-            rest = batches.rows(at, len(batches))
+    def _take(self, waiting: _Waiting) -> LocalSegment | None:
+        """Write what is `waiting` until a segment is closed, and return that; the rest waits for the next one.
+
+        Otherwise the rest would begin a third segment while two are copied.
+        """
+        batches, self._waiting = waiting.batches, None
+        while len(batches):
             # Where compaction left a gap, it is in the next segment: the copy checks that this one reaches its end.
             active = self._active or self._open(self._next_offset)
-            count = active.room_for(rest)
+            count = active.room_for(batches)
             if not count:
-                self._close(active)
-                continue
-            taken = rest.rows(0, count)
-            window = records[int(taken.position[0]) : _end_of(taken)]
-            active.append(window, taken, follow(state, str(self._partition), window, taken))
+                self._waiting = waiting.rest(batches)
+                return self._close(active)
+            taken = batches.rows(0, count)
+            window = waiting.records[int(taken.position[0]) : _end_of(taken)]
+            active.append(window, taken, follow(waiting.state, str(self._partition), window, taken))
             self._next_offset = int(taken.last_offset[-1]) + 1
-            at += count
+            batches = batches.rows(count, len(batches))
+        return None
 
     def _open(self, base_offset: int) -> _SegmentBeingCut:
         spare, self._spare = self._spare, None
         self._active = _SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
         return self._active
 
-    def _close(self, active: _SegmentBeingCut) -> None:
-        """Close the active segment after what was fetched."""
+    def _close(self, active: _SegmentBeingCut) -> LocalSegment:
+        """Close the active segment after what was taken."""
         end = self._next_offset
         active.finish()
         if self._state is not None and self._producers is not None:
             # Without them a snapshot would claim to know the producers before the log's start.
             self._write_snapshot(end, self._state.snapshot())
         files = active.files
-        location = SegmentLocation(str(files.log_path))
-        self._closed.append(LocalSegment(files.base_offset, end - 1, active.size, location))
         self._kept.append(files)
         self._active = None
+        return LocalSegment(files.base_offset, end - 1, active.size, SegmentLocation(str(files.log_path)))
 
-    def _close_old_tail(self) -> None:
+    def _close_old_tail(self) -> LocalSegment | None:
         """Close the active segment if its first record is that old: an idle partition rolls nothing."""
         if self._active is None:
-            return
+            return None
         began = first_timestamp(LogDirectorySegment(self._active.files))
         is_old = began is not None and self._clock() - began >= self._rules.tail_ms
-        if is_old or self._wanted.closes_rest:
-            self._close(self._active)
+        return self._close(self._active) if is_old or self._wanted.closes_rest else None
 
     def _write_snapshot(self, offset: int, producers: Sequence[ProducerSnapshotEntry]) -> None:
         producer_snapshot_path(self._directory, offset).write_bytes(encode_producer_snapshot(producers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Batches of an answer that no segment has yet, the bytes that they lie in, and the producers before them.
+
+    The bytes are in the buffer that the answer was received into, until some of them have to wait (`is_kept`).
+    """
+
+    records: memoryview
+    batches: BatchTable
+    state: ProducerState
+    is_kept: bool = False
+
+    def rest(self, batches: BatchTable) -> _Waiting:
+        """Return the last `batches` of these, in memory of their own: the buffer is used again."""
+        if self.is_kept:
+            return replace(self, batches=batches)
+        begin = int(batches.position[0])
+        kept = memoryview(bytes(self.records[begin : _end_of(batches)]))
+        return _Waiting(kept, replace(batches, position=batches.position - begin), self.state, is_kept=True)
 
 
 class _SegmentBeingCut:
