@@ -8,13 +8,11 @@ byte, check it once, write it once and sync it, one partition after the other.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ from statistics import median
 
 import yaml
 from bench_export import produce
-from measuring import STATE, Goal, judge, print_machine
+from measuring import Goal, judge, print_machine
+from one_broker import arguments, one_broker
 
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import list_segments
@@ -37,9 +36,6 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 from tiered_storage.settings.settings import load_settings
-from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
-
-sys.path.append(str(PROJECT_ROOT / "tests"))
 
 TOPIC = "benchmark"
 PARTITIONS = 4
@@ -181,38 +177,30 @@ def _cpu() -> float:
 
 def main() -> int:
     """Measure; return 1 if a goal was missed."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--size", type=int, default=512, help="MiB of records")
-    given = arguments.parse_args()
-    given.directory.mkdir(parents=True, exist_ok=True)
-    print_machine(given.directory)
-    from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made above
-    from servers.real_kafka import RealKafka  # noqa: PLC0415 - as above
-
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", type=int, default=512, help="MiB of records")
+    given = parser.parse_args()
     rounds: list[Round] = []
-    with tempfile.TemporaryDirectory(dir=given.directory, prefix="fetch-") as folder:
-        root = Path(folder)
-        with RealKafka(KafkaPrograms.fetched(PROJECT_ROOT / ".state"), root / "kafka") as kafka:
-            kafka.client.create_topic(TOPIC, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
-            produce(kafka.bootstrap_servers, given.size << 20)
-            for number in range(given.rounds + 1):
-                (place := root / str(number)).mkdir()
-                (beside := root / f"cp-{number}").mkdir()
-                (least := root / f"least-{number}").mkdir()
-                (nowhere := root / f"nowhere-{number}").mkdir()
-                size, ours, whole_cpu, ends = copy(place, kafka.bootstrap_servers)
-                cpu = source_alone(nowhere, kafka.bootstrap_servers)
-                plain = cp(beside, kafka.log_dir, size)
-                consumer = consume(kafka.bootstrap_servers, size // 1100)
-                moved, *bare = floor(least, kafka.bootstrap_servers, ends)
-                if number:
-                    whole = consumer * size / (size // 1100 * 1100)
-                    per_gb = [1e9 * each / moved for each in bare]
-                    rounds.append(Round(size, ours, whole_cpu, cpu, plain, whole, *per_gb))
-                for used in (place, beside, least, nowhere):
-                    shutil.rmtree(used)
+    with one_broker(given.directory, "fetch-") as (root, kafka):
+        kafka.client.create_topic(TOPIC, PARTITIONS, {"segment.bytes": str(SEGMENT_BYTES)})
+        produce(kafka.bootstrap_servers, given.size << 20)
+        for number in range(given.rounds + 1):
+            (place := root / str(number)).mkdir()
+            (beside := root / f"cp-{number}").mkdir()
+            (least := root / f"least-{number}").mkdir()
+            (nowhere := root / f"nowhere-{number}").mkdir()
+            size, ours, whole_cpu, ends = copy(place, kafka.bootstrap_servers)
+            cpu = source_alone(nowhere, kafka.bootstrap_servers)
+            plain = cp(beside, kafka.log_dir, size)
+            consumer = consume(kafka.bootstrap_servers, size // 1100)
+            moved, *bare = floor(least, kafka.bootstrap_servers, ends)
+            if number:
+                whole = consumer * size / (size // 1100 * 1100)
+                per_gb = [1e9 * each / moved for each in bare]
+                rounds.append(Round(size, ours, whole_cpu, cpu, plain, whole, *per_gb))
+            for used in (place, beside, least, nowhere):
+                shutil.rmtree(used)
     print_machine(given.directory)
     size = rounds[0].size
     ours, plain, consumer = (

@@ -7,10 +7,8 @@ copy is a process of its own, limited to a quarter of what `cp` and a sync get f
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -18,11 +16,9 @@ from pathlib import Path
 from statistics import median
 
 import yaml
-from measuring import STATE, Goal, judge, print_machine
-
-from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
-
-sys.path.append(str(PROJECT_ROOT / "tests"))
+from bench_export import produce
+from measuring import Goal, judge
+from one_broker import arguments, one_broker
 
 COPIED, LIVE = "copied", "live"
 SEGMENT_BYTES = 32 << 20
@@ -117,40 +113,30 @@ def begin_copy(root: Path, servers: str, bytes_a_second: int) -> subprocess.Pope
 
 def main() -> int:
     """Measure; return 1 if a goal was missed."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    given = arguments.parse_args()
-    given.directory.mkdir(parents=True, exist_ok=True)
-    print_machine(given.directory)
-    from bench_export import produce  # noqa: PLC0415 - needs the path to the tests
-
-    from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - as above
-    from servers.real_kafka import RealKafka  # noqa: PLC0415 - as above
-
+    parser = arguments(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
+    given = parser.parse_args()
     alone: list[Latencies] = []
     beside: list[Latencies] = []
-    with tempfile.TemporaryDirectory(dir=given.directory, prefix="fetch-beside-") as folder:
-        root = Path(folder)
-        with RealKafka(KafkaPrograms.fetched(PROJECT_ROOT / ".state"), root / "kafka") as kafka:
-            servers = kafka.bootstrap_servers
-            kafka.client.create_topic(COPIED, 4, {"segment.bytes": str(SEGMENT_BYTES)})
-            kafka.client.create_topic(LIVE, 1)
-            produce(servers, 600 << 20, COPIED)
-            rate = int(disk_rate(root, kafka.log_dir) / SHARE_OF_DISK)
-            latencies(servers, 3)
-            for number in range(given.rounds):
-                alone.append(latencies(servers, given.seconds))
-                (place := root / str(number)).mkdir()
-                copying = begin_copy(place, servers, rate)
-                time.sleep(3)
-                beside.append(latencies(servers, given.seconds))
-                is_over = copying.poll() is not None
-                copying.terminate()
-                copying.wait()
-                if is_over:
-                    raise SystemExit("the copy ended before the measurement: nothing was measured")
+    with one_broker(given.directory, "fetch-beside-") as (root, kafka):
+        servers = kafka.bootstrap_servers
+        kafka.client.create_topic(COPIED, 4, {"segment.bytes": str(SEGMENT_BYTES)})
+        kafka.client.create_topic(LIVE, 1)
+        produce(servers, 600 << 20, COPIED)
+        rate = int(disk_rate(root, kafka.log_dir) / SHARE_OF_DISK)
+        latencies(servers, 3)
+        for number in range(given.rounds):
+            alone.append(latencies(servers, given.seconds))
+            (place := root / str(number)).mkdir()
+            copying = begin_copy(place, servers, rate)
+            time.sleep(3)
+            beside.append(latencies(servers, given.seconds))
+            is_over = copying.poll() is not None
+            copying.terminate()
+            copying.wait()
+            if is_over:
+                raise SystemExit("the copy ended before the measurement: nothing was measured")
     print(f"  the copy was limited to {rate / 1e6:.0f} MB/s")
     return judge(
         [

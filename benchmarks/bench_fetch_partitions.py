@@ -7,22 +7,17 @@ Without --partitions it is a tenth of them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from measuring import STATE, Goal, judge, print_machine
-
-from tiered_storage_airflow.embedded.environment import PROJECT_ROOT
-
-sys.path.append(str(PROJECT_ROOT / "tests"))
+from measuring import Goal, judge
+from one_broker import arguments, one_broker
 
 TOPIC = "benchmark"
 ALL_PARTITIONS = 2000
@@ -85,24 +80,16 @@ def copy(root: Path, servers: str) -> Run:
 
 def main() -> int:
     """Measure; return 1 if a goal was missed."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--directory", type=Path, default=STATE, help="where to work, on the disk to measure")
-    arguments.add_argument("--partitions", type=int, default=ALL_PARTITIONS // 10)
-    given = arguments.parse_args()
-    given.directory.mkdir(parents=True, exist_ok=True)
-    print_machine(given.directory)
-    from servers.kafka_programs import KafkaPrograms  # noqa: PLC0415 - the path to it is made above
-    from servers.real_kafka import RealKafka  # noqa: PLC0415 - as above
-
+    parser = arguments(__doc__)
+    parser.add_argument("--partitions", type=int, default=ALL_PARTITIONS // 10)
+    given = parser.parse_args()
     count: int = given.partitions
-    with tempfile.TemporaryDirectory(dir=given.directory, prefix="fetch-partitions-") as folder:
-        root = Path(folder)
-        with RealKafka(KafkaPrograms.fetched(PROJECT_ROOT / ".state"), root / "kafka") as kafka:
-            small = {"internal.segment.bytes": str(SEGMENT_BYTES), "segment.index.bytes": str(SEGMENT_BYTES)}
-            kafka.client.create_topic(TOPIC, count, small)
-            produce(kafka.bootstrap_servers, count)
-            first = copy(root, kafka.bootstrap_servers)
-            again = copy(root, kafka.bootstrap_servers)
+    with one_broker(given.directory, "fetch-partitions-") as (root, kafka):
+        small = {"internal.segment.bytes": str(SEGMENT_BYTES), "segment.index.bytes": str(SEGMENT_BYTES)}
+        kafka.client.create_topic(TOPIC, count, small)
+        produce(kafka.bootstrap_servers, count)
+        first = copy(root, kafka.bootstrap_servers)
+        again = copy(root, kafka.bootstrap_servers)
     print(f"  {count} partitions: {first.rows} segments, {first.seconds:.1f} s, {first.cpu:.1f} s of CPU")
     print(f"  a run with nothing to do: {again.seconds:.1f} s, {again.cpu:.1f} s of CPU, {again.rows} segments")
     if first.rows < SEGMENTS * count or again.rows:

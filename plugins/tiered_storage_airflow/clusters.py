@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Asset, BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from tiered_storage.settings.properties.cluster_files import (
-    copy_queues,
-    first_cluster_file,
-    has_own_pools,
-    other_clusters,
-)
+from tiered_storage.settings.properties.cluster_files import first_cluster_file, other_clusters, read_dag_settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -56,10 +51,11 @@ class Cluster:
 
 def clusters() -> list[Cluster]:
     """Return every cluster that has a settings file, the first one always and before the others."""
-    others = other_clusters(os.environ).items()
+    first = read_dag_settings(first_cluster_file(os.environ), os.environ)
+    others = {name: read_dag_settings(file, {}) for name, file in other_clusters(os.environ).items()}
     return [
-        Cluster(None, copy_queues=copy_queues(first_cluster_file(os.environ), os.environ)),
-        *(Cluster(name, has_own_pools(file), copy_queues(file, {})) for name, file in others),
+        Cluster(None, copy_queues=first.copy_queues),
+        *(Cluster(name, each.has_own_pools, each.copy_queues) for name, each in others.items()),
     ]
 
 

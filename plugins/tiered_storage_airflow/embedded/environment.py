@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE, has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import CONFIG_VARIABLE, other_clusters, read_dag_settings
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings
 from tiered_storage_airflow.embedded.credentials import Credentials, passwords_path, rights_path
@@ -171,7 +171,7 @@ def _slots(airflow_settings: Path, environ: Mapping[str, str]) -> int:
 
     Raises ConfigurationError if the file is not valid.
     """
-    sets_of_pools = 1 + sum(has_own_pools(file) for file in other_clusters(environ).values())
+    sets_of_pools = 1 + sum(read_dag_settings(file, {}).has_own_pools for file in other_clusters(environ).values())
     return sets_of_pools * sum(pool.pool_slot for pool in read_airflow_settings(airflow_settings).pools)
 
 

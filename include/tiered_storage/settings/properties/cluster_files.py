@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -22,6 +23,14 @@ _QUEUES_VARIABLE = "TIERED_STORAGE_COPY_QUEUES"
 _QUEUE = re.compile(r"[A-Za-z0-9._-]+")
 _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 """A cluster's name: two underscores would end the name of a DAG."""
+
+
+@dataclass(frozen=True, slots=True)
+class DagSettings:
+    """What a cluster's DAGs are made of: whether it has Airflow pools of its own, and the queues that it copies in."""
+
+    has_own_pools: bool
+    copy_queues: tuple[str, ...]
 
 
 def project_root() -> Path:
@@ -52,27 +61,25 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
     return {match[1]: first.with_name(match[0]) for match in map(pattern.fullmatch, names) if match}
 
 
-def has_own_pools(file: Path) -> bool:
-    """Return whether the cluster of this settings file has Airflow pools of its own; false for an invalid file."""
-    return str(_given(file, OWN_POOLS)).strip().lower() == "true"
+def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
+    """Return what the settings file of a cluster says of its DAGs; nothing for an invalid file.
 
-
-def copy_queues(file: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the Airflow queues that the cluster of this settings file copies in; none for an invalid file.
-
-    A variable in `environ` overrides the file.
+    A variable in `environ` overrides the file's queues.
     """
-    given = environ.get(_QUEUES_VARIABLE) or _given(file, COPY_QUEUES)
-    names = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else ()
+    given = _given(file)
+    queues = environ.get(_QUEUES_VARIABLE) or given.get(COPY_QUEUES)
+    names = queues.split(",") if isinstance(queues, str) else queues if isinstance(queues, list) else ()
     found = dict.fromkeys(str(name).strip() for name in names)
-    return tuple(name for name in found if _QUEUE.fullmatch(name))
+    return DagSettings(
+        str(given.get(OWN_POOLS)).strip().lower() == "true", tuple(name for name in found if _QUEUE.fullmatch(name))
+    )
 
 
-def _given(file: Path, name: str) -> object:
-    """Return what the file gives for a setting; None for an invalid file."""
+def _given(file: Path) -> Mapping[str, object]:
+    """Return the settings in the file; none for an invalid file."""
     try:
         given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506 - it makes text only
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         # Each task of the cluster fails with what is wrong with the file.
-        return None
-    return given.get(name) if isinstance(given, dict) else None
+        return {}
+    return given if isinstance(given, dict) else {}

@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import run
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.settings.properties.cluster_files import copy_queues, has_own_pools, other_clusters
+from tiered_storage.settings.properties.cluster_files import other_clusters, read_dag_settings
 from tiered_storage.settings.settings import load_cluster_settings, load_settings
 
 
@@ -76,7 +76,7 @@ def test_a_cluster_has_pools_of_its_own_where_its_file_asks_for_them(tmp_path: P
     file = tmp_path / "settings.west.yaml"
     for text, expected in (("own.pools: true\n", True), ("own.pools: false\n", False), ("", False), ("[", False)):
         file.write_text(text)
-        assert has_own_pools(file) is expected
+        assert read_dag_settings(file, {}).has_own_pools is expected
 
 
 def test_a_cluster_copies_in_the_queues_that_its_file_or_the_environment_names(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_cluster_copies_in_the_queues_that_its_file_or_the_environment_names(t
         ("[", ()),
     ):
         file.write_text(text)
-        assert copy_queues(file, {}) == expected
-    assert copy_queues(file, {"TIERED_STORAGE_COPY_QUEUES": "c, d"}) == ("c", "d")
+        assert read_dag_settings(file, {}).copy_queues == expected
+    assert read_dag_settings(file, {"TIERED_STORAGE_COPY_QUEUES": "c, d"}).copy_queues == ("c", "d")
     file.write_text("copy.queues: broker-1, broker-2\n")
-    assert load_settings(file, environ={}).copy_queues == copy_queues(file, {})
+    assert load_settings(file, environ={}).copy_queues == read_dag_settings(file, {}).copy_queues
 
 
 @pytest.mark.usefixtures("environ")
