@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from dags.airflow_runs import AirflowHome
+from servers.guarded_kafka import KEY_PASSWORD, PASSWORD, READER, READS, GuardedKafka, guarded_kafka
+from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
+from support.airflow_home import HOME
 from support.command_line import run
 from support.records import varied_records
+from support.shown_secrets import holds, process_list
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.model import SegmentState
@@ -22,10 +29,8 @@ from tiered_storage.remote_log.model import SegmentState
 TOPIC = "copied-by-a-dag"
 
 
-@pytest.fixture
-def live(site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch) -> RealKafka:
-    """The broker, which only the connection `live` leads to."""
-    extra = {"bootstrap.servers": real_kafka.bootstrap_servers, "group.id": "of-other-users-of-the-connection"}
+def connect(site: TieredSite, monkeypatch: pytest.MonkeyPatch, extra: dict[str, str]) -> None:
+    """Let the connection `live`, which has the properties `extra`, lead to the brokers of `site`."""
     monkeypatch.setenv("AIRFLOW_CONN_LIVE", json.dumps({"conn_type": "kafka", "extra": extra}))
     settings = {
         "cluster.connection": "live",
@@ -34,22 +39,57 @@ def live(site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatc
         "topics": {TOPIC: dict(TIERED)},
     }
     site.config.write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture
+def live(site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatch) -> RealKafka:
+    """The broker, which only the connection `live` leads to."""
+    extra = {"bootstrap.servers": real_kafka.bootstrap_servers, "group.id": "of-other-users-of-the-connection"}
+    connect(site, monkeypatch, extra)
     return real_kafka
 
 
+@pytest.fixture
+def guarded(
+    site: TieredSite,
+    kafka_programs: KafkaPrograms,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[GuardedKafka]:
+    """A broker that asks the connection `live` for a certificate, and for a password by SCRAM."""
+    with guarded_kafka(kafka_programs, tmp_path_factory.mktemp("guarded")) as broker:
+        connect(site, monkeypatch, broker.properties("MUTUAL", sasl_mechanism="SCRAM-SHA-512", **broker.certificate))
+        # What Spark and its workers keep for a while is looked at too.
+        temporary = site.root / "tmp"
+        temporary.mkdir()
+        monkeypatch.setenv("TMPDIR", str(temporary))
+        yield broker
+
+
 @pytest.mark.usefixtures("real_spark")
-def test_runs_copy_from_a_running_broker_while_it_is_written_to(
-    airflow: AirflowHome, site: TieredSite, live: RealKafka
+def test_runs_copy_from_a_running_broker_while_it_is_written_to_and_show_no_secret(
+    airflow: AirflowHome, site: TieredSite, guarded: GuardedKafka
 ) -> None:
+    live = guarded.kafka
     live.client.create_topic(TOPIC, 2, {"internal.segment.bytes": "16384", "segment.ms": str(1 << 60)})
+    guarded.grant(TOPIC, {READER: READS})
     for number in range(2):
         live.client.produce(TOPIC, varied_records(400, seed=number), partition=number, batch_num_messages=20)
 
-    dry = airflow.run("copy_segments", {"dry_run": True})
-    assert dry.state == "success", dry.messages
-    first = airflow.run("copy_segments")
+    with process_list() as shown:
+        dry = airflow.run("copy_segments", {"dry_run": True})
+        assert dry.state == "success", dry.messages
+        first = airflow.run("copy_segments")
     assert first.state == "success", first.messages
     assert airflow.events_of(first)[0]["partitions"] == [f"{TOPIC}-0", f"{TOPIC}-1"]
+    secrets = secrets_of(guarded)
+    assert any(b"copy_segments.py" in arguments for arguments in shown)
+    assert any(b"pyspark" in arguments for arguments in shown)
+    assert not any(holds(arguments, secrets) for arguments in shown)
+    assert not holds((first.log + airflow.rendered(first)).encode(), secrets)
+    written = [path for home in (site.root, HOME) for path in home.rglob("*") if path.is_file()]
+    assert {"job.json", "airflow.db"} <= {path.name for path in written}
+    assert [path for path in written if holds(path.read_bytes(), secrets)] == []
 
     # From now on from the broker's files, by a worker of its host's queue.
     settings = yaml.safe_load(site.config.read_text())
@@ -78,6 +118,16 @@ def test_runs_copy_from_a_running_broker_while_it_is_written_to(
             ensure_of_broker(live.log_dir / str(partition), [(one.start_offset, one.end_offset) for one in segments])
     audit = run("audit", "--deep", "--config", site.config)
     assert audit.exit_code == 0, audit.out
+
+
+def secrets_of(guarded: GuardedKafka) -> list[bytes]:
+    """The passwords of the connection, as text, logs and encodings may have them, and the lines of its key."""
+    found: list[bytes] = []
+    for secret in (PASSWORD, KEY_PASSWORD):
+        plain = secret.encode()
+        found += [plain, quote_plus(secret).encode(), base64.b64encode(plain), plain.hex().encode()]
+    key = (guarded.folder / "client.pem").read_bytes().partition(b"-----END")[0]
+    return found + [line for line in key.splitlines() if len(line) == 64]
 
 
 def ensure_of_broker(directory: Path, remote: list[tuple[int, int]]) -> None:
