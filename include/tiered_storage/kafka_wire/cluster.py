@@ -221,6 +221,7 @@ class ClusterClient:
         are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
         deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
         While a broker's quota holds records back, this waits as long as the broker says, and then begins again.
+        Partitions without a leader are waited for half a minute, all of them together; then each fails at once.
         """
         return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), seconds)
 

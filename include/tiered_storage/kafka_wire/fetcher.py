@@ -8,7 +8,13 @@ from dataclasses import replace
 from tiered_storage.errors import SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
 from tiered_storage.kafka_wire.connections.apis import FETCH
-from tiered_storage.kafka_wire.connections.error_codes import FENCED_LEADER_EPOCH, MOVED, NONE, UNKNOWN_TOPIC_ID
+from tiered_storage.kafka_wire.connections.error_codes import (
+    FENCED_LEADER_EPOCH,
+    LEADER_NOT_AVAILABLE,
+    MOVED,
+    NONE,
+    UNKNOWN_TOPIC_ID,
+)
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
     BY_TOPIC_ID,
@@ -27,6 +33,10 @@ from tiered_storage.kafka_wire.metadata import TopicPartition
 
 _REPLICA_SECONDS = 300.0
 """How long a follower that a leader recommended is read from, before the leader is asked again; as Java's client."""
+_LEADER_SECONDS = 30.0
+"""How long partitions without a leader are waited for, all of them together; an election takes seconds."""
+_WAITED_SECONDS = 300.0
+"""For how long that was enough: a partition that loses its leader later is waited for again."""
 
 
 class Fetcher:
@@ -36,6 +46,8 @@ class Fetcher:
         self._brokers = brokers
         self._replicas: dict[TopicPartition, tuple[int, Deadline]] = {}
         """The followers that leaders recommended, and until when."""
+        self._patience: tuple[Deadline, Deadline] | None = None
+        """How long partitions without a leader are waited for, and until when no others are."""
 
     def fetch(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, seconds: float
@@ -51,7 +63,7 @@ class Fetcher:
     def _repeated(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
     ) -> FetchAnswer:
-        """Fetch until the deadline, or until an answer is for the caller, or has no partition at all."""
+        """Fetch until the deadline, or until an answer is for the caller, or has no partition, or no leader comes."""
         asked = {(each.topic, each.partition): each for each in positions}
         answer = FetchAnswer(0.0, ())
         if not positions:
@@ -70,7 +82,7 @@ class Fetcher:
                 return False
             # Every partition is looked at.
             is_wanted = sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
-            return is_wanted or not answer.partitions
+            return is_wanted or not answer.partitions or self._gives_up(answer)
 
         self._brokers.repeat(once, deadline)
         if failure is not None:
@@ -104,6 +116,17 @@ class Fetcher:
             buffer.room,
             LARGEST_FRAME,
         )
+
+    def _gives_up(self, answer: FetchAnswer) -> bool:
+        """Return whether a partition of `answer` has no leader, and those without one were waited for long enough.
+
+        Without that, the partitions of a broker that is lost for good would hold all others up one after the other.
+        """
+        if all(each.error_code != LEADER_NOT_AVAILABLE for each in answer.partitions):
+            return False
+        if self._patience is None or not self._patience[1].left:
+            self._patience = self._brokers.deadline(_LEADER_SECONDS), self._brokers.deadline(_WAITED_SECONDS)
+        return not self._patience[0].left
 
     def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
         """Return why a position has no leader to ask, as an error code; 0: it has one."""

@@ -212,9 +212,12 @@ class Clock:
 
 
 def client(
-    settings: ClientSettings, sleep: Callable[[float], None] | None = None, cluster_id: str | None = None
+    settings: ClientSettings,
+    sleep: Callable[[float], None] | None = None,
+    cluster_id: str | None = None,
+    clock: Clock | None = None,
 ) -> ClusterClient:
-    clock = Clock()
+    clock = clock or Clock()
     return ClusterClient(settings, cluster_id=cluster_id, now=clock, sleep=sleep or clock.sleep)
 
 
@@ -224,6 +227,7 @@ def served(
     ranges: Mapping[int, tuple[int, int]] | None = None,
     sleep: Callable[[float], None] | None = None,
     cluster_id: str | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[ClusterClient]:
     """The client of the scripted cluster, which knows broker 1; `sleep` takes the place of its pauses."""
     found = dict(ranges or {each.key: (0, each.latest) for each in APIS})
@@ -234,7 +238,7 @@ def served(
             if node == 1:
                 bootstrap = broker.address
         settings = ClientSettings((bootstrap,), connect_seconds=30, request_seconds=30)
-        yield stack.enter_context(client(settings, sleep, cluster_id))
+        yield stack.enter_context(client(settings, sleep, cluster_id, clock))
 
 
 def positions(**values: Any) -> list[FetchPosition]:
@@ -534,6 +538,21 @@ def test_a_fetch_waits_as_long_as_a_quota_holds_it_back() -> None:
     assert bytes(found.records) == RECORDS
     assert pauses == [70.0, 70.0, 11.0]
     assert scripted.keys(METADATA.key) == [(1, FETCH.key)] * 4
+
+
+def test_partitions_without_a_leader_are_waited_for_once() -> None:
+    scripted, clock = Scripted(leaders={0: 1, 1: 2, 2: -1, 3: -1}), Clock()
+    alone, another = (FetchPosition("orders", number, 0) for number in (2, 3))
+    with served(scripted, clock=clock) as cluster:
+        for position, begin, latest in ((alone, 0.0, 32.0), (another, 40.0, 40.0), (another, 300.0, 332.0)):
+            clock.at = begin
+            [found] = cluster.fetch([position], FetchBuffer(1000)).partitions
+            assert (found.partition, found.error_code) == (position.partition, 5)
+            assert clock.at <= latest
+        assert clock.at >= 330.0
+        scripted.leaders[3] = 2
+        [found] = cluster.fetch([another], FetchBuffer(1000)).partitions
+        assert bytes(found.records) == RECORDS
 
 
 def test_an_epoch_that_the_caller_gives_is_fenced_at_once() -> None:
