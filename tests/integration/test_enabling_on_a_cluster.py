@@ -237,6 +237,70 @@ def test_the_list_says_whose_limits_hold_and_they_do(site: Site, topic: str) -> 
     assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
 
 
+def test_a_retention_that_is_lowered_at_the_brokers_expires_nothing_before_the_grace_time(
+    site: Site, topic: str
+) -> None:
+    client, long, short = site.kafka.client, 1 << 50, 3 * DAY
+    # The broker itself deletes by the lower limit at once, also what is not copied.
+    site = replace(site, properties={"copy.over.gaps": True})
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG | {"retention.ms": str(long)})
+    client.produce(topic, varied_records(300, seed=1), batch_num_messages=20)
+    site.done("topics", "enable", topic)
+    site.done("topics", "allow-deletion", topic, "--only", "remote")
+    site.done("copy")
+
+    client.alter_topic(topic, {"retention.ms": str(short)})
+    alarmed = site.run("copy", "--json")
+    assert alarmed.exit_code == 1
+    assert f"{topic}: its brokers lowered retention.ms from {long} to {short}" in alarmed.err
+    assert "after the next run that deletes (remote.log.lowered.limit.grace.ms)" in alarmed.err
+    kept = site.remote(topic)
+    site.done("expire")
+    site.done("expire")
+    assert site.remote(topic) == kept > 0, "the records are years old, and the lower limit does not count yet"
+    [row] = site.listed(topic)
+    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long, "the brokers', before they lowered it")
+    assert f"{topic}: its brokers lowered retention.ms" in site.run("plan").err
+    assert "deletions go by the lower one after 20" in site.run("plan").err
+
+    client.alter_topic(topic, {"retention.ms": str(long + 1)})
+    site.done("copy")
+    site.done("expire")
+    [row] = site.listed(topic)
+    assert (row["retention.ms"], row["origins"]["retention.ms"]) == (long + 1, "the topic's, at the brokers")
+
+    client.alter_topic(topic, {"retention.ms": str(short)})
+    soon = replace(
+        site,
+        properties={
+            **site.properties, "remote.log.lowered.limit.grace.ms": 1, "remote.log.deletion.grace.ms": 0
+        },
+    )  # fmt: skip
+    kept = site.remote(topic)
+    soon.done("expire")
+    assert site.remote(topic) == kept > 0, "this run is the first to know"
+    soon.done("expire")
+    soon.done("expire")
+    assert site.remote(topic) == 0
+    assert site.listed(topic)[0]["retention.ms"] == short
+
+
+def test_a_limit_that_is_confirmed_here_counts_at_once(site: Site, topic: str) -> None:
+    client, site = site.kafka.client, replace(site, properties={"copy.over.gaps": True})
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG | {"retention.ms": str(1 << 50)})
+    client.produce(topic, varied_records(300, seed=1), batch_num_messages=20)
+    site.done("topics", "enable", topic)
+    site.done("topics", "allow-deletion", topic, "--only", "remote")
+    site.done("copy")
+    client.alter_topic(topic, {"retention.ms": str(3 * DAY)})
+    assert site.run("copy").exit_code == 1
+
+    site.done("topics", "set", topic, f"retention.ms={3 * DAY}")
+    site.done("copy")
+    replace(site, properties={"remote.log.deletion.grace.ms": 0}).done("expire")
+    assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
+
+
 def test_segments_wait_for_the_topics_lag(site: Site, topic: str) -> None:
     client = site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)

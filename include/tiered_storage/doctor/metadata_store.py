@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.documents.store_identity import (
     find_store_identity,
     read_store_identity,
 )
-from tiered_storage.remote_log.tiering_policy import PATTERNS, Decisions, effective, refuse_compacted, seed
+from tiered_storage.remote_log.tiering_policy import NO_TOPICS, PATTERNS, Decisions, effective, refuse_compacted, seed
 from tiered_storage.settings.settings import Settings
 
 MOST_FAILURES_NAMED = 5
@@ -230,7 +230,7 @@ def _check_generation(client: ObjectClient, store: MetadataStore) -> Iterator[Ch
 
 
 def _check_topics(settings: Settings, rows: tuple[Topic, ...]) -> Iterator[Check]:
-    known = [topic for topic in rows if topic.name != PATTERNS]
+    known = [topic for topic in rows if topic.name not in NO_TOPICS]
     patterns = [f"all that match {row.topic_id}" for row in rows if row.name == PATTERNS and row.remote_storage_enable]
     decided = {topic.name for topic in known}
     seeds = [seed("", "", name, settings) for name in sorted(settings.topics) if name not in decided]

@@ -127,6 +127,7 @@ class RemoteLogManager(RemoteLogContext):
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""
         from tiered_storage.remote_log.copy.start import begin_copy
+        from tiered_storage.remote_log.enabling.broker_limits import note_first_limits
         from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement
 
         self.bind_store()
@@ -136,6 +137,7 @@ class RemoteLogManager(RemoteLogContext):
             # Not before: a backup of the metadata that lacks these segments must be older than the store.
             if begun.tasks:
                 self.guard.renew("a copy run")
+                note_first_limits(self, (each.topic_id_partition for each in begun.leases))
         except BaseException:
             self.leases.release_many(begun.leases)
             raise

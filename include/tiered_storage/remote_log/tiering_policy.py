@@ -7,18 +7,19 @@ bring back what was forbidden.
 A pattern enables the topics that match it, also those that come later, unless somebody decided on their name. What
 cannot be tiered is left alone then, where a topic that was enabled by its name is an error.
 
-A topic's limits are ours if they are set here, for the topic or for all; else those of its brokers.
+A topic's limits are ours if they are set here, for the topic or for all; else those of its brokers. One that brokers
+lower counts only after a grace time (metadata/held_limits.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import UnsupportedTopicError
+from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, HeldLimits, held_limits, row_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic, Topics
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 PATTERNS = "*"
 """The name of the recorded patterns, which no topic has; the pattern itself is in place of the topic id."""
+NO_TOPICS = frozenset({PATTERNS, HELD_LIMITS})
+"""The names of rows beside the decisions on topics that are no decisions."""
 
 LIMITS = {
     "retention_ms": "retention.ms",
@@ -47,29 +50,24 @@ SEGMENTS = {"segment_bytes": "segment.bytes", "segment_ms": "segment.ms"}
 """How a copy from a running cluster cuts segments, likewise."""
 
 
-class Origin(StrEnum):
-    """Who set a topic's limit."""
-
-    TOPIC = "ours, for the topic"
-    ALL_TOPICS = "ours, for all topics"
-    BROKERS_TOPIC = "the topic's, at the brokers"
-    BROKERS_DEFAULT = "the brokers' default"
-    UNKNOWN = "unknown: the brokers do not show the topic"
-    BUILT_IN = "Kafka's default"
+NOTHING_HELD = HeldLimits()
 
 
-def effective(topic: Topic | None, settings: Settings, configs: TopicConfigs | None = None) -> TopicSettings:
+def effective(
+    topic: Topic | None, settings: Settings, configs: TopicConfigs | None = None, held: HeldLimits = NOTHING_HELD
+) -> TopicSettings:
     """Return the effective settings of `topic`: its properties, then the defaults; -2 is resolved. None: the defaults.
 
-    `configs` are those of its brokers, where they are known. Of a cluster's topic that its brokers do not show, what is
-    not set here has no limit: nothing of it may be deleted for a limit that nobody set. Whether it is tiered and what
-    may be deleted comes only from decisions, never from a property.
+    `configs` are those of its brokers, where they are known, and `held` which of their earlier limits still count. Of a
+    cluster's topic that its brokers do not show, what is not set here has no limit: nothing of it may be deleted for a
+    limit that nobody set. Whether it is tiered and what may be deleted comes only from decisions, never from a
+    property.
     Raises ConfigurationError if its properties are invalid, alone or with the defaults.
     """
     if topic is None:
         return settings.topic_defaults().over(settings.topic_defaults(), "without settings of its own")
     given = TopicSettings.parse(topic.name, topic.properties)
-    of_brokers = _limits_of_brokers(settings, configs)
+    of_brokers = limits_of_brokers(settings, configs, held)
     defaults = settings.topic_defaults().model_copy(update=of_brokers)
     resolved = _fitted(given, defaults, of_brokers.keys()).over(defaults, topic.name)
     decided = {
@@ -80,36 +78,19 @@ def effective(topic: Topic | None, settings: Settings, configs: TopicConfigs | N
     return resolved.model_copy(update=decided)
 
 
-def origins(topic: Topic, settings: Settings, configs: TopicConfigs | None) -> dict[str, Origin]:
-    """Return who set each limit of `topic`, by Kafka's names. Raises as `effective`."""
-    given = TopicSettings.parse(topic.name, topic.properties).model_fields_set
-    of_brokers = _limits_of_brokers(settings, configs)
-    found = {}
-    for field, name in LIMITS.items():
-        if field in given:
-            found[name] = Origin.TOPIC
-        elif f"log_{field}" in settings.model_fields_set:
-            found[name] = Origin.ALL_TOPICS
-        elif field not in of_brokers:
-            found[name] = Origin.BUILT_IN
-        elif configs is None:
-            found[name] = Origin.UNKNOWN
-        else:
-            found[name] = _of_brokers(name, configs)
-    if configs is not None:
-        for field, name in SEGMENTS.items():
-            found[name] = Origin.TOPIC if field in given else _of_brokers(name, configs)
-    return found
+def is_held(name: str, settings: Settings, configs: TopicConfigs, held: HeldLimits) -> bool:
+    """Return whether an earlier limit of the brokers still counts in place of their present one."""
+    value = configs.limits.get(name)
+    return settings.remote_log_lowered_limit_grace_ms > 0 and value is not None and held.holds(name, value)
 
 
-def _of_brokers(name: str, configs: TopicConfigs) -> Origin:
-    return Origin.BROKERS_TOPIC if {name, f"internal.{name}"} & configs.own else Origin.BROKERS_DEFAULT
-
-
-def _limits_of_brokers(settings: Settings, configs: TopicConfigs | None) -> dict[str, int]:
+def limits_of_brokers(
+    settings: Settings, configs: TopicConfigs | None, held: HeldLimits = NOTHING_HELD
+) -> dict[str, int]:
     """Return the limits that are the brokers' unless a topic has its own, by our fields."""
     if configs is not None:
-        found = {field: configs.limits[name] for field, name in LIMITS.items() if name in configs.limits}
+        limits = held.counting(configs.limits) if settings.remote_log_lowered_limit_grace_ms else configs.limits
+        found = {field: limits[name] for field, name in LIMITS.items() if name in limits}
     elif CLUSTER.is_named(settings):
         found = {"retention_ms": UNLIMITED, "retention_bytes": UNLIMITED}
     else:
@@ -190,12 +171,14 @@ def _how_to_leave(topic_name: str) -> str:
 class TieringPolicy:
     """A topic with everything resolved: its row (or seed) and its effective settings.
 
-    `left_alone` says why a topic that matches a pattern is not tiered all the same.
+    `left_alone` says why a topic that matches a pattern is not tiered all the same; `held` has the earlier limits of
+    its brokers that still count.
     """
 
     topic: Topic
     settings: TopicSettings
     left_alone: str | None = None
+    held: HeldLimits = NOTHING_HELD
 
     @property
     def copies(self) -> bool:
@@ -225,7 +208,9 @@ def decide_partition(
     Raises as `decide`; without a local log only what the settings show.
     """
     start = _decided(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
-    return _checked(start, effective(start.topic, settings, None if log is None else log.configs), log)
+    configs = None if log is None else log.configs
+    held = NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
+    return _checked(start, effective(start.topic, settings, configs, held), log, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +221,11 @@ class _Start:
     is_by_pattern: bool = False
 
 
-def _checked(start: _Start, resolved: TopicSettings, log: PartitionLog | NamedPartition | None) -> TieringPolicy:
+def _checked(
+    start: _Start, resolved: TopicSettings, log: PartitionLog | NamedPartition | None, held: HeldLimits
+) -> TieringPolicy:
     topic = start.topic
-    decision = TieringPolicy(topic, resolved)
+    decision = TieringPolicy(topic, resolved, held=held)
     if not topic.remote_storage_enable:
         return decision
     try:
@@ -293,11 +280,12 @@ class Decisions:
         self._settings = settings
         rows = list(decided)
         self._patterns = [row for row in rows if row.name == PATTERNS]
-        self._decided = {(topic.cluster_id, topic.topic_id): topic for topic in rows if topic.name != PATTERNS}
+        self._held = {(row.cluster_id, row.topic_id): row for row in rows if row.name == HELD_LIMITS}
+        self._decided = {(row.cluster_id, row.topic_id): row for row in rows if row.name not in NO_TOPICS}
         self._named: dict[str, list[Topic]] = {}
         for topic in self._decided.values():
             self._named.setdefault(topic.name, []).append(topic)
-        self._resolved: dict[tuple[str, str], tuple[_Start, TopicSettings]] = {}
+        self._resolved: dict[tuple[str, str], tuple[_Start, TopicSettings, HeldLimits]] = {}
 
     def of(self, log: PartitionLog | NamedPartition) -> TieringPolicy:
         """Return the decision on the topic of `log`; raises as `decide`."""
@@ -308,8 +296,10 @@ class Decisions:
             others = self._named.get(partition.topic, [])
             started = _started(*key, partition.topic, others, self._patterns, self._settings)
             start = started if topic is None else _Start(topic)
-            self._resolved[key] = start, effective(start.topic, self._settings, log.configs)
-        return _checked(*self._resolved[key], log)
+            held = HeldLimits.of(self._held.get((partition.cluster_id, row_id(partition.topic_id))))
+            self._resolved[key] = start, effective(start.topic, self._settings, log.configs, held), held
+        start, resolved, held = self._resolved[key]
+        return _checked(start, resolved, log, held)
 
     def is_wanted(self, topic_name: str) -> bool:
         """Return whether any topic of that name is tiered; see `is_wanted`."""

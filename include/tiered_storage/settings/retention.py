@@ -84,6 +84,13 @@ class RetentionSettings(PropertyModel):
     """Maximum difference, in ms, between this machine's clock and the store's, the last reading, or the newest time in
     the metadata if that is ahead. If the difference is larger, nothing is deleted."""
 
+    remote_log_lowered_limit_grace_ms: Whole = setting(
+        "remote.log.lowered.limit.grace.ms", 604_800_000, RETENTION, Source.OURS, unit="ms", at_least=0
+    )
+    """How long our deletions go by a topic's earlier limit after the brokers of a running cluster lowered it
+    (`retention.*`, `local.retention.*`), from the first `expire` or `retain` that sees it. Copies fail with an alarm
+    meanwhile. 0: a lower limit counts at once, as a higher one always does."""
+
     remote_log_orphan_grace_ms: Whole = setting(
         "remote.log.orphan.grace.ms", 3_600_000, RETENTION, Source.OURS, unit="ms", at_least=0
     )

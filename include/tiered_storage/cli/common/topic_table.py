@@ -10,6 +10,7 @@ from typing import Any
 from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
+from tiered_storage.remote_log.enabling.broker_limits import origins
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -19,7 +20,6 @@ from tiered_storage.remote_log.tiering_policy import (
     SEGMENTS,
     decide_partition,
     decided_topic,
-    origins,
     withholds_rights,
 )
 
@@ -120,7 +120,7 @@ def topic_row(remote_log: RemoteLogManager, incarnation: TopicIdPartition, found
             getattr(resolved, field) if getattr(resolved, field) >= 0 else getattr(configs, field) for field in SEGMENTS
         )
     )
-    set_by = origins(policy.topic, remote_log.settings, configs)
+    set_by = origins(policy.topic, remote_log.settings, configs, policy.held)
     problem = policy.left_alone or found.problem_of(incarnation)
     if problem is None and (absent := found.absent.get(_incarnation(incarnation))):
         grace_ms = remote_log.settings.remote_log_replaced_topic_grace_ms

@@ -118,7 +118,7 @@ def plan_copy(
                 if (uncut := log.uncut) is None
                 else looking.at_uncut(log, as_the_topic_rolls(uncut, decision.settings), decision.settings, state)
             )
-            watch.compare_retention(log, decision.settings)
+            watch.compare_retention(log, decision)
         except RemoteMetadataError:
             raise
         except TieredStorageError as error:

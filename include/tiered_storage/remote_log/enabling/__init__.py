@@ -1,8 +1,8 @@
 """Check topics before they are enabled, and in every run afterwards.
 
 `retention_margin` tells how long an outage may last before brokers delete what was not copied, `advice` what tiering
-a topic would copy, save and cost. `topic_watch` collects what a copy run sees of all topics; `absent_topics` and
-`near_names` find topics that are gone, or that may be mistaken for another.
+a topic would copy, save and cost. `topic_watch` collects what a copy run sees of all topics, and `broker_limits` which
+limits hold; `absent_topics` and `near_names` find topics that are gone, or that may be mistaken for another.
 """
 
-__all__ = ["absent_topics", "advice", "near_names", "retention_margin", "topic_watch"]
+__all__ = ["absent_topics", "advice", "broker_limits", "near_names", "retention_margin", "topic_watch"]

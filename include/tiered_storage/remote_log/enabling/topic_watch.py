@@ -1,23 +1,26 @@
 """What a copy run's look at all partitions shows of their topics, beside what is due.
 
-Alarms are of tiered topics whose brokers may delete records before they are copied; notices are of topics that were
+Alarms are of tiered topics whose brokers may delete records before they are copied, or by whose lowered limits remote
+records will expire; notices are of topics that were
 deleted, that a pattern leaves alone, or that the settings file names otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.enabling.absent_topics import ShownTopics
+from tiered_storage.remote_log.enabling.broker_limits import lowered_findings
 from tiered_storage.remote_log.enabling.near_names import described_near, near_names
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.model import Finding, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
 from tiered_storage.remote_log.source.opening import CLUSTER
 from tiered_storage.remote_log.source.partition_log import NamedPartition, PartitionLog, UnreadablePartition, name_of
-from tiered_storage.settings.topics import TopicSettings
+from tiered_storage.remote_log.tiering_policy import TieringPolicy
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
@@ -32,11 +35,12 @@ class TopicWatch:
         self._shown = ShownTopics(shows_all=not context.source.shows_segments)
         self._left_alone: dict[str, Finding] = {}
         self._alarms: dict[str, Finding] = {}
+        self._lowered: dict[str, tuple[Finding, ...]] = {}
 
     @property
     def alarms(self) -> tuple[Finding, ...]:
-        """The topics whose brokers keep records too briefly, one finding each."""
-        return tuple(self._alarms.values())
+        """The topics whose brokers keep records too briefly, one finding each, and the limits that they lowered."""
+        return (*self._alarms.values(), *chain.from_iterable(self._lowered.values()))
 
     def see(self, log: PartitionLog | NamedPartition | UnreadablePartition) -> None:
         """Take note of a partition, of whichever topic."""
@@ -48,18 +52,20 @@ class TopicWatch:
         if why is not None:
             self._left_alone.setdefault(topic, Finding(topic, f"left alone: {why}"))
 
-    def compare_retention(self, log: PartitionLog, topic: TopicSettings) -> None:
+    def compare_retention(self, log: PartitionLog, decision: TieringPolicy) -> None:
         """Look whether the brokers keep the records of a tiered partition for long enough, as far as that is known.
 
-        Raises SourceClusterError.
+        Look also whether they lowered a limit by which records are deleted. Raises SourceClusterError.
         """
         name, settings = log.topic_id_partition.topic, self._context.settings
+        if name not in self._lowered:
+            self._lowered[name] = tuple(lowered_findings(decision, settings, log.configs))
         if log.configs is None or name in self._alarms:
             return
         rate = 0.0
         if log.uncut is not None and log.configs.retention_bytes >= 0:
             rate = write_rate(log, log.uncut, self._context.clock())
-        why = why_margin_is_short(log.configs, topic, settings.enable_min_retention_margin_ms, rate)
+        why = why_margin_is_short(log.configs, decision.settings, settings.enable_min_retention_margin_ms, rate)
         if why is not None:
             self._alarms[name] = Finding(name, why)
 

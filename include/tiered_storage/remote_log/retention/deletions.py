@@ -14,6 +14,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.enabling.broker_limits import note_limits
 from tiered_storage.remote_log.jobs.throttle import read_back_limit
 from tiered_storage.remote_log.lineage import merged
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
@@ -128,6 +129,7 @@ class RemoteLogDeletions:
         deleted, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
+        note_limits(self.context)
         limit = read_back_limit(self.context.settings)
         enforcement = LocalRetentionEnforcement(
             self.context, self.gate, self._keep_lineage, self._replan_local_retention, limit, on_moved
@@ -294,7 +296,8 @@ class RemoteLogDeletions:
         and OutdatedMetadataError, before anything is deleted, if the metadata of any partition with something to delete
         are older than the store.
 
-        Before that, without `only`, mark the topics that their running cluster replaced; see mark_replaced.
+        Before that, without `only`, mark the topics that their running cluster replaced, see mark_replaced, and note
+        the limits that its brokers set, see note_limits.
         """
         left = self._mark_replaced(owner, selection) if only is None else ()
         states = self.context.segments.partition_states()
@@ -308,6 +311,8 @@ class RemoteLogDeletions:
         ]
         concerned = [partition for partition in selected if deletion.has_work(partition)]
         self._ensure_may_delete(concerned, "a deletion of what was marked")
+        if only is None:
+            note_limits(self.context)
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
+from tiered_storage.remote_log.metadata.held_limits import held_limits
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -21,7 +22,7 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import configured_partitions
-from tiered_storage.remote_log.tiering_policy import effective
+from tiered_storage.remote_log.tiering_policy import NOTHING_HELD, effective
 from tiered_storage.settings.topics import TopicSettings
 
 PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetentionPlan]
@@ -81,7 +82,9 @@ def _with(
     now: int,
     planned: PlanLocal,
 ) -> PastRetention:
-    settings = effective(known.topic, context.settings, None if log is None else log.configs)
+    configs = None if log is None else log.configs
+    held = NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, context.topics)
+    settings = effective(known.topic, context.settings, configs, held)
     if log is not None and log.uncut is not None:
         remote = RemoteSide.of(partition, context.segments)
         known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))
