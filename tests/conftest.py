@@ -13,6 +13,7 @@ from hypothesis import settings
 from tiered_storage import disk_space
 
 if TYPE_CHECKING:
+    from servers.guarded_kafka import GuardedKafka
     from servers.hdfs import HadoopPrograms, RealHdfs
     from servers.kafka_programs import KafkaPrograms
     from servers.real_kafka import RealKafka
@@ -87,3 +88,12 @@ def real_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathF
 
     with RealKafka(kafka_programs, tmp_path_factory.mktemp("real-kafka")) as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="session")
+def guarded_broker(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
+    """A broker for the session that asks for logins and rights: name topics and groups after the test."""
+    from servers.guarded_kafka import guarded_kafka
+
+    with guarded_kafka(kafka_programs, tmp_path_factory.mktemp("guarded-kafka")) as broker:
+        yield broker

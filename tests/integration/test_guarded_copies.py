@@ -14,10 +14,8 @@ from servers.guarded_kafka import (
     READER,
     READS,
     GuardedKafka,
-    guarded_kafka,
     token_endpoint,
 )
-from servers.kafka_programs import KafkaPrograms
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished
 from support.records import varied_records
 from support.spark_submit import SparkSubmit
@@ -51,9 +49,8 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def guarded(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
-    with guarded_kafka(kafka_programs, tmp_path_factory.mktemp("guarded")) as broker:
-        yield broker
+def guarded(guarded_broker: GuardedKafka) -> GuardedKafka:
+    return guarded_broker
 
 
 @pytest.fixture(scope="module")

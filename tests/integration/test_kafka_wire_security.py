@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
-from servers.guarded_kafka import DESCRIBER, PASSWORD, READER, SESSION_MS, GuardedKafka, guarded_kafka, unsecured_token
-from servers.kafka_programs import KafkaPrograms
+from servers.guarded_kafka import DESCRIBER, PASSWORD, READER, SESSION_MS, GuardedKafka, unsecured_token
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -25,13 +23,12 @@ RECORDS = 10
 
 
 @pytest.fixture(scope="module")
-def guarded(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedKafka]:
-    with guarded_kafka(kafka_programs, tmp_path_factory.mktemp("guarded")) as broker:
-        broker.kafka.client.create_topic(TOPIC)
-        broker.kafka.client.produce(TOPIC, varied_records(RECORDS, seed=1))
-        describes = (AclOperation.DESCRIBE,)
-        broker.grant(TOPIC, {READER: (*describes, AclOperation.READ, AclOperation.DELETE), DESCRIBER: describes})
-        yield broker
+def guarded(guarded_broker: GuardedKafka) -> GuardedKafka:
+    guarded_broker.kafka.client.create_topic(TOPIC)
+    guarded_broker.kafka.client.produce(TOPIC, varied_records(RECORDS, seed=1))
+    describes = (AclOperation.DESCRIBE,)
+    guarded_broker.grant(TOPIC, {READER: (*describes, AclOperation.READ, AclOperation.DELETE), DESCRIBER: describes})
+    return guarded_broker
 
 
 def client_of(guarded: GuardedKafka, listener: str, **properties: str) -> ClusterClient:

@@ -46,7 +46,7 @@ _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _UNSECURED = f"{_OAUTH}.internals.unsecured.OAuthBearerUnsecured"
-_USERS = " ".join(f'user_{name}="{PASSWORD}"' for name in ("reader", "describer", "stranger"))
+_USERS = " ".join(f'user_{name}="{PASSWORD}"' for name in ("reader", "describer", "stranger", "limited"))
 
 
 def _mechanisms(listener: str) -> dict[str, str]:
@@ -87,10 +87,13 @@ LISTENERS = {
     "SHORT": "SASL_PLAINTEXT",
     "OAUTH": "SASL_PLAINTEXT",
     "TLS": "SSL",
+    "AWAY": "PLAINTEXT",
 }
 """Security protocols by listener. MUTUAL asks for a client's certificate beside its password, TLS for that alone."""
+UNREACHABLE = "127.0.0.1:1"
+"""What the listener AWAY advertises: nobody listens there."""
 
-READER, DESCRIBER, CERTIFIED = "User:reader", "User:describer", "User:client"
+READER, DESCRIBER, LIMITED, CERTIFIED = "User:reader", "User:describer", "User:limited", "User:client"
 READS = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
 """What a copy needs of a topic."""
 
@@ -99,8 +102,8 @@ READS = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ
 class GuardedKafka:
     """A broker with the listeners LISTENERS, and PLAINTEXT, where everything is allowed; certificates are in `folder`.
 
-    Users reader, describer and stranger have PASSWORD; reader by SCRAM too. `client.pem` belongs to CERTIFIED, and its
-    key is locked with KEY_PASSWORD. `stranger.pem` is signed by an authority that the broker does not trust.
+    Users reader, describer, limited and stranger have PASSWORD; reader by SCRAM too. `client.pem` belongs to CERTIFIED,
+    and its key is locked with KEY_PASSWORD. `stranger.pem` is signed by an authority that the broker does not trust.
     """
 
     kafka: RealKafka
@@ -128,12 +131,14 @@ class GuardedKafka:
             "ssl_key_password": KEY_PASSWORD,
         }
 
-    def grant(self, topic: str, rights: Mapping[str, tuple[AclOperation, ...]]) -> None:
-        """Allow each principal its operations on a topic."""
+    def grant(
+        self, name: str, rights: Mapping[str, tuple[AclOperation, ...]], resource: ResourceType = ResourceType.TOPIC
+    ) -> None:
+        """Allow each principal its operations on a topic, or on another resource of that name."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         bindings = [
-            AclBinding(ResourceType.TOPIC, topic, literal, principal, "*", operation, allow)
+            AclBinding(resource, name, literal, principal, "*", operation, allow)
             for principal, operations in rights.items()
             for operation in operations
         ]
@@ -145,7 +150,9 @@ class GuardedKafka:
 def guarded_kafka(programs: KafkaPrograms, folder: Path) -> Iterator[GuardedKafka]:
     """Run such a broker, with its files in `folder`."""
     properties = {**_PROPERTIES, **_certificates(folder)}
-    with RealKafka(programs, folder / "broker", properties=properties, listeners=LISTENERS) as kafka:
+    advertised = {"AWAY": UNREACHABLE}
+    broker = RealKafka(programs, folder / "broker", properties=properties, listeners=LISTENERS, advertised=advertised)
+    with broker as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             user = UserScramCredentialUpsertion("reader", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())

@@ -46,7 +46,7 @@ class RealKafka:
 
     It is a context manager that starts it and stops it. Its ports stay the same through `stopped` and `restart_on`,
     so a client outlives them. `properties` come on top of those that a single node needs; `listeners` have the security
-    protocols of further listeners by name.
+    protocols of further listeners by name, `advertised` the addresses of those that advertise another one than theirs.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class RealKafka:
         log_dir: Path | None = None,
         properties: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
+        advertised: Mapping[str, str] | None = None,
     ) -> None:
         self.programs = programs
         self.log_dir = log_dir or directory / "log-dir"
         self._properties = dict(properties or {})
+        self._advertised = dict(advertised or {})
         self._protocols = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
         self._controller_port, *ports = free_ports(1 + len(self._protocols))
         self._ports = dict(zip(self._protocols, ports, strict=True))
@@ -108,8 +110,17 @@ class RealKafka:
         """End the broker at once, as a lost machine would."""
         self._process.kill()
 
-    def another(self, node_id: int, directory: Path, properties: Mapping[str, str] | None = None) -> RealKafka:
-        """Return one more broker of this one's cluster, without a controller; this one must run."""
+    def another(
+        self,
+        node_id: int,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        advertised: Mapping[str, str] | None = None,
+    ) -> RealKafka:
+        """Return one more broker of this one's cluster, without a controller; this one must run.
+
+        It has the same listeners, and advertises other addresses of those in `advertised`.
+        """
         other = RealKafka(
             self.programs,
             directory,
@@ -119,6 +130,8 @@ class RealKafka:
                 "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
                 **(properties or {}),
             },
+            listeners=self._protocols,
+            advertised=advertised,
         )
         other.log_dir.mkdir(parents=True)
         identity = MetaProperties(1, self.client.cluster_id(), node_id, random_uuid())
@@ -150,13 +163,14 @@ class RealKafka:
 
     def _broker_properties(self) -> dict[str, str]:
         listeners = ",".join(f"{name}://{self.address(name)}" for name in self._protocols)
+        advertised = ((name, self._advertised.get(name, self.address(name))) for name in self._protocols)
         protocols = {"CONTROLLER": "PLAINTEXT", **self._protocols}
         properties = {
             **_PROPERTIES,
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{self._controller_port}",
-            "advertised.listeners": listeners,
+            "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised),
             "log.dirs": str(self.log_dir),
             **self._properties,
         }

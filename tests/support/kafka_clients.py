@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -40,9 +40,19 @@ class RealKafkaClient:
 
     bootstrap_servers: str
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
-        """Create a topic of one replica and return its id, in Kafka's text form, once the broker leads it."""
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        replicas: list[list[int]] | None = None,
+    ) -> str:
+        """Create a topic and return its id, in Kafka's text form, once the broker leads it.
+
+        It has one replica, or `replicas` has the brokers of each partition.
+        """
+        where: dict[str, Any] = {"replica_assignment": replicas} if replicas else {"replication_factor": 1}
+        topic = NewTopic(name, num_partitions=partitions, config=dict(config or {}), **where)
         admin = self._admin()
         admin.create_topics([topic], operation_timeout=REQUEST_SECONDS)[name].result(REQUEST_SECONDS)
         return self.topic_id(name)
@@ -85,7 +95,7 @@ class RealKafkaClient:
         admin.delete_records([wanted], operation_timeout=REQUEST_SECONDS)[wanted].result(REQUEST_SECONDS)
 
     def topic_id(self, name: str) -> str:
-        """Return the id of a topic; one that was made just now the broker may not know yet."""
+        """Return the id of a topic, empty if it has none; one that was made just now the broker may not know yet."""
         admin = self._admin()
         deadline = time.monotonic() + REQUEST_SECONDS
         while True:
@@ -98,7 +108,7 @@ class RealKafkaClient:
             time.sleep(0.2)
         most = described.topic_id.get_most_significant_bits()
         least = described.topic_id.get_least_significant_bits()
-        return encode_uuid(struct.pack(">qq", most, least))
+        return encode_uuid(struct.pack(">qq", most, least)) if most or least else ""
 
     def producer(self, codec: Codec = "none", **properties: str | int) -> Producer:
         """Open a producer; `properties` are librdkafka's, with _ for the dots. `send` sends through it."""
