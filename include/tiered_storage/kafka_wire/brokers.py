@@ -9,7 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
@@ -40,6 +40,7 @@ from tiered_storage.kafka_wire.metadata import (
 
 FAILED: Final = (ClusterUnreachableError, MalformedAnswerError)
 """After these another broker, or another connection, may serve."""
+Found = TypeVar("Found")
 _PAUSE = wait_random_exponential(multiplier=0.05, max=2.0)
 
 
@@ -124,14 +125,26 @@ class Brokers:
 
     def read_metadata(self, topics: Collection[str] | None, deadline: Deadline) -> ClusterMetadata:
         """Ask one broker after the other for the metadata of `topics`, None: of all."""
-        found: ClusterMetadata | None = None
+
+        def ask(connection: Connection) -> ClusterMetadata:
+            message = metadata_request(connection.version(METADATA), topics)
+            return connection.exchange(METADATA, message, self.within(deadline), read_metadata)
+
+        found = self.ask_any("gave the cluster's metadata", ask, deadline)
+        self._brokers = found.brokers
+        self._topics.update(found.topics)
+        self._stale -= found.topics.keys()
+        return found
+
+    def ask_any(self, what: str, ask: Callable[[Connection], Found], deadline: Deadline) -> Found:
+        """Ask one broker after the other until one answers; an error says that none did `what`."""
+        found: list[Found] = []
         failures: dict[BrokerAddress, SourceClusterError] = {}
 
         def once() -> bool:
-            nonlocal found
             for address in self._addresses():
                 try:
-                    found = self._metadata_of(address, topics, deadline)
+                    found.append(ask(self._connection_at(address, deadline)))
                 except FAILED as error:
                     failures[address] = telling(failures.get(address), error, deadline)
                 else:
@@ -139,15 +152,12 @@ class Brokers:
             return False
 
         self.repeat(once, deadline)
-        if found is None:
+        if not found:
             raise ClusterUnreachableError(
-                f"no broker of {', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers) gave the cluster's "
-                f"metadata within {deadline.seconds:g} s: {'; '.join(map(str, failures.values()))}"
+                f"no broker of {', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers) {what} within "
+                f"{deadline.seconds:g} s: {'; '.join(map(str, failures.values()))}"
             )
-        self._brokers = found.brokers
-        self._topics.update(found.topics)
-        self._stale -= found.topics.keys()
-        return found
+        return found[0]
 
     def connection(self, node: int, deadline: Deadline) -> Connection:
         """Return an open connection to the broker with the id `node`."""
@@ -182,15 +192,8 @@ class Brokers:
         """Wait, as between two attempts."""
         self._sleep(seconds)
 
-    def _metadata_of(
-        self, address: BrokerAddress, topics: Collection[str] | None, deadline: Deadline
-    ) -> ClusterMetadata:
-        connection = self._connection_at(address, deadline)
-        message = metadata_request(connection.version(METADATA), topics)
-        return connection.exchange(METADATA, message, self.within(deadline), read_metadata)
-
     def _addresses(self) -> list[BrokerAddress]:
-        """Return the addresses to ask for metadata: open connections first, then all others in any order."""
+        """Return the addresses to ask what any broker knows: open connections first, then all others in any order."""
         opened = [address for address, connection in self._connections.items() if connection.is_open]
         others = {each.address for each in self._brokers.values()} | set(self.settings.bootstrap)
         rest = sorted(others - set(opened), key=str)

@@ -18,8 +18,9 @@ from typing import Any, Self, TypeVar
 
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
-from tiered_storage.kafka_wire.connections.apis import DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
+from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
 from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
+from tiered_storage.kafka_wire.connections.connection import Connection
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,
@@ -58,6 +59,12 @@ from tiered_storage.kafka_wire.partition_requests import (
     groups_of_partitions,
     log_dirs_request,
     read_log_sizes,
+)
+from tiered_storage.kafka_wire.topic_configs import (
+    TOPICS_AT_ONCE,
+    TopicConfigs,
+    describe_configs_request,
+    read_topic_configs,
 )
 
 CALL_SECONDS = 120.0
@@ -105,6 +112,23 @@ class ClusterClient:
     def metadata(self, topics: Collection[str] | None = None, *, seconds: float = CALL_SECONDS) -> ClusterMetadata:
         """Return the brokers, and `topics` by name, None: every topic that the login may describe."""
         return self._brokers.read_metadata(topics, self._brokers.deadline(seconds))
+
+    def topic_configs(self, topics: Sequence[str], *, seconds: float = CALL_SECONDS) -> dict[str, TopicConfigs | str]:
+        """Return the settings of each of `topics`, or why they are unknown, from any broker."""
+        brokers, deadline = self._brokers, self._brokers.deadline(seconds)
+        found: dict[str, TopicConfigs | str] = {}
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            some = topics[first : first + TOPICS_AT_ONCE]
+
+            def ask(connection: Connection, some: Sequence[str] = some) -> dict[str, TopicConfigs | str]:
+                message = describe_configs_request(connection.version(DESCRIBE_CONFIGS), some)
+                answer = connection.exchange(DESCRIBE_CONFIGS, message, brokers.within(deadline), read_topic_configs)
+                if answer.keys() != set(some):
+                    raise MalformedAnswerError(f"{connection.address}: {DESCRIBE_CONFIGS} answers for other topics")
+                return answer
+
+            found |= brokers.ask_any("described the settings of topics", ask, deadline)
+        return found
 
     def list_offsets(
         self,

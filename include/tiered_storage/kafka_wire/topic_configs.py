@@ -1,22 +1,25 @@
-"""The settings of a cluster's topics that a copy needs, read by confluent-kafka's admin client."""
+"""The settings of a cluster's topics that a source by Fetch needs: DescribeConfigs, which any broker answers.
+
+Source: KIP-133, KIP-226; released Kafka's DescribeConfigsResponse.json.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource  # type: ignore[attr-defined]
-
-from tiered_storage.errors import ClusterUnreachableError
 from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS
+from tiered_storage.kafka_wire.connections.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_name
+from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
 
-_TOPICS_AT_ONCE: Final = 500
-_SECONDS: Final = 30.0
-_KEPT_SECONDS: Final = 5.0
-"""For connections that were kept: the broker that they led to may be gone, and new ones find another."""
+TOPICS_AT_ONCE: Final = 500
+_TOPIC: Final = 2
+"""DescribeConfigs' number for the settings of a topic."""
+_SET_FOR_THE_TOPIC: Final = 1
+"""Its number for a value that is no default of the brokers."""
 _DEFAULTS: Final = LogConfig()
 _UNLIMITED: Final = -1
 _RETENTIONS: Final = ("retention.ms", "retention.bytes")
@@ -28,7 +31,17 @@ _LIMITS: Final = (
 )
 _LEAST_SEGMENT: Final = 1 << 20
 """No retention.bytes makes a copy cut smaller segments (bytes) than this."""
-_UNREACHED: Final = frozenset({KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
+_READ: Final = (
+    "cleanup.policy",
+    "index.interval.bytes",
+    "internal.segment.bytes",
+    "remote.storage.enable",
+    "segment.bytes",
+    "segment.index.bytes",
+    "segment.ms",
+    *_RETENTIONS,
+    *_LIMITS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class TopicConfigs:
     They delete records after `retention_ms`, and the oldest beyond `retention_bytes` of a partition; -1: never for
     that. Where the latter deletes them before a segment is full, `segment_bytes` is half of it: what was cut is then
     copied before so much more is written. `limits` has the limits that a topic of ours has too, by Kafka's names; `own`
-    the names of all that is set for the topic itself, where the rest are defaults of the brokers.
+    the names of those that are set for the topic itself, where the rest are defaults of the brokers.
     """
 
     segment_bytes: int
@@ -93,64 +106,33 @@ def _deletes(configs: Mapping[str, str]) -> bool:
     return "delete" in configs.get("cleanup.policy", "delete")
 
 
-class TopicDescriber:
-    """Describes the topics of one cluster, over connections that it keeps. For one thread at a time."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        """Open nothing yet; `properties` are librdkafka's."""
-        self._properties = properties
-        self._admin: AdminClient | None = None
-
-    def describe(self, topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
-        """Return the settings of each of `topics`, or why they are unknown.
-
-        Raises ClusterUnreachableError if the cluster does not answer, over new connections either.
-        """
-        found: dict[str, TopicConfigs | str] = {}
-        for first in range(0, len(topics), _TOPICS_AT_ONCE):
-            found |= self._answers_on(topics[first : first + _TOPICS_AT_ONCE])
-        return found
-
-    def _answers_on(self, topics: Sequence[str]) -> dict[str, TopicConfigs | str]:
-        if self._admin is not None:
-            try:
-                return _describe(self._admin, topics, _KEPT_SECONDS)
-            except ClusterUnreachableError:
-                self.close()
-        admin = AdminClient({"log_level": 0, **self._properties})
-        found = _describe(admin, topics, _SECONDS)
-        self._admin = admin
-        return found
-
-    def close(self) -> None:
-        """Close the connections; repeated calls are harmless."""
-        self._admin = None
+def describe_configs_request(version: int, topics: Collection[str]) -> Any:
+    """Return kio's request for the settings of `topics`; a broker leaves out those that it does not know."""
+    kind = request_module(DESCRIBE_CONFIGS, version).DescribeConfigsResource
+    resources = tuple(
+        entity(kind, resource_type=_TOPIC, resource_name=topic, configuration_keys=_READ) for topic in topics
+    )
+    return request(DESCRIBE_CONFIGS, version, resources=resources, include_synonyms=False)
 
 
-def _describe(admin: Any, topics: Iterable[str], seconds: float) -> dict[str, TopicConfigs | str]:
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+def read_topic_configs(answer: Any) -> dict[str, TopicConfigs | str]:
+    """Return the settings in kio's `answer` by topic, or why they are unknown."""
     found: dict[str, TopicConfigs | str] = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=seconds).items():
-        try:
-            entries = future.result(2 * seconds)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code in _UNREACHED:
-                raise ClusterUnreachableError(
-                    f"the settings of topics cannot be read: {error.args[0].str()}"
-                ) from error
-            found[resource.name] = _why_unknown(resource.name, error.args[0])
+    for topic in elements(answer.results):
+        name, code = str(topic.resource_name), int(topic.error_code)
+        if code != NONE:
+            found[name] = _why_unknown(name, code)
             continue
-        own = {key for key, each in entries.items() if each.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value}
         # An empty cleanup.policy is a value: the brokers then delete nothing (Kafka 4).
-        values = {key: str(each.value) for key, each in entries.items() if each.value is not None}
-        found[resource.name] = TopicConfigs.of(values, own)
+        entries = [each for each in elements(topic.configs) if each.value is not None]
+        own = [str(each.name) for each in entries if each.config_source == _SET_FOR_THE_TOPIC]
+        found[name] = TopicConfigs.of({str(each.name): str(each.value) for each in entries}, own)
     return found
 
 
-def _why_unknown(topic: str, error: Any) -> str:
-    why = f"its settings cannot be read: {error.str()}"
-    if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+def _why_unknown(topic: str, code: int) -> str:
+    why = f"its settings cannot be read: {DESCRIBE_CONFIGS} failed with {error_name(code)} ({code})"
+    if code != TOPIC_AUTHORIZATION_FAILED:
         return why
     return (
         f"{why}: grant the right with kafka-acls.sh --add --allow-principal User:... --operation DescribeConfigs "

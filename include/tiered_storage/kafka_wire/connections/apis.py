@@ -34,6 +34,7 @@ SASL_HANDSHAKE = Api(17, "SaslHandshake", 1, 1)
 API_VERSIONS = Api(18, "ApiVersions", 0, 3)
 DELETE_RECORDS = Api(21, "DeleteRecords", 1, 2)
 OFFSET_FOR_LEADER_EPOCH = Api(23, "OffsetForLeaderEpoch", 3, 4)
+DESCRIBE_CONFIGS = Api(32, "DescribeConfigs", 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, "DescribeLogDirs", 1, 4)
 SASL_AUTHENTICATE = Api(36, "SaslAuthenticate", 1, 2)
 
@@ -47,6 +48,7 @@ APIS = (
     API_VERSIONS,
     DELETE_RECORDS,
     OFFSET_FOR_LEADER_EPOCH,
+    DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     SASL_AUTHENTICATE,
 )

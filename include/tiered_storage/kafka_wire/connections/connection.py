@@ -147,7 +147,10 @@ class Connection:
                 f"{self.address} does not offer {sasl.mechanism}; set sasl.mechanism to one of: {offered}"
             )
         if handshake.error_code != NONE:
-            raise ClusterRefusedError(f"{self.address}: SaslHandshake failed with {error_name(handshake.error_code)}")
+            raise ClusterRefusedError(
+                f"{self.address}: SaslHandshake failed with {error_name(handshake.error_code)}: does the listener take "
+                f"security.protocol={self._settings.protocol}?"
+            )
         lifetime = self._authenticate(sasl, deadline)
         # From the first step on: the broker counts from a moment in between.
         self._session_ends = (

@@ -12,7 +12,7 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from tiered_storage.errors import ClusterUnreachableError, ConfigurationError, SourceClusterError
+from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
@@ -29,7 +29,7 @@ from tiered_storage.kafka_wire.metadata import (
     partition_problem,
 )
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets, ask_lineages, ask_offsets
-from tiered_storage.kafka_wire.topic_configs import TopicConfigs, TopicDescriber
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.cluster_trim import ClusterTrim, ConsumerGroups
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories, closed_sizes
@@ -74,7 +74,6 @@ class FetchSource:
         self._fetch_bytes = fetch_bytes
         self._brokers = brokers
         self._opened: ClusterClient | None = None
-        self._describer = TopicDescriber(properties)
         self._sample = FetchBuffer(_SAMPLE_BUFFER)
         self._lock = RLock()
         """The client is for one thread."""
@@ -120,7 +119,7 @@ class FetchSource:
         """Name every partition. Raises as `partitions`."""
         with self._lock:
             found = self._metadata(None)
-            configs = self._described(found, [topic.name for topic in _by_name(found)])
+            configs = self._client.topic_configs([topic.name for topic in _by_name(found)])
         for topic in _by_name(found):
             yield from self._named(found, topic, configs[topic.name])
 
@@ -131,7 +130,7 @@ class FetchSource:
             known = found.topics.get(topic)
             if known is None or known.error_code != NONE or number not in known.partitions:
                 return []
-            configs = self._described(found, [topic])
+            configs = self._client.topic_configs([topic])
         return [each for each in self._named(found, known, configs[topic]) if name_of(each) == (topic, number)]
 
     def partition(self, partition: TopicIdPartition) -> PartitionLog | None:
@@ -158,7 +157,6 @@ class FetchSource:
     def close(self) -> None:
         """Close the connections."""
         with self._lock:
-            self._describer.close()
             if self._opened is not None:
                 self._opened.close()
 
@@ -219,7 +217,7 @@ class FetchSource:
     ) -> Iterator[PartitionLog | UnreadablePartition]:
         """Yield what the brokers say of `wanted`, in their order; `sizes` are of those on the leaders' disks."""
         elsewhere = self._elsewhere(found, wanted)
-        configs = self._described(found, sorted({each.topic for each in wanted}))
+        configs = self._client.topic_configs(sorted({each.topic for each in wanted}))
         offsets = ask_offsets(self._client, wanted)
         sound = {each: known for each, known in offsets.items() if isinstance(known, PartitionOffsets)}
         lineages = ask_lineages(self._client, found, sound)
@@ -233,15 +231,6 @@ class FetchSource:
                 yield UnreadablePartition(str(each), str(lineage).removeprefix(f"{each}: "))
             else:
                 yield self._log(found, each, of_topic, known, lineage, elsewhere, sizes.get(each))
-
-    def _described(self, found: ClusterMetadata, topics: Sequence[str]) -> Mapping[str, TopicConfigs | str]:
-        try:
-            return self._describer.describe(topics)
-        except ClusterUnreachableError as error:
-            addresses = ", ".join(sorted(str(each.address) for each in found.brokers.values()))
-            raise ClusterUnreachableError(
-                f"{error}: this machine must reach what the brokers advertise (advertised.listeners): {addresses}"
-            ) from error
 
     def _elsewhere(self, found: ClusterMetadata, wanted: Sequence[TopicPartition]) -> Mapping[int, Elsewhere]:
         """Return the leaders whose files this host cannot read, and why not."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka.admin import ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
-from tiered_storage.kafka_wire import topic_configs
-from tiered_storage.kafka_wire.topic_configs import TopicConfigs, TopicDescriber
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs, read_topic_configs
 
 MIB = 1 << 20
 
@@ -49,25 +46,12 @@ def test_a_retention_that_the_brokers_do_not_tell_or_apply_is_no_limit(
     assert (limits["retention.ms"], limits["retention.bytes"]) == expected
 
 
-@dataclass
-class AdminThatAnswers:
-    entries: dict[str, ConfigEntry]
-
-    def describe_configs(
-        self, resources: list[ConfigResource], request_timeout: float
-    ) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
-        assert request_timeout > 0
-        answer: Future[dict[str, ConfigEntry]] = Future()
-        answer.set_result(self.entries)
-        return dict.fromkeys(resources, answer)
-
-
-def test_an_empty_cleanup_policy_of_the_brokers_means_that_nothing_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cleanup_policy_of_the_brokers_means_that_nothing_is_deleted() -> None:
     values = {"cleanup.policy": "", "retention.ms": "604800000", "retention.bytes": None}
-    admin = AdminThatAnswers({name: ConfigEntry(name, value) for name, value in values.items()})
-    monkeypatch.setattr(topic_configs, "AdminClient", lambda _: admin)
+    entries = [SimpleNamespace(name=name, value=value, config_source=5) for name, value in values.items()]
+    answer = SimpleNamespace(results=[SimpleNamespace(resource_name="orders", error_code=0, configs=entries)])
 
-    found = TopicDescriber({}).describe(["orders"])["orders"]
+    found = read_topic_configs(answer)["orders"]
 
     assert isinstance(found, TopicConfigs)
     assert (found.limits["retention.ms"], found.retention_ms, found.is_compacted) == (-1, -1, False)
