@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from confluent_kafka.admin import AclOperation, ResourceType  # type: ignore[attr-defined]
 
-from integration.conftest import StartKafka
+from servers.guarded_kafka import LIMITED, READS, UNREACHABLE, GuardedKafka
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.command_line import run
+from support.bad_clusters import AWAY, FAULTS, PATIENCE_SECONDS, SLOW_SECONDS, Fault, without_patience
+from support.command_line import mentions, run
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.context import store_options
@@ -37,10 +39,26 @@ def configured(root: Path, kafka: RealKafka, **settings: object) -> Path:
     return path
 
 
-def filled(kafka: RealKafka) -> RealKafka:
-    kafka.client.create_topic(TOPIC, 1, SMALL_SEGMENTS)
-    kafka.client.produce(TOPIC, varied_records(200, seed=1), batch_num_messages=20)
-    return kafka
+def with_login(root: Path, properties: dict[str, str], *topics: str) -> Path:
+    """Write the settings of a remote log of `topics` at the cluster that `properties` lead to, in a client's file."""
+    login = root / "client.properties"
+    servers = properties.pop("bootstrap.servers")
+    login.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    login.chmod(0o600)
+    given = {
+        "bootstrap.servers": servers,
+        "cluster.client.properties.file": str(login),
+        "state.directory": str(root / "state"),
+        "topics": {topic: {"remote.storage.enable": True} for topic in topics},
+    }
+    path = root / "settings.yaml"
+    path.write_text(yaml.safe_dump(given))
+    return path
+
+
+def create(kafka: RealKafka, topic: str) -> None:
+    kafka.client.create_topic(topic, 1, SMALL_SEGMENTS)
+    kafka.client.produce(topic, varied_records(200, seed=1), batch_num_messages=20)
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +130,80 @@ def test_a_worker_whose_addresses_lead_to_another_cluster_copies_nothing_and_nam
     assert list((tmp_path / "state").rglob("*.log")) == []
 
 
-@pytest.mark.nightly
-def test_brokers_that_advertise_another_address_are_named_with_it(start_kafka: StartKafka, tmp_path: Path) -> None:
-    advertised, log_dir = "127.0.0.1:1", tmp_path / "log-dir"
-    filled(start_kafka(log_dir)).stop()
-    kafka = start_kafka(log_dir, {"advertised.listeners": f"PLAINTEXT://{advertised}"})
+@pytest.fixture(scope="module")
+def broker(guarded_broker: GuardedKafka) -> GuardedKafka:
+    """The guarded broker, with the topic."""
+    create(guarded_broker.kafka, TOPIC)
+    return guarded_broker
 
-    result = run("copy", "--config", configured(tmp_path, kafka))
 
-    said = result.out + result.err
-    assert result.exit_code == 1, said
-    assert "advertised.listeners" in said
-    assert advertised in said
+@pytest.mark.parametrize("fault", [*FAULTS, AWAY], ids=lambda fault: fault.name)
+def test_every_command_names_the_setting_that_keeps_it_from_the_cluster(
+    fault: Fault, broker: GuardedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_patience(monkeypatch, SLOW_SECONDS if fault is AWAY else PATIENCE_SECONDS)
+    config = with_login(tmp_path, fault.properties(broker), TOPIC)
+    # The names of topics are there before any address is that a broker advertises.
+    named = [["topics", "list"]] if fault is not AWAY else []
+    for command in (["doctor"], ["copy"], *named):
+        result = run(*command, "--config", config)
+
+        said = " ".join((result.out + result.err).split())
+        assert result.exit_code == 1, (command, said)
+        assert mentions(said, *fault.words(broker)), (command, said)
+        assert "guess" not in said
+
+
+def test_a_partition_whose_leader_advertises_an_unreachable_address_is_named_and_others_are_copied(
+    kafka_programs: KafkaPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_patience(monkeypatch, SLOW_SECONDS)
+    with (
+        RealKafka(kafka_programs, tmp_path / "near", listeners={"OUTSIDE": "PLAINTEXT"}) as near,
+        near.another(2, tmp_path / "far", advertised={"OUTSIDE": UNREACHABLE}),
+    ):
+        near.client.create_topic("far", config=SMALL_SEGMENTS, replicas=[[2]])
+        near.client.create_topic(TOPIC, config=SMALL_SEGMENTS, replicas=[[1]])
+        near.client.produce(TOPIC, varied_records(200, seed=1), batch_num_messages=20)
+        topics = {name: {"remote.storage.enable": True} for name in (TOPIC, "far")}
+        config = configured(tmp_path, near, topics=topics, bootstrap_servers=near.address("OUTSIDE"))
+        copied = run("copy", "--json", "--config", config)
+        looked = run("doctor", "--config", config)
+
+    assert copied.exit_code == looked.exit_code == 1
+    assert {row["partition"] for row in copied.rows} == {f"{TOPIC}-0"}
+    for said in (copied.err, " ".join(looked.out.split())):
+        assert mentions(said, "far-0", "advertised.listeners", UNREACHABLE)
+
+
+def test_every_right_that_a_copy_lacks_is_named_and_other_topics_are_copied(
+    guarded_broker: GuardedKafka, tmp_path: Path
+) -> None:
+    lacking, granted = "copied-without-rights", "copied-with-rights"
+    for topic in (lacking, granted):
+        create(guarded_broker.kafka, topic)
+    guarded_broker.grant(granted, {LIMITED: READS})
+    config = with_login(tmp_path, guarded_broker.properties("SASL", sasl_username="limited"), lacking, granted)
+
+    unseen = run("copy", "--json", "--config", config)
+    assert unseen.rows
+    assert {row["partition"] for row in unseen.rows} == {f"{granted}-0"}
+    for right, words in (
+        (AclOperation.DESCRIBE, ["--operation DescribeConfigs", f"--topic {lacking}"]),
+        (AclOperation.DESCRIBE_CONFIGS, ["--operation Read", f"--topic {lacking}"]),
+    ):
+        guarded_broker.grant(lacking, {LIMITED: (right,)})
+        for command in ("doctor", "copy"):
+            refused = run(command, "--config", config)
+            said = " ".join((refused.out + refused.err).split())
+            assert refused.exit_code == 1, (command, said)
+            assert mentions(said, lacking, *words), (command, said)
+    guarded_broker.grant(lacking, {LIMITED: READS})
+    copied = run("copy", "--json", "--config", config)
+    assert copied.exit_code == 0, copied.err
+    assert {row["partition"] for row in copied.rows} == {f"{lacking}-0"}
+    examined = run("doctor", "--config", config)
+    assert examined.exit_code == 0, examined.out
+    assert mentions(" ".join(examined.out.split()), "--operation Describe --cluster")
+    guarded_broker.grant("kafka-cluster", {LIMITED: (AclOperation.DESCRIBE,)}, ResourceType.BROKER)
+    assert "--cluster" not in run("doctor", "--config", config).out

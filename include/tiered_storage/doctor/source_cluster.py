@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+
 from tiered_storage.doctor.broker_directories import check_broker_directories
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
@@ -14,7 +16,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
-from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without_delete
+from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without
 from tiered_storage.remote_log.source.opening import CLUSTER, open_source
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import SegmentSource
@@ -86,25 +88,44 @@ def _check_topics(source: SegmentSource, logs: list[PartitionLog], settings: Set
         # The check of the metadata reports it.
         decisions = Decisions((), settings)
     found: dict[str, str] = {}
+    copied: set[str] = set()
     trimmed: set[str] = set()
     for log in logs:
         try:
-            if decisions.of(log).trims:
-                trimmed.add(log.topic_id_partition.topic)
+            decision = decisions.of(log)
+            for chosen, is_chosen in ((copied, decision.copies), (trimmed, decision.trims)):
+                if is_chosen:
+                    chosen.add(log.topic_id_partition.topic)
         except TieredStorageError as error:
             found.setdefault(log.topic_id_partition.topic, str(error))
     yield from (wrong("topics", why) for why in found.values())
+    yield from alone(_NAME, lambda: _check_rights_to_copy(source, sorted(copied), logs))
     yield from alone(_RETENTION, lambda: _check_local_retention(source, sorted(trimmed), settings))
+
+
+def _check_rights_to_copy(source: SegmentSource, topics: list[str], logs: list[PartitionLog]) -> Iterator[Check]:
+    """Yield the rights that the login lacks to copy `topics`."""
+    for topic in islice(topics_without(AclOperation.READ, source.access, topics), MOST_PARTITIONS_NAMED):
+        message = f"topic {topic}: the login lacks the right Read, so nothing of it is copied"
+        yield wrong(_NAME, message, _grant("Read", f"--topic {topic}"))
+    uncut = [log.uncut for log in logs if log.uncut is not None]
+    if uncut and all(one.size_on_disk is None and one.rules.files is None for one in uncut):
+        message = "the login may not see the sizes of logs, so bursts of large records may be copied later"
+        yield note(_NAME, message, _grant("Describe", "--cluster"))
+
+
+def _grant(right: str, on: str) -> str:
+    return f"kafka-acls.sh --add --allow-principal User:... --operation {right} {on}"
 
 
 def _check_local_retention(source: SegmentSource, topics: list[str], settings: Settings) -> Iterator[Check]:
     """Yield what keeps brokers from deleting the records of `topics`, whose local deletion is allowed."""
     if not topics:
         return
-    lacking = topics_without_delete(source.access, topics)
+    lacking = topics_without(AclOperation.DELETE, source.access, topics)
     for topic in islice(lacking, MOST_PARTITIONS_NAMED):
-        advice = f"kafka-acls.sh --add --allow-principal User:... --operation Delete --topic {topic}"
-        yield wrong(_RETENTION, f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed", advice)
+        message = f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed"
+        yield wrong(_RETENTION, message, _grant("Delete", f"--topic {topic}"))
     with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
         committed = ConsumerGroups(lambda: client, source.access).committed()
     ignored = settings.local_retention_ignored_groups

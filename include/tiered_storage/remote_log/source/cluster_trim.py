@@ -185,8 +185,8 @@ def _ensure_groups_are_loaded(client: ClusterClient) -> None:
         )
 
 
-def topics_without_delete(properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
-    """Return those of `topics` on which the login lacks the right Delete, as far as the brokers tell.
+def topics_without(right: Any, properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
+    """Return those of `topics` on which the login lacks a right (an AclOperation), as far as the brokers tell.
 
     `properties` are librdkafka's. Raises ClusterUnreachableError.
     """
@@ -204,7 +204,7 @@ def topics_without_delete(properties: Mapping[str, str], topics: Sequence[str]) 
             if error.args[0].code() in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}:
                 continue
             raise ClusterUnreachableError(f"the rights on {topic} cannot be read: {error.args[0].str()}") from error
-        if AclOperation.DELETE not in (found.authorized_operations or ()):
+        if right not in (found.authorized_operations or ()):
             lacking.append(topic)
     return sorted(lacking)
 
