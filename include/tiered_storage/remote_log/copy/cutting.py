@@ -22,6 +22,7 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import (
     CorruptLogError,
     EncryptionKeyError,
+    ForkedLogError,
     InvalidLogDirectoryError,
     RemoteObjectCorruptError,
     RemoteObjectNotFoundError,
@@ -29,11 +30,15 @@ from tiered_storage.errors import (
     TieredStorageError,
 )
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock, ensure_unlocked
+from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, follow
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
-from tiered_storage.kafka_wire.fetch import FetchBuffer
+from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
+from tiered_storage.remote_log.copy.forked_log import remote_batch
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
 from tiered_storage.remote_log.lineage import up_to
@@ -115,8 +120,8 @@ class SegmentCuts:
             client.close()
 
     def _cut_and_copy(self, task: CopyTask, order: CutOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
-        opened = self._opened(task, order)
         client, buffer = self._connected(task.metadata.topic_id_partition.cluster_id)
+        opened = self._opened(task, order, client, buffer)
         with opened.lock:
             segment = opened.log.cut(client, buffer, self._fetched)
         if segment is None:
@@ -133,10 +138,12 @@ class SegmentCuts:
         cut = SegmentCut(begun.start_offset, begun.end_offset, begun.size, begun.leader_epochs)
         return replace(outcome, task=task, cut=cut)
 
-    def _opened(self, task: CopyTask, order: CutOrder) -> _OpenLog:
+    def _opened(self, task: CopyTask, order: CutOrder, client: ClusterClient, buffer: FetchBuffer) -> _OpenLog:
         partition = task.metadata.topic_id_partition
         with self._lock:
             if partition not in self._logs:
+                if not order.rules.has_topic_id and (before := self._after.get(partition)) is not None:
+                    _ensure_same_topic(before, client, buffer, self._storage)
                 self._logs[partition] = self._open(task, order)
             return self._logs[partition]
 
@@ -197,6 +204,35 @@ class SegmentCuts:
             ended = self._logs.pop(partition, None) if self._left[partition] == 0 else None
         if ended is not None:
             ended.close()
+
+
+def _ensure_same_topic(
+    before: RemoteLogSegmentMetadata, client: ClusterClient, buffer: FetchBuffer, storage: RemoteStorageManager
+) -> None:
+    """Raise ForkedLogError if the leader has another batch than the last one of the remote segment `before`.
+
+    Without topic ids, a topic that was deleted and created again has the same key. If the leader deleted the batch, or
+    the remote one is damaged, nothing is compared.
+    """
+    partition, offset = before.topic_id_partition, before.end_offset
+    position = FetchPosition(partition.topic, partition.partition, offset, max_bytes=1)
+    [found] = client.fetch([position], buffer).partitions
+    if found.error_code == OFFSET_OUT_OF_RANGE:
+        return
+    if found.error is not None:
+        raise found.error.as_exception()
+    if len(found.records) < BATCH_OVERHEAD:
+        raise SourceClusterError(f"{partition}: the leader sent no batch at offset {offset}: the next run asks again")
+    ours = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(partition))
+    with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
+        theirs = remote_batch(before, offset, storage)
+        if (ours.base_offset, ours.last_offset, ours.crc) != (theirs.base_offset, theirs.last_offset, theirs.crc):
+            raise ForkedLogError(
+                f"{partition}: at offset {offset} the brokers have another batch than the remote log, and they give "
+                "the topic no id, so it was probably deleted and created again. Nothing of the partition is copied. "
+                "Brokers whose inter.broker.protocol.version is 2.8 or later give topics ids: the new topic is then "
+                "copied as another one"
+            )
 
 
 def _known(task: CopyTask, segment: LocalSegment) -> CopyTask:

@@ -10,6 +10,7 @@ distinguish them; the checksums of batches do. Each operation compares as much a
   apply, it compares every batch that can still be read, which must include the last one.
 - The plan of a copy compares the last remote batch. The run compares the whole remote segment that it continues, as far
   as closed local segments hold it.
+- A copy from a cluster compares the last remote batch if its brokers give the topic no id.
 
 A copy does not compare earlier segments, nor one that is damaged or no longer local. Forks of a producer that wrote the
 same bytes again may therefore be copied one after the other. Trimming compares everything, so it removes nothing then.
@@ -222,7 +223,7 @@ def _ensure_same_batch(
     if found is None:
         return False
     ours = read_batch_header(found[0])
-    theirs = _remote_batch(covered.segment, offset, storage)
+    theirs = remote_batch(covered.segment, offset, storage)
     same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
     if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
         raise _fork(
@@ -288,7 +289,7 @@ def _local_windows(local: Iterable[PlannedSegment]) -> Iterator[tuple[memoryview
         yield from open_segment(one.location).windows()
 
 
-def _remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
+def remote_batch(segment: RemoteLogSegmentMetadata, offset: int, storage: RemoteStorageManager) -> RecordBatch:
     """Return the header of the remote batch that holds `offset`, its checksum compared."""
     source = str(segment.segment_id)
     raw = storage.fetch_index(segment, IndexKind.OFFSET)

@@ -1,0 +1,129 @@
+"""Brokers of earlier versions are copied by Fetch: byte for byte, with every codec and with transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from servers.kafka_programs import KafkaPrograms
+from servers.real_kafka import RealKafka
+from servers.zookeeper_kafka import ZooKeeperKafka
+from support.command_line import mentions
+from support.kafka_clients import CODECS, RealKafkaClient, send
+from support.live_cluster import wait_for
+from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, ensure_as_stored, finished, read
+from support.records import varied_records
+from tiered_storage.remote_log.read.read_values import Isolation
+from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
+
+SERVERS = Path(__file__).parents[1] / "servers"
+SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT_BYTES)}
+"""Brokers before 4.0 take such sizes, and have no internal name for them."""
+
+WITHOUT_IDS = "2.8.2 without topic ids"
+"""As brokers are in the middle of an upgrade to 2.8, before their inter.broker.protocol.version is 2.8 too."""
+TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
+
+
+def programs(kafka_programs: KafkaPrograms, version: str, state: Path) -> KafkaPrograms:
+    """Return Kafka's programs of an earlier version; the first time on a machine they are downloaded."""
+    wanted = MavenJars("kafka", version, SERVERS / f"kafka-{version.rpartition('.')[0]}")
+    return KafkaPrograms(kafka_programs.java, tuple(fetched_jars(wanted, state)))
+
+
+@pytest.fixture
+def kafka(
+    request: pytest.FixtureRequest, kafka_programs: KafkaPrograms, state_directory: Path, tmp_path: Path
+) -> Iterator[RealKafka]:
+    """A broker of the version in the parameter."""
+    version, _, without_ids = str(request.param).partition(" ")
+    found = programs(kafka_programs, version, state_directory)
+    directory = tmp_path / "broker"
+    older = {"inter.broker.protocol.version": "2.7"} if without_ids else None
+    broker = ZooKeeperKafka(found, directory, older) if version.startswith("2.") else RealKafka(found, directory)
+    with broker as started:
+        yield started
+
+
+@pytest.mark.parametrize("kafka", ["2.8.2", "3.9.1"], indirect=True)
+def test_every_codec_and_transactions_are_copied_read_and_trimmed(kafka: RealKafka, tmp_path: Path) -> None:
+    topic, client = "orders", kafka.client
+    site = LiveSite(kafka, tmp_path, (topic,), {"topics": {topic: TRIMMED}})
+    client.create_topic(topic, len(CODECS), SMALL_SEGMENTS | LONG)
+    for number, codec in enumerate(CODECS):
+        records = varied_records(700, seed=number)
+        client.produce(topic, records, partition=number, codec=codec, batch_num_messages=40)
+    producer = client.producer(transactional_id=topic, enable_idempotence="true", batch_num_messages=10)
+    producer.init_transactions()
+    for turn in range(6):
+        producer.begin_transaction()
+        send(producer, topic, 0, varied_records(60, seed=turn))
+        (producer.abort_transaction if turn % 2 else producer.commit_transaction)()
+    client.produce(topic, varied_records(300, seed=9), batch_num_messages=20)
+
+    while site.copied():
+        pass
+
+    for number in range(len(CODECS)):
+        assert ensure_as_stored(site, number, times_of="records") >= len(site.local(number)) - 2
+    with site.open() as remote_log:
+        end = finished(remote_log)[-1].end_offset
+    committed = [one for one in client.consume_all(topic, isolation="read_committed") if one.offset <= end]
+    assert read(site, Isolation.READ_COMMITTED) == committed
+    site.audited()
+    beside = LiveSite(kafka, tmp_path / "beside", (topic,), {"broker.log.dirs": {"1": str(kafka.log_dir)}})
+    beside.root.mkdir()
+    copied = beside.run("copy", "--json")
+    assert (copied.exit_code, copied.err) == (0, "")
+    assert len(copied.rows) == sum(len(site.local(number)) - 1 for number in range(len(CODECS)))
+    beside.audited()
+    assert site.run("doctor").exit_code == 0
+    assert site.run("topics", "advise").exit_code == 0
+    trim = site.run("retain", "--json")
+    assert trim.exit_code == 0, trim.err
+    assert {row["new_local_start"] for row in trim.rows if row["partition"] == f"{topic}-0"} == {end + 1}
+    assert read(site, Isolation.READ_COMMITTED) == committed
+
+
+def is_created(client: RealKafkaClient, topic: str) -> bool:
+    """Create a topic, unless there is one still: the controller deletes it after it has answered."""
+    try:
+        client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kafka", [WITHOUT_IDS], indirect=True)
+def test_without_topic_ids_records_are_copied_and_nothing_is_trimmed(kafka: RealKafka, tmp_path: Path) -> None:
+    topic, client = "orders", kafka.client
+    site = LiveSite(kafka, tmp_path, (topic,), {"topics": {topic: TRIMMED}})
+    assert client.create_topic(topic, 1, SMALL_SEGMENTS | LONG) == ""
+    client.produce(topic, varied_records(700, seed=1), batch_num_messages=40)
+    copied = site.copied()
+    assert ensure_as_stored(site, times_of="records") == len(copied)
+    site.audited()
+
+    client.produce(topic, varied_records(300, seed=2), batch_num_messages=40)
+    copied += site.copied()
+    assert ensure_as_stored(site, times_of="records") == len(copied)
+    trim = site.run("retain")
+    assert trim.exit_code == 1
+    assert "the brokers give the topic no id" in trim.err
+    assert client.consume_all(topic)[0].offset == 0
+
+    client.delete_topic(topic)
+    wait_for(lambda: is_created(client, topic), lambda: "the topic is not deleted")
+    client.produce(topic, varied_records(2000, seed=2), batch_num_messages=40)
+    again = site.run("copy", "--json")
+
+    assert (again.exit_code, again.rows) == (1, [])
+    assert mentions(again.err, f"{topic}-0", "deleted and created again", "inter.broker.protocol.version")
+    site.audited()
