@@ -1,16 +1,21 @@
-"""The store fails while brokers are under load: afterwards all catches up by itself."""
+"""Store and database fail, hang or lie while brokers are under load: afterwards all catches up by itself."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer
+from servers.s3_proxy import Asked, Refusal, proxy
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
+from support.object_stores import S3Endpoint
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
 from tiered_storage_airflow.demo_cluster.postgres import PostgresServer
@@ -63,7 +68,39 @@ def store_is_gone(servers: Servers) -> None:
     servers.s3.start()
 
 
-@pytest.mark.parametrize("fault", [store_is_gone], ids=lambda fault: fault.__name__)
+def store_hangs(servers: Servers) -> None:
+    """Connections are accepted, and nothing is answered."""
+    servers.s3.pause()
+    time.sleep(FAULT_SECONDS)
+    servers.s3.resume()
+
+
+def database_is_gone(servers: Servers) -> None:
+    """It is killed, and comes back with what was committed."""
+    servers.postgres.stop(signal.SIGQUIT)
+    time.sleep(FAULT_SECONDS)
+    servers.postgres.start()
+
+
+def database_hangs(servers: Servers) -> None:
+    """It keeps its connections and answers nothing."""
+    server = psutil.Process(servers.postgres.pid)
+    # The one that starts the others first; those may end by themselves meanwhile.
+    server.suspend()
+    processes = [server, *server.children(recursive=True)]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.suspend()
+    time.sleep(FAULT_SECONDS)
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+
+FAULTS = [store_is_gone, store_hangs, database_is_gone, database_hangs]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_all_catches_up_after(servers: Servers, tmp_path: Path, fault: Callable[[Servers], None]) -> None:
     topic = fault.__name__.replace("_", "-")
     servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
@@ -73,6 +110,51 @@ def test_all_catches_up_after(servers: Servers, tmp_path: Path, fault: Callable[
         fault(servers)
         copies.wait_for_segments()
 
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
+@dataclass(slots=True)
+class Lies:
+    """A store that, while it lies, answers some writes with success and keeps nothing, and fails others."""
+
+    is_lying: bool = False
+    told: int = 0
+    _turn: int = 0
+
+    def __call__(self, asked: Asked) -> Refusal | None:
+        if not self.is_lying or asked.method != "PUT":
+            return None
+        self._turn += 1
+        if self._turn % 3 == 0:
+            return Refusal(503, "SlowDown")
+        if self._turn % 3 == 1:
+            self.told += 1
+            # The client takes it for done.
+            return Refusal(200, "Lie", {"ETag": '"lie"'})
+        return None
+
+
+def test_a_store_that_lies_about_writes_is_not_believed(servers: Servers, tmp_path: Path) -> None:
+    topic, lies = "store-lies", Lies()
+    servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    endpoint = S3Endpoint(servers.s3.url, ACCESS_KEY, SECRET_KEY, REGION, BUCKET)
+    ledger = Ledger(tmp_path / "ledger.csv")
+    with ExitStack() as running:
+        proxied = running.enter_context(proxy(endpoint, lies))
+        site = site_of(servers, tmp_path, topic, proxied.url)
+        copies = running.enter_context(CopyLoop(site))
+        running.enter_context(producer(site, topic, ledger))
+        copies.wait_for_segments()
+        lies.is_lying = True
+        copies.wait_for_exit(1)
+        wait_for(lambda: lies.told > 5, lambda: str(copies.results[-2:]))
+        time.sleep(FAULT_SECONDS / 3)
+        lies.is_lying = False
+        copies.wait_for_segments()
+
+    site = replace(site, settings={**site.settings, "rsm.config.endpoint": servers.s3.url}).write()
     site.catch_up()
 
     site.ensure_exactly_once(ledger, topic)

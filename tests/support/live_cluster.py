@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -18,6 +19,7 @@ from typing import Any, Self
 from unittest import mock
 
 import yaml
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from support.command_line import CommandResult, run
 from tiered_storage.clock import wall_clock
@@ -26,7 +28,7 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
-from tiered_storage_airflow.demo_cluster.ledger import Ledger, Verdict, judge, read_local, read_remote
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Verdict, judge, read_local, read_remote
 from tiered_storage_airflow.demo_cluster.load import LoadProducer
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
@@ -36,6 +38,8 @@ PATIENCE_SECONDS = 120
 COMMAND_SECONDS = 240
 LEASE_MS = 5000
 PAUSE_SECONDS = 1
+_TRANSACTION = 30
+"""Records."""
 _PROGRAM = Path(sys.executable).with_name("tiered-storage")
 
 
@@ -155,6 +159,16 @@ class CopyLoop:
         wanted = self.segments + more
         wait_for(lambda: self.segments >= wanted, lambda: f"{self.results[-3:]}")
 
+    def wait_for_exit(self, code: int, seconds: float = PATIENCE_SECONDS) -> CommandResult:
+        """Wait until a copy that begins after this call ends with `code`; return its result."""
+        later = len(self.results) + 1
+        wait_for(
+            lambda: any(result.exit_code == code for result in self.results[later:]),
+            lambda: f"no copy ended with {code}: {self.results[-3:]}",
+            seconds,
+        )
+        return next(result for result in self.results[later:] if result.exit_code == code)
+
     def kill(self) -> None:
         """Kill a copy (SIGKILL) after it began segments and before it committed them all."""
         with self._site.open() as remote_log:
@@ -177,6 +191,76 @@ def producer(site: LiveSite, topic: str, ledger: Ledger, rate: int = RATE, **pro
     given = {name.replace("_", "."): value for name, value in properties.items()}
     client = {"bootstrap.servers": site.brokers.bootstrap_servers, **given}
     return LoadProducer(f"{topic}-{len(ledger)}", topic, client, ledger, rate)
+
+
+class TransactionalProducer:
+    """Writes to `topic` in transactions without a pause, in a thread of its own; a context manager that ends it.
+
+    Every third transaction is aborted. The ledger gets the records of a transaction once its commit is acknowledged.
+    """
+
+    def __init__(self, site: LiveSite, topic: str, ledger: Ledger) -> None:
+        """Start nothing yet."""
+        self._topic = topic
+        self._ledger = ledger
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name=f"transactions of {topic}")
+        self._properties = {
+            "bootstrap.servers": site.brokers.bootstrap_servers,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 60_000,
+            "linger.ms": 5,
+            "topic.metadata.refresh.interval.ms": 2000,
+            "log_level": 0,
+        }
+        self.aborted: set[bytes] = set()
+        """The keys of transactions that were aborted on purpose."""
+        self.failures: list[str] = []
+        """Why transactions failed: nobody knows whether these were committed."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        sender: Producer | None = None
+        for number in count():
+            if self._stopped.is_set():
+                break
+            try:
+                if sender is None:
+                    sender = Producer(self._properties)
+                    sender.init_transactions(PATIENCE_SECONDS)
+                self._transaction(sender, number)
+            except KafkaException as error:
+                self.failures.append(str(error))
+                # Another one of that id first lets the broker end what this one left.
+                sender = None
+
+    def _transaction(self, sender: Producer, number: int) -> None:
+        keys, places = [f"{self._topic}-{number}-{at}".encode() for at in range(_TRANSACTION)], dict[bytes, Place]()
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                place = Place(str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+                places[bytes(message.key() or b"")] = place
+
+        sender.begin_transaction()
+        for key in keys:
+            sender.produce(self._topic, os.urandom(1000), key, on_delivery=delivered)
+        sender.flush(PATIENCE_SECONDS)
+        if number % 3 == 2:
+            sender.abort_transaction(PATIENCE_SECONDS)
+            self.aborted.update(keys)
+            return
+        sender.commit_transaction(PATIENCE_SECONDS)
+        for key, place in places.items():
+            self._ledger.acknowledge(key, place)
+        self._stopped.wait(_TRANSACTION / RATE)
 
 
 def wait_for(condition: Callable[[], bool], why: Callable[[], str], seconds: float = PATIENCE_SECONDS) -> None:

@@ -21,6 +21,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage.remote_log.read.read_values import Isolation
 
 SILENCE_SECONDS = 60.0
 _BATCH_SECONDS = 0.2
@@ -140,7 +141,7 @@ def _judge(acknowledged: Mapping[bytes, Place], remote: Tier, local: Tier) -> Ve
 
 
 def read_remote(remote_log: RemoteLogManager, partitions: Iterable[TopicIdPartition] | None = None) -> Tier:
-    """Read the remote tier by our reader, up to the end of each partition's last copied segment."""
+    """Read the remote tier by our reader, without aborted records, up to the end of each partition's last segment."""
     found: defaultdict[Place, list[bytes]] = defaultdict(list)
     chosen = list(remote_log.segments.list_partitions()) if partitions is None else list(partitions)
     with BlockingLogReader(remote_log.open_log_reader()) as reader:
@@ -148,7 +149,8 @@ def read_remote(remote_log: RemoteLogManager, partitions: Iterable[TopicIdPartit
             view = reader.view(each)
             if view.remote_end <= view.log_start_offset:
                 continue
-            for record in reader.records(each, view.log_start_offset, end_offset=view.remote_end):
+            committed = Isolation.READ_COMMITTED
+            for record in reader.records(each, view.log_start_offset, end_offset=view.remote_end, isolation=committed):
                 found[Place(each.topic, each.partition, record.offset)].append(record.key or b"")
     return found
 
