@@ -437,7 +437,7 @@ def test_producers_are_known_where_a_later_leader_truncated_a_remote_segment(sit
         found: list[tuple[ProducerSnapshotEntry, ...]] = []
 
         def kept(known: CopyTask) -> CopyOutcome:
-            files = Path(known.location).parent
+            files = Path(known.location.removeprefix("fetched://")).parent
             found.append(read_producer_snapshot(producer_snapshot_path(files, known.metadata.end_offset + 1)))
             ends.append(known.metadata.end_offset + 1)
             return CopyOutcome(known, None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
+from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, LocalSegment
 
 
 @dataclass
@@ -28,6 +30,13 @@ class FakeCluster:
         room[:] = served[:size]
         found = FetchedPartition("orders", 0, 0, self.ends[-1], self.ends[-1], 0, (), -1, room)
         return FetchAnswer(0.0, (found,))
+
+
+def path_of(fetched: LocalSegment) -> Path:
+    """Return the file of a segment that was fetched."""
+    scheme, _, path = fetched.location.partition("://")
+    assert scheme == FETCHED_SCHEME
+    return Path(path)
 
 
 def base_of(batch: bytes) -> int:

@@ -52,7 +52,7 @@ from tiered_storage.kafka_wire.fetch import (
 )
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
-from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment, SegmentLocation
+from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, CutRules, LocalSegment, SegmentLocation
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 
 _SPARE = "spare"
@@ -245,7 +245,9 @@ class FetchedLog:
         files = active.files
         self._kept.append(files)
         self._active = None
-        return LocalSegment(files.base_offset, end - 1, active.size, SegmentLocation(str(files.log_path)))
+        return LocalSegment(
+            files.base_offset, end - 1, active.size, SegmentLocation(f"{FETCHED_SCHEME}://{files.log_path}")
+        )
 
     def _close_old_tail(self) -> LocalSegment | None:
         """Close the active segment if its first record is that old: an idle partition rolls nothing."""

@@ -25,7 +25,12 @@ from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapsho
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
-from tiered_storage.kafka_log.records.segment_scan import WINDOW_BYTES, SegmentScanner, iterate_segment
+from tiered_storage.kafka_log.records.segment_scan import (
+    WINDOW_BYTES,
+    SegmentScanner,
+    iterate_mapped_segment,
+    iterate_segment,
+)
 from tiered_storage.regular_files import open_regular, open_unbuffered
 from tiered_storage.remote_log.source.log_directory_source import local_segments
 from tiered_storage.remote_log.source.partition_log import LocalSegment, SegmentLocation
@@ -176,6 +181,21 @@ class LogDirectorySegment:
         path = self._files.log_path
         found = _found_by_index(path, self.position_before(offset), offset) or _seek(path, 0, offset)
         return None if found is None else found[0]
+
+
+class OwnSegment(LogDirectorySegment):
+    """The OpenSegment of files that only this process writes: it reads their windows without copying a byte."""
+
+    def windows(
+        self, start_position: int = 0, *, window_bytes: int | None = None, verify_crc: bool = True
+    ) -> Iterator[tuple[memoryview, BatchTable]]:
+        return iterate_mapped_segment(
+            self._files.log_path,
+            self.base_offset,
+            start_position=start_position,
+            window_bytes=window_bytes or WINDOW_BYTES,
+            verify_crc=verify_crc,
+        )
 
 
 def files_at(location: SegmentLocation) -> LogSegment:

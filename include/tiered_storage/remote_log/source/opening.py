@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError
-from tiered_storage.remote_log.source.partition_log import SegmentLocation
+from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, SegmentLocation
 from tiered_storage.remote_log.source.segment_source import OpenSegment, SegmentSource
 
 if TYPE_CHECKING:
@@ -47,6 +47,12 @@ def _open_file(location: SegmentLocation, history: ProducerHistory | None) -> Op
     return LogDirectorySegment.at(location, history)
 
 
+def _open_fetched(location: SegmentLocation, history: ProducerHistory | None) -> OpenSegment:
+    from tiered_storage.remote_log.source.log_directory_segment import OwnSegment
+
+    return OwnSegment.at(SegmentLocation(location.removeprefix(f"{FETCHED_SCHEME}://")), history)
+
+
 def _open_cluster(settings: Settings, client_properties: Mapping[str, str]) -> SegmentSource:
     from tiered_storage.remote_log.source.fetch_source import open_fetch_source
 
@@ -61,8 +67,13 @@ LOG_DIRECTORIES = SourceKind(lambda settings: bool(settings.log_dirs), _open_log
 CLUSTER = SourceKind(
     lambda settings: bool(settings.bootstrap_servers or settings.cluster_connection), _open_cluster, _refuse_segment
 )
+FETCHED = SourceKind(lambda _: False, _open_cluster, _open_fetched)
 CLUSTER_SCHEME = "kafka"
-SEGMENT_SOURCES: dict[str, SourceKind] = {NO_SCHEME: LOG_DIRECTORIES, CLUSTER_SCHEME: CLUSTER}
+SEGMENT_SOURCES: dict[str, SourceKind] = {
+    NO_SCHEME: LOG_DIRECTORIES,
+    CLUSTER_SCHEME: CLUSTER,
+    FETCHED_SCHEME: FETCHED,
+}
 """The kinds of sources by the scheme (`scheme://…`) of their locations."""
 
 

@@ -23,6 +23,9 @@ SegmentLocation = NewType("SegmentLocation", str)
 """Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
 sees what the source sees. Its format is private to the source."""
 
+FETCHED_SCHEME: Final = "fetched"
+"""Of the location (`fetched://` and a path) of a file that this process alone writes, out of what a broker sent."""
+
 PlannedLocation: TypeAlias = Annotated[SegmentLocation, Field(validation_alias=AliasChoices("location", "log_path"))]
 """A location in a plan or a task that is written down; earlier releases called it log_path."""
 

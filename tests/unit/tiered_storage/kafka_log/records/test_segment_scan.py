@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -32,12 +32,15 @@ from tiered_storage.kafka_log.records.record_batch import (
 from tiered_storage.kafka_log.records.segment_scan import (
     BatchTable,
     SegmentScanner,
+    iterate_mapped_segment,
     iterate_segment,
     recover_valid_length,
     scan_segment,
 )
 
 MIB = 1 << 20
+
+Windows = Iterator[tuple[memoryview, BatchTable]]
 
 
 @pytest.fixture
@@ -322,7 +325,8 @@ def read_back(data: bytes, table: BatchTable) -> bool:
     return values == [b"value"] * len(table)
 
 
-def test_a_file_is_read_whole_in_windows_of_any_size(path: Path) -> None:
+@pytest.mark.parametrize("iterate", [iterate_segment, iterate_mapped_segment])
+def test_a_file_is_read_whole_in_windows_of_any_size(path: Path, iterate: Callable[..., Windows]) -> None:
     batches = batches_of([1, 30, 2, 5, 1], base_offset=100, compression=Compression.LZ4)
     path.write_bytes(b"".join(batches))
     whole = scan_segment(path, 100)
@@ -331,13 +335,37 @@ def test_a_file_is_read_whole_in_windows_of_any_size(path: Path) -> None:
     for window_bytes in (0, 1, 61, 100, 150, 1000, 8 * MIB):
         data = b""
         tables = []
-        for part, table in iterate_segment(path, 100, window_bytes=window_bytes):
+        for part, table in iterate(path, 100, window_bytes=window_bytes):
             assert part.readonly
             assert len(part) == table.size.sum()
             data += part
             tables.append(table)
         assert data == path.read_bytes()
         _assert_same(BatchTable.concatenate(tables), whole)
+
+
+@pytest.mark.parametrize(("broken", "sound"), [("truncated", 3), ("flipped", 2)])
+def test_a_mapped_file_is_read_up_to_a_broken_batch(path: Path, broken: str, sound: int) -> None:
+    batches = batches_of([1, 30, 2, 5], base_offset=100)
+    content = bytearray(b"".join(batches))
+    if broken == "truncated":
+        del content[-1:]
+    else:
+        content[sum(map(len, batches[:2])) + 70] ^= 1
+    path.write_bytes(content)
+
+    for window_bytes in (1, 100, MIB):
+        found = b""
+        with pytest.raises(CorruptRecordError):
+            for part, _ in iterate_mapped_segment(path, 100, window_bytes=window_bytes):
+                found += part
+        assert found == b"".join(batches[:sound])
+
+
+def test_an_empty_mapped_file_has_no_batches(path: Path) -> None:
+    path.touch()
+
+    assert list(iterate_mapped_segment(path, 100)) == []
 
 
 def test_an_empty_file_has_no_batches(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fake_cluster import FakeCluster, base_of
+from support.fake_cluster import FakeCluster, base_of, path_of
 from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -25,7 +25,7 @@ from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
-from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
+from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 
@@ -171,12 +171,12 @@ def test_a_segment_stays_for_the_copy_of_the_next_one_where_nobody_knows_the_pro
     first, second, *_ = segments_of(log, cluster)
 
     log.release(first)
-    assert Path(first.location).exists()
+    assert path_of(first).exists()
     log.release(second)
 
     log.close()
-    assert not Path(first.location).exists()
-    assert Path(second.location).exists()
+    assert not path_of(first).exists()
+    assert path_of(second).exists()
 
 
 def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path:
     log = fetched(tmp_path / "cut", rules(segment_ms=3000), 0, cluster.ends[-1])
     read: list[bytes] = []
     while (segment := log.cut(cluster, buffer)) is not None:  # type: ignore[arg-type]
-        read.append(Path(segment.location).read_bytes())
+        read.append(path_of(segment).read_bytes())
         log.release(segment)
     log.close()
 
@@ -246,7 +246,7 @@ def test_a_gap_that_compaction_left_is_never_at_the_end_of_a_segment(tmp_path: P
     assert len(cut) > 20
     assert all(earlier.end_offset == later.base_offset - 1 for earlier, later in pairwise(cut))
     for segment in cut:
-        *_, (_, last) = LogDirectorySegment.at(segment.location).windows()
+        *_, (_, last) = open_segment(segment.location).windows()
         assert last.last_offset[-1] == segment.end_offset
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.sources import log_directory_under_test
-from support.fake_cluster import FakeCluster, base_of, delta_of
+from support.fake_cluster import FakeCluster, base_of, delta_of, path_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -114,12 +114,12 @@ def test_what_follows_a_segment_whose_end_was_compacted_away_is_fetched(leader: 
     assert found[0].base_offset == start
     assert found[0].end_offset is not None
     assert found[0].end_offset >= after.base_offset
-    copied = b"".join(Path(each.location).read_bytes() for each in found)
+    copied = b"".join(path_of(each).read_bytes() for each in found)
     assert b"".join(batch for batch in left if base_of(batch) >= start).startswith(copied)
     for each in found:
-        last = batches_of(Path(each.location))[-1]
+        last = batches_of(path_of(each))[-1]
         assert base_of(last) + delta_of(last) == each.end_offset
-        assert leader.directory not in Path(each.location).parents
+        assert leader.directory not in path_of(each).parents
 
 
 def batches_of(log_path: Path) -> list[bytes]:
