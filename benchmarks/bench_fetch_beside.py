@@ -7,6 +7,7 @@ copy is a process of its own, limited to a quarter of what `cp` and a sync get f
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ RECORDS_A_SECOND = 500
 RECORD_BYTES = 1000
 GOAL = 1.3
 SHARE_OF_DISK = 4
+LEAD_SECONDS = 3.0
+"""What a copy takes to begin."""
 
 
 @dataclass(slots=True)
@@ -123,18 +126,21 @@ def main() -> int:
         servers = kafka.bootstrap_servers
         kafka.client.create_topic(COPIED, 4, {"segment.bytes": str(SEGMENT_BYTES)})
         kafka.client.create_topic(LIVE, 1)
-        produce(servers, 600 << 20, COPIED)
+        produce(servers, first := 600 << 20, COPIED)
         rate = int(disk_rate(root, kafka.log_dir) / SHARE_OF_DISK)
+        # Twice what a copy moves while it is measured: it must not end before.
+        produce(servers, max(0, int(2 * rate * (LEAD_SECONDS + given.seconds)) - first), COPIED)
         latencies(servers, 3)
         for number in range(given.rounds):
             alone.append(latencies(servers, given.seconds))
             (place := root / str(number)).mkdir()
             copying = begin_copy(place, servers, rate)
-            time.sleep(3)
+            time.sleep(LEAD_SECONDS)
             beside.append(latencies(servers, given.seconds))
             is_over = copying.poll() is not None
             copying.terminate()
             copying.wait()
+            shutil.rmtree(place)
             if is_over:
                 raise SystemExit("the copy ended before the measurement: nothing was measured")
     print(f"  the copy was limited to {rate / 1e6:.0f} MB/s")
