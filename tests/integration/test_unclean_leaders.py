@@ -1,0 +1,122 @@
+"""After an unclean election below the remote end, readers follow the new leader (scenario 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from servers.kafka_programs import KafkaPrograms
+from support.kafka_clients import RealKafkaClient
+from support.live_cluster import LiveSite, wait_for
+from support.records import varied_records
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
+
+CONFIG = {
+    "internal.segment.bytes": "16384",
+    "segment.ms": str(1 << 60),
+    "retention.ms": "-1",
+    "min.insync.replicas": "1",
+    "unclean.leader.election.enable": "true",
+}
+OURS = {"remote.storage.enable": True, "remote.deletion.allowed": True, "retention.ms": -1}
+
+
+@pytest.fixture(scope="module")
+def brokers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
+    """Three brokers of these tests alone, all running before and after each."""
+    with BrokerCluster(kafka_programs, tmp_path_factory.mktemp("unclean")) as cluster:
+        yield cluster
+
+
+def finished(site: LiveSite) -> list[RemoteLogSegmentMetadata]:
+    with site.open() as remote_log:
+        [partition] = remote_log.segments.list_partitions()
+        segments = remote_log.segments.list_remote_log_segments(partition)
+        return [each for each in segments if each.state is SegmentState.COPY_SEGMENT_FINISHED]
+
+
+def lineage(site: LiveSite) -> list[int]:
+    """Return where each leader begins."""
+    with site.open() as remote_log:
+        [partition] = remote_log.segments.list_partitions()
+        return [each.start_offset for each in remote_log.segments.partition_state(partition).lineage]
+
+
+def read(site: LiveSite, start: int, end: int) -> list[Record]:
+    """Read the remote log from offset `start` to `end` (exclusive)."""
+    with site.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+        [partition] = remote_log.segments.list_partitions()
+        return list(reader.records(partition, start, end_offset=end))
+
+
+def copied(site: LiveSite) -> list[tuple[int, int]]:
+    result = site.run("copy", "--json")
+    assert result.exit_code == 0, result.err
+    return sorted((row["start_offset"], row["end_offset"]) for row in result.rows)
+
+
+def ensure_clean(site: LiveSite) -> None:
+    audit = site.run("audit", "--deep")
+    assert audit.exit_code == 0, audit.out + audit.err
+
+
+def has_in_sync(brokers: BrokerCluster, topic: str, replicas: set[int]) -> bool:
+    return set(brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions[0].isrs) == replicas
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["fetched", "from-files"])
+def test_readers_follow_an_unclean_leader_and_what_it_lost_is_removed(
+    brokers: BrokerCluster, tmp_path: Path, way: str
+) -> None:
+    files = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
+    site = LiveSite(brokers, tmp_path, (), {**(files if way == "from-files" else {}), "topics": {way: OURS}}).write()
+    brokers.create_topic(way, 1, CONFIG, [[1, 2]])
+    client = RealKafkaClient(brokers.bootstrap_servers)
+    shared = client.produce(way, varied_records(410, seed=1), batch_num_messages=20)
+    wait_for(lambda: has_in_sync(brokers, way, {1, 2}), lambda: "broker 2 does not follow")
+    brokers.kill(2)
+    wait_for(lambda: has_in_sync(brokers, way, {1}), lambda: "broker 2 is not missed")
+    lost = client.produce(way, varied_records(400, seed=2), batch_num_messages=20)
+    copied(site)
+    first = finished(site)
+    assert lineage(site) == [0]
+    remote_end = first[-1].end_offset + 1
+    assert remote_end > len(shared)
+    assert read(site, 0, remote_end) == [*shared, *lost][:remote_end]
+
+    brokers.kill(1)
+    brokers.start(2)
+    wait_for(lambda: brokers.leader(way, 0) == 2, lambda: "broker 2 does not lead")
+    new = client.produce(way, varied_records(900, seed=3), batch_num_messages=20)
+    assert new[0].offset == len(shared)
+    brokers.start(1)
+    wait_for(lambda: has_in_sync(brokers, way, {1, 2}), lambda: "broker 1 does not follow")
+    again = copied(site)
+
+    # Both leaders' segments are there, and readers get the offsets up to the election of one, the rest of the other.
+    assert again[0][0] == len(shared)
+    assert lineage(site) == [0, len(shared)]
+    leaked = {each.segment_id for each in first if each.start_offset >= len(shared)}
+    assert leaked and leaked <= {each.segment_id for each in finished(site)}
+    end = again[-1][1] + 1
+    assert end > remote_end
+    assert read(site, 0, end) == [*shared, *new][:end]
+    ensure_clean(site)
+
+    limited = replace(site, settings={**site.settings, "topics": {way: {**OURS, "retention.bytes": 30_000}}}).write()
+    expired = limited.run("expire")
+    assert expired.exit_code == 0, expired.out + expired.err
+    left = finished(site)
+    assert leaked.isdisjoint(each.segment_id for each in left)
+    start = left[0].start_offset
+    assert remote_end <= start < end
+    assert read(site, start, end) == [*shared, *new][start:end]
+    ensure_clean(site)
