@@ -106,6 +106,7 @@ HELD = {
         "local.retention.topics.ignoring.groups",
         "remote.log.deletion.grace.ms",
         "remote.log.orphan.grace.ms",
+        "remote.log.lowered.limit.grace.ms",
         "remote.log.replaced.topic.grace.ms",
         "enable.min.retention.margin.ms",
         "scheduled.deletion.enable",
