@@ -428,7 +428,7 @@ def test_a_whole_copy_below_all_others_that_is_not_known_does_not_end_its_life(t
 # --------------------------------------------------------------------------------------------------------- crashes
 
 
-@pytest.mark.parametrize("after_it", [False, True])
+@pytest.mark.parametrize("after_it", [False, pytest.param(True, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("step", range(14))
 def test_a_deletion_that_dies_anywhere_leaves_nothing_that_comes_back(
     tmp_path: Path, step: int, *, after_it: bool

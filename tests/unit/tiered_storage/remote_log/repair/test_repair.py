@@ -251,7 +251,7 @@ def test_no_more_segments_end_than_the_document_of_a_partition_names(
         assert "marked" in failure.message
 
 
-def test_a_stop_that_comes_while_what_is_to_be_read_instead_is_read_ends_nothing(
+def test_a_stop_while_the_redundancy_of_damaged_segments_is_checked_marks_none(
     files: RemoteLogFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flip_object(files)
