@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,10 @@ from dags.airflow_runs import AirflowHome
 from support.metric_receivers import StatsdListener, collecting
 from support.tiered_site import TIERED, TieredSite, partition
 from tiered_storage.clock import wall_clock
+from tiered_storage.errors import RemoteStorageError, TieredStorageError
 from tiered_storage.remote_log.metrics.stored import lag_history, latest_metrics
+from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
 if TYPE_CHECKING:
     from support.spark_in_process import SparkInProcess
@@ -99,6 +102,41 @@ def test_opentelemetry_receives_the_same_with_the_topic_as_a_tag(
     assert collector.points["airflow.remote_log.copy_lag_bytes", "orders"] == 3603
     assert collector.points["airflow.remote_log.offset_violations", "orders"] == 0
     assert "airflow.remote_log.copy_lag_segments.orders" not in {name for name, _ in collector.points}
+
+
+def test_statsd_receives_by_topic_the_copies_and_deletions_that_failed(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess, metrics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write_logs({"orders-0": 3, "payments-0": 1})
+    expiring = {**TIERED, "remote.deletion.allowed": True, "retention.ms": 3_600_000}
+    site.configure({"orders": TIERED, "payments": expiring})
+    site.corrupt("orders-0", 10)
+    refused: list[str] = []
+    delete = ObjectRemoteStorageManager.delete_segments
+
+    def refuse_once(
+        storage: ObjectRemoteStorageManager, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Mapping[str, TieredStorageError]:
+        if refused:
+            return delete(storage, segments)
+        refused.extend(segment.segment_id.id for segment in segments)
+        return {each: RemoteStorageError("the store is away") for each in refused}
+
+    monkeypatch.setattr(ObjectRemoteStorageManager, "delete_segments", refuse_once)
+    with closing(StatsdListener()) as listener:
+        metrics(statsd_on=True, statsd_host="127.0.0.1", statsd_port=listener.port, statsd_prefix="airflow")
+        assert airflow.run("copy_segments").state == "failed"
+        copied = listener.received_until("airflow.remote_log.copy_errors.orders")
+        assert airflow.run("expire_remote_segments").state == "success"
+        refusal = listener.received_until("airflow.remote_log.delete_errors.payments")
+        again = listener.received_until("airflow.remote_log.delete_requests.payments")
+    # The segment after the damaged one is left out, and counts as failed.
+    assert copied["airflow.remote_log.copy_requests.orders"] == "3|c"
+    assert copied["airflow.remote_log.copy_errors.orders"] == "2|c"
+    assert refusal["airflow.remote_log.delete_requests.payments"] == "1|c"
+    assert refusal["airflow.remote_log.delete_errors.payments"] == "1|c"
+    assert again["airflow.remote_log.delete_requests.payments"] == "1|c"
+    assert "airflow.remote_log.delete_errors.payments" not in again
 
 
 def test_a_run_is_red_for_offsets_that_contradict_each_other_and_names_the_partition(

@@ -15,11 +15,15 @@ import yaml
 from servers.real_kafka import RealKafka
 from support.command_line import run
 from support.records import varied_records
-from support.scraping import KAFKA, Scrape, free_port
+from support.scraping import KAFKA, KAFKA_REMOTE, Scrape, free_port
 
 TOPIC = "metrics-of-a-cluster"
 SEGMENT_BYTES = 16_384
-CONFIGS = {"internal.segment.bytes": str(SEGMENT_BYTES), "segment.ms": str(1 << 60)}
+CONFIGS = {
+    "internal.segment.bytes": str(SEGMENT_BYTES),
+    "segment.ms": str(1 << 60),
+    "retention.bytes": str(4 << 20),
+}
 PARTITIONS = 2
 WITHIN_SECONDS = 60
 
@@ -70,6 +74,10 @@ def test_a_scrape_shows_the_lag_and_a_copy_brings_it_to_zero(real_kafka: RealKaf
         while run("copy", "--topics", TOPIC, "--json", "--config", config).rows:
             pass
         copied = scraped_until(port, lambda found: found.value(f"{KAFKA}remotecopylagsegments", topic=TOPIC) == 0)
+        # Half of it passes until a tail is copied.
+        real_kafka.client.alter_topic(TOPIC, {"retention.ms": str(86_400_000)})
+        name = "remote_log_short_retention_margins"
+        short = scraped_until(port, lambda found: found.value(name, topic=TOPIC) == PARTITIONS)
 
     assert (behind.value(f"{KAFKA}remotecopylagbytes", topic=TOPIC) or 0) >= SEGMENT_BYTES
     assert (behind.value("remote_log_copy_lag_seconds", topic=TOPIC) or 0) > 0
@@ -84,3 +92,13 @@ def test_a_scrape_shows_the_lag_and_a_copy_brings_it_to_zero(real_kafka: RealKaf
     rules = [value for (name, _), value in copied.samples.items() if name == "remote_log_offset_violations"]
     assert rules == [0.0] * 4
     assert copied.value("remote_log_partitions", topic=TOPIC) == PARTITIONS
+    used = [copied.value(f"{KAFKA_REMOTE}retentionsizeinpercent", topic=TOPIC, partition=each) for each in "01"]
+    assert all(share is not None and 0 < share < 100 for share in used), used
+    assert copied.value(f"{KAFKA_REMOTE}localretentionsizeinpercent", topic=TOPIC, partition="0") is not None
+    assert copied.value("remote_log_retention_margin_seconds", topic=TOPIC) is None, "brokers delete nothing by age"
+    assert copied.value("remote_log_short_retention_margins", topic=TOPIC) == 0
+    assert short.value("remote_log_retention_margin_seconds", topic=TOPIC) == 43_200
+    assert short.value("remote_log_lowered_limits", topic=TOPIC) == 0, "nothing remote may be deleted of it"
+    shown = run("metrics", "--config", config)
+    assert shown.exit_code == 1
+    assert "its brokers delete records 12.0 h after a copy may take them" in " ".join((shown.out + shown.err).split())

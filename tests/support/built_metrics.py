@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import generate_latest
 
 from support.scraping import Scrape
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
 from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
 from tiered_storage.remote_log.metrics.partition_metrics import (
+    BrokerRetention,
     CopyLag,
     PartitionMetrics,
     RemoteLogMetrics,
@@ -17,6 +20,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import (
 from tiered_storage.remote_log.model import TopicIdPartition
 
 TAKEN_AT = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 
 def partition_metrics(topic: str, number: int, lag: CopyLag | None = None, **others: int) -> PartitionMetrics:
@@ -24,14 +28,19 @@ def partition_metrics(topic: str, number: int, lag: CopyLag | None = None, **oth
     offsets = TierOffsets(local_start=0, stable_end=100, local_end=100, remote_start=0, remote_end=60, log_start=0)
     tail = 0 if lag is None else 2 * lag.size
     partition = TopicIdPartition("cluster", f"{topic}-id", number, topic)
-    return PartitionMetrics(partition, offsets, SegmentMetrics(**others), lag, tail, offsets.violated)
+    return PartitionMetrics(
+        partition, offsets, SegmentMetrics(**others), lag, tail, offsets.violated, used_percent=0, local_used_percent=0
+    )
 
 
 def many(count: int, topics: int = 10) -> RemoteLogMetrics:
     """Return the metrics of `count` partitions, in `topics` topics; each has a lag of its own."""
     found = [
-        partition_metrics(
-            f"topic-{at % topics}", at // topics, CopyLag(at, at * 1000, at * 60_000), remote=1, remote_size=at
+        replace(
+            partition_metrics(
+                f"topic-{at % topics}", at // topics, CopyLag(at, at * 1000, at * 60_000), remote=1, remote_size=at
+            ),
+            retention=BrokerRetention(DAY_MS),
         )
         for at in range(count)
     ]

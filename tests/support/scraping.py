@@ -10,6 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 KAFKA = "kafka_server_brokertopicmetrics_"
+KAFKA_REMOTE = "kafka_log_remote_remotelogmanager_"
 
 
 @dataclass(frozen=True, slots=True)

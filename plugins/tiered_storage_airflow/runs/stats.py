@@ -34,6 +34,10 @@ def emit_metrics(topics: Iterable[TopicMetrics], cluster: str | None) -> None:
             gauge("missing_offsets", each.missing, each.topic)
             if lag.ms is not None:
                 gauge("copy_lag_seconds", lag.ms / 1000, each.topic)
+            gauge("short_retention_margins", each.short_margins, each.topic)
+            gauge("lowered_limits", each.lowered, each.topic)
+            if each.margin_ms is not None:
+                gauge("retention_margin_seconds", each.margin_ms / 1000, each.topic)
         gauge("remote_bytes", segments.remote_size, each.topic)
         gauge("stuck_copies", segments.stuck, each.topic)
         gauge("failed_deletions", segments.failed_deletions, each.topic)

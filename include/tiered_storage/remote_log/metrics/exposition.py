@@ -2,7 +2,8 @@
 
 Kafka's metric `kafka.server:type=BrokerTopicMetrics,name=RemoteCopyBytesPerSec,topic=T` is
 `kafka_server_brokertopicmetrics_remotecopybytes_total{topic="T"}`, and a gauge keeps its whole name: the form of the
-JMX exporter's usual rules for Kafka, which its dashboards expect. What Kafka has no metric for is `remote_log_…`.
+JMX exporter's usual rules for Kafka, which its dashboards expect. Those of `kafka.log.remote:type=RemoteLogManager` are
+`kafka_log_remote_remotelogmanager_…`. What Kafka has no metric for is `remote_log_…`.
 
 The answer is by topic. Partitions are named one by one only up to MOST_PARTITIONS of them.
 """
@@ -19,6 +20,7 @@ from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetR
 
 MOST_PARTITIONS = 1000
 KAFKA = "kafka_server_brokertopicmetrics_"
+KAFKA_REMOTE = "kafka_log_remote_remotelogmanager_"
 _PARTITION = ("topic", "partition")
 
 
@@ -79,6 +81,17 @@ _GAUGES: tuple[tuple[str, str, _Value], ...] = (
         "Segments whose objects could not be deleted",
         lambda one: one.segments.failed_deletions,
     ),
+    (
+        "remote_log_retention_margin_seconds",
+        "How long copies may stop until brokers delete what is not remote; absent without a limit, or while unknown",
+        lambda one: None if one.margin_ms is None else one.margin_ms / 1000,
+    ),
+    (
+        "remote_log_short_retention_margins",
+        "Partitions whose margin is below enable.min.retention.margin.ms",
+        lambda one: one.short_margins,
+    ),
+    ("remote_log_lowered_limits", "Limits that brokers lowered, and that do not count yet", lambda one: one.lowered),
     ("remote_log_partitions", "Partitions that are tiered or have remote segments", lambda one: one.partitions),
     ("remote_log_unreadable_partitions", "Partitions whose local log cannot be read", lambda one: one.unreadable),
 )
@@ -124,6 +137,9 @@ def families_of(metrics: RemoteLogMetrics, failures: FailureCounts) -> Iterator[
         yield counter
     yield _violations(topics)
     yield from _by_partition(metrics)
+    yield GaugeMetricFamily(
+        f"{KAFKA}remotelogsizecomputationtime", "ms that it took to add up the remote segments", metrics.sized_ms
+    )
     yield GaugeMetricFamily("remote_log_metrics_timestamp_seconds", "When these were taken", metrics.taken_at / 1000)
     yield GaugeMetricFamily("remote_log_metrics_duration_seconds", "How long that took", metrics.took_ms / 1000)
     readable = 1.0 if metrics.problem is None else 0.0
@@ -157,3 +173,25 @@ def _by_partition(metrics: RemoteLogMetrics) -> Iterator[Metric]:
         size.add_metric(key, lag.size)
         count.add_metric(key, lag.segments)
     yield from (size, count)
+    yield from _used(metrics)
+
+
+def _used(metrics: RemoteLogMetrics) -> Iterator[Metric]:
+    """Yield how much of their limits the partitions take (KIP-1257), the most of a topic's incarnations."""
+    total = GaugeMetricFamily(f"{KAFKA_REMOTE}retentionsizeinpercent", "Of retention.bytes", labels=_PARTITION)
+    local = GaugeMetricFamily(
+        f"{KAFKA_REMOTE}localretentionsizeinpercent", "Of local.retention.bytes", labels=_PARTITION
+    )
+    partitions = metrics.partitions if len(metrics.partitions) <= MOST_PARTITIONS else ()
+    for family, shares in (
+        (total, ((each.partition, each.used_percent) for each in partitions)),
+        (local, ((each.partition, each.local_used_percent) for each in partitions)),
+    ):
+        most: dict[tuple[str, str], int] = {}
+        for partition, share in shares:
+            if share is not None:
+                key = partition.topic, str(partition.partition)
+                most[key] = max(share, most.get(key, 0))
+        for key, share in most.items():
+            family.add_metric(key, share)
+    yield from (total, local)

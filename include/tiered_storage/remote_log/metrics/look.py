@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.enabling.broker_limits import lowered_limits
+from tiered_storage.remote_log.enabling.retention_margin import margin_by_age, margin_by_size, write_rate
 from tiered_storage.remote_log.lineage import merged, whole_lineage
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import SegmentTotals
 from tiered_storage.remote_log.metrics.partition_metrics import (
+    BrokerRetention,
     CopyLag,
     PartitionMetrics,
     RemoteLogMetrics,
@@ -30,13 +33,15 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 from tiered_storage.remote_log.source.segment_source import configured_partitions
-from tiered_storage.remote_log.tiering_policy import Decisions
+from tiered_storage.remote_log.tiering_policy import Decisions, TieringPolicy
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.context import RemoteLogContext
 
 MOST_SAMPLES = 1000
 """How many records one look reads to learn how old they are; the next looks read the others."""
+MOST_RATES = 200
+"""Of how many partitions with a retention.bytes one look asks how fast they are written; others have no margin."""
 MOST_SECOND_LOOKS = 100
 """How many partitions one look lists the segments of, because the sums leave a doubt."""
 
@@ -77,23 +82,29 @@ def take_metrics(
 
     Raises what the metadata store raises. Local logs that cannot be read are named in the metrics.
     """
-    return _Look(context, samples or Samples()).take(monotonic)
+    return _Look(context, samples or Samples(), monotonic).take()
 
 
 class _Look:
-    def __init__(self, context: RemoteLogContext, samples: Samples) -> None:
+    def __init__(self, context: RemoteLogContext, samples: Samples, monotonic: Callable[[], float]) -> None:
         self._context = context
+        self._monotonic = monotonic
+        self._begun = monotonic()
         self._now = context.clock()
         self._samples = samples
         samples.left = MOST_SAMPLES
         self._second_looks = MOST_SECOND_LOOKS
+        self._rates_left = MOST_RATES
         self._totals: Mapping[TopicIdPartition, _Totals] = _by_partition(context.segments.segment_totals())
+        self._sized_ms = self._passed_ms()
         self._states = context.segments.partition_states()
         self._failures = _failures(context)
         self._decisions = Decisions(context.topics.list(), context.settings)
 
-    def take(self, monotonic: Callable[[], float]) -> RemoteLogMetrics:
-        begun = monotonic()
+    def _passed_ms(self) -> int:
+        return round(1000 * (self._monotonic() - self._begun))
+
+    def take(self) -> RemoteLogMetrics:
         found: dict[TopicIdPartition, PartitionMetrics] = {}
         unreadable, problem = dict[tuple[str, int | None], str](), None
         known = {**self._totals, **self._states}
@@ -118,7 +129,7 @@ class _Look:
             found[nobody] = PartitionMetrics(nobody, TierOffsets(), SegmentMetrics(), problem=reason)
         in_order = sorted(found.values(), key=lambda each: (each.partition.topic, each.partition))
         self._samples.known = {each: self._samples.known[each] for each in self._samples.known if each in found}
-        return RemoteLogMetrics(self._now, round(1000 * (monotonic() - begun)), tuple(in_order), problem)
+        return RemoteLogMetrics(self._now, self._passed_ms(), tuple(in_order), problem, self._sized_ms)
 
     def _remote(self, partition: TopicIdPartition) -> PartitionMetrics:
         totals = self._totals.get(partition, _NOTHING)
@@ -141,11 +152,12 @@ class _Look:
     def _local(self, log: PartitionLog) -> PartitionMetrics | None:
         """Return the metrics of a partition with a local log; None if it is neither tiered nor remote."""
         partition = log.topic_id_partition
-        remote, problem, is_copied = self._remote(partition), None, False
+        remote, problem, policy = self._remote(partition), None, None
         try:
-            is_copied = self._decisions.of(log).copies
+            policy = self._decisions.of(log)
         except TieredStorageError as error:
             problem = str(error)
+        is_copied = policy is not None and policy.copies
         state = self._states.get(partition, _NO_STATE)
         if state.delete_state is not None:
             return remote
@@ -156,15 +168,34 @@ class _Look:
             self._second_looks -= 1
             log = self._again(log)
             offsets = self._offsets(log, remote.offsets, exactly=True)
-        lag, tail_size = None, 0
-        if is_copied and problem is None:
-            try:
-                lag, tail_size = self._lag(log, offsets)
-            except (TieredStorageError, OSError) as error:
-                problem = str(error)
+        found = replace(remote, offsets=offsets, violated=offsets.violated, problem=problem)
+        if policy is None or not policy.copies:
+            return found
+        try:
+            lag, tail_size = self._lag(log, offsets)
+            found = replace(found, lag=lag, tail_size=tail_size, retention=self._retention(log, policy))
+        except (TieredStorageError, OSError) as error:
+            return replace(found, problem=str(error))
         return replace(
-            remote, offsets=offsets, lag=lag, tail_size=tail_size, violated=offsets.violated, problem=problem
+            found,
+            used_percent=_percent(found.segments.remote_size + tail_size, policy.settings.retention_bytes),
+            local_used_percent=_percent(_local_size(log), policy.settings.local_retention_bytes),
         )
+
+    def _retention(self, log: PartitionLog, policy: TieringPolicy) -> BrokerRetention | None:
+        """Return what the brokers may delete of a log; a margin that takes their answers, of so many in one look."""
+        configs, settings = log.configs, self._context.settings
+        if configs is None:
+            return None
+        margin, lowered = margin_by_age(configs, policy.settings), tuple(lowered_limits(policy, settings, configs))
+        if log.uncut is not None and configs.retention_bytes >= 0:
+            if self._rates_left <= 0:
+                return BrokerRetention(lowered=lowered)
+            self._rates_left -= 1
+            by_size = margin_by_size(configs, policy.settings, write_rate(log, log.uncut, self._now))
+            margin = min((each for each in (margin, by_size) if each is not None), default=None)
+        is_short = margin is not None and margin < settings.enable_min_retention_margin_ms
+        return BrokerRetention(margin, is_short, lowered)
 
     def _again(self, log: PartitionLog) -> PartitionLog:
         """Return the log as it is now: what was asked for one after the other may not have fitted together."""
@@ -238,6 +269,17 @@ class _Look:
 
     def _age(self, sample: Sample) -> int | None:
         return None if sample.timestamp is None or sample.timestamp < 0 else max(0, self._now - sample.timestamp)
+
+
+def _percent(size: int | None, limit: int) -> int | None:
+    """Return how much of a limit (bytes) is taken, in whole percent, as Kafka: 0 without a limit."""
+    if limit <= 0:
+        return 0
+    return None if size is None else 100 * size // limit
+
+
+def _local_size(log: PartitionLog) -> int | None:
+    return sum(each.size for each in log.segments) if log.uncut is None else log.uncut.size_on_disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,11 +135,35 @@ class SegmentMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerRetention:
+    """What the brokers of a running cluster may delete of a partition.
+
+    `margin_ms` is how long an outage of copies may last until they delete what was not copied; None: they have no
+    limit, or it is not known. `lowered` are the limits that they lowered, by whose earlier values deletions still go.
+    """
+
+    margin_ms: int | None = None
+    is_short: bool = False
+    lowered: tuple[str, ...] = ()
+
+    @property
+    def troubles(self) -> Iterator[str]:
+        """What a person should look at, in words."""
+        if self.is_short and self.margin_ms is not None:
+            margin = f"{self.margin_ms / 3_600_000:.1f} h after a copy may take them"
+            yield f"its brokers delete records {margin} (enable.min.retention.margin.ms)"
+        for name in self.lowered:
+            yield f"its brokers lowered {name} (remote.log.lowered.limit.grace.ms)"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionMetrics:
     """One partition. `lag` is None if nothing of it is to be copied, or its local log could not be read: `problem`.
 
     `tail_size` is the size in bytes of the stable records that are not remote yet; an estimate where only brokers see
-    the segments, as that of the lag then is.
+    the segments, as that of the lag then is. `retention` is None of what is not copied from a running cluster.
+    `used_percent` and `local_used_percent` are the shares of retention.bytes and local.retention.bytes that both tiers,
+    or the local log, take: 0 without a limit, None if it is not known.
     """
 
     partition: TopicIdPartition
@@ -149,6 +173,9 @@ class PartitionMetrics:
     tail_size: int = 0
     violated: tuple[OffsetRule, ...] = ()
     problem: str | None = None
+    retention: BrokerRetention | None = None
+    used_percent: int | None = None
+    local_used_percent: int | None = None
 
     @property
     def troubles(self) -> Iterator[str]:
@@ -161,6 +188,8 @@ class PartitionMetrics:
             yield f"{self.segments.stuck:,} stuck copies"
         if self.segments.failed_deletions:
             yield f"{self.segments.failed_deletions:,} failed deletions"
+        if self.retention is not None:
+            yield from self.retention.troubles
         if self.problem is not None:
             yield self.problem
 
@@ -181,6 +210,12 @@ class TopicMetrics:
     """How many partitions violate each rule, 0 for a rule that all keep."""
     troubles: tuple[str, ...]
     """What is wrong, with the partition's name; of at most MOST_NAMED partitions."""
+    margin_ms: int | None = None
+    """The least margin of its partitions; see BrokerRetention."""
+    short_margins: int = 0
+    """How many partitions have a margin below enable.min.retention.margin.ms."""
+    lowered: int = 0
+    """How many limits of it the brokers lowered."""
 
     @classmethod
     def of(cls, topic: str, partitions: Iterable[PartitionMetrics]) -> TopicMetrics:
@@ -189,6 +224,7 @@ class TopicMetrics:
         lags = [each.lag for each in found if each.lag is not None]
         troubled = [(each, list(each.troubles)) for each in found]
         named = [(each, troubles) for each, troubles in troubled if troubles][:MOST_NAMED]
+        retentions = [each.retention for each in found if each.retention is not None]
         return cls(
             topic,
             len(found),
@@ -200,6 +236,9 @@ class TopicMetrics:
             sum(each.problem is not None for each in found),
             {rule: sum(rule in each.violated for each in found) for rule in OffsetRule},
             tuple(f"{each.partition}: {'; '.join(troubles)}" for each, troubles in named),
+            min((each.margin_ms for each in retentions if each.margin_ms is not None), default=None),
+            sum(each.is_short for each in retentions),
+            max((len(each.lowered) for each in retentions), default=0),
         )
 
 
@@ -207,13 +246,14 @@ class TopicMetrics:
 class RemoteLogMetrics:
     """All partitions that are tiered or have anything remote, as a look at `taken_at` (ms) saw them in `took_ms`.
 
-    `problem` is why the local logs could not be looked at at all.
+    `problem` is why the local logs could not be looked at at all. It took `sized_ms` to add up the remote segments.
     """
 
     taken_at: int
     took_ms: int
     partitions: tuple[PartitionMetrics, ...]
     problem: str | None = None
+    sized_ms: int = 0
 
     @property
     def topics(self) -> list[TopicMetrics]:

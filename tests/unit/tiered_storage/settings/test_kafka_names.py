@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.built_metrics import served_names
-from support.scraping import KAFKA
+from support.scraping import KAFKA, KAFKA_REMOTE
 from tiered_storage.settings.properties.model import Source
 from tiered_storage.settings.properties.sources import environment_variable
 from tiered_storage.settings.settings import Settings, load_settings
@@ -122,10 +122,11 @@ def test_the_counterparts_are_served_or_in_the_report_of_a_task() -> None:
     from tiered_storage_airflow.read_service.access import Metrics
 
     served = Metrics().text().decode()
-    of_kafka = {name: here.strip("`") for name, here in metrics_table().items() if here.startswith("`kafka_server_")}
-    assert set(of_kafka.values()) == {name for name in served_names() if name.startswith(KAFKA)}
+    of_kafka = {name: here.strip("`") for name, here in metrics_table().items() if here.startswith("`kafka_")}
+    assert set(of_kafka.values()) == {name for name in served_names() if name.startswith("kafka_")}
     for name, here in of_kafka.items():
-        assert here.removeprefix(KAFKA).removesuffix("_total") == name.removesuffix("PerSec").lower()
+        bare = here.removeprefix(KAFKA).removeprefix(KAFKA_REMOTE).removesuffix("_total")
+        assert bare == name.removesuffix("PerSec").lower()
     for here in metrics_table().values():
         given = here.rpartition("nearest: ")[2]
         if found := re.fullmatch(r"(.*) of `(\w+)` in (\w+), .*", given):

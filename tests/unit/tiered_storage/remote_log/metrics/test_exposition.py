@@ -10,10 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from support.built_metrics import TAKEN_AT, many, partition_metrics
-from support.scraping import KAFKA, Scrape
+from support.scraping import KAFKA, KAFKA_REMOTE, Scrape
 from tiered_storage.remote_log.metrics.exporter import MetricsExporter
 from tiered_storage.remote_log.metrics.exposition import MOST_PARTITIONS
-from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics
+from tiered_storage.remote_log.metrics.partition_metrics import BrokerRetention, CopyLag, OffsetRule, RemoteLogMetrics
 
 NAMES = Path(__file__).parents[2] / "settings" / "kafka_names.csv"
 
@@ -61,7 +61,7 @@ def test_every_metric_of_kafkas_that_we_serve_is_one_that_kafka_has() -> None:
     lines = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
     known = {row["name"].removesuffix("PerSec").lower() for row in csv.DictReader(lines) if row["scope"] == "metric"}
     served = {name.removeprefix(KAFKA).removesuffix("_total") for name in scraped(many(1)).names if KAFKA in name}
-    assert len(served) == 11
+    assert len(served) == 12
     assert served <= known
 
 
@@ -74,6 +74,36 @@ def test_a_lag_that_nobody_knows_has_no_series() -> None:
     assert found.value(f"{KAFKA}remotecopylagbytes", topic="payments") is None
     assert found.value(f"{KAFKA}remotelogmetadatacount", topic="payments") == 1
     assert found.value("remote_log_local_logs_readable") == 0
+
+
+def test_what_brokers_may_delete_is_by_topic_and_what_limits_are_taken_by_partition() -> None:
+    one = partition_metrics("orders", 0, CopyLag(), remote=1)
+    partitions = (
+        replace(one, retention=BrokerRetention(90_000, is_short=True), used_percent=7, local_used_percent=0),
+        replace(
+            one,
+            partition=replace(one.partition, partition=1),
+            retention=BrokerRetention(60_000, is_short=True, lowered=("retention.ms", "local.retention.ms")),
+            used_percent=120,
+            local_used_percent=None,
+        ),
+        partition_metrics("payments", 0, CopyLag()),
+    )
+    metrics = RemoteLogMetrics(TAKEN_AT, 1, partitions, sized_ms=12)
+    found = scraped(metrics)
+    assert found.value("remote_log_retention_margin_seconds", topic="orders") == 60
+    assert found.value("remote_log_short_retention_margins", topic="orders") == 2
+    assert found.value("remote_log_lowered_limits", topic="orders") == 2
+    assert found.value("remote_log_retention_margin_seconds", topic="payments") is None
+    assert found.value("remote_log_lowered_limits", topic="payments") == 0
+    assert found.value(f"{KAFKA}remotelogsizecomputationtime") == 12
+    name = f"{KAFKA_REMOTE}retentionsizeinpercent"
+    assert [found.value(name, topic="orders", partition=each) for each in "01"] == [7, 120]
+    name = f"{KAFKA_REMOTE}localretentionsizeinpercent"
+    assert [found.value(name, topic="orders", partition=each) for each in "01"] == [0, None]
+    troubles = " ".join(metrics.topics[0].troubles)
+    for word in ("0.0 h after a copy may take them", "lowered retention.ms", "lowered local.retention.ms"):
+        assert word in troubles
 
 
 def test_each_violated_rule_is_counted_by_topic() -> None:
