@@ -71,7 +71,7 @@ def proxy(port: int, tls: ssl.SSLContext | None = None) -> Iterator[PostgresProx
     """Yield a proxy before the server at `port` of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         made = PostgresProxy(listener, port, tls)
-        with _accepting(listener, made.serve):
+        with accepting(listener, made.serve):
             yield made
 
 
@@ -92,7 +92,7 @@ def refusing_server(
                 _receive(client)
             client.sendall(b"E" + struct.pack("!i", len(body) + 4) + body)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, _accepting(listener, refuse):
+    with socket.create_server(("127.0.0.1", 0)) as listener, accepting(listener, refuse):
         yield listener.getsockname()[1]
 
 
@@ -107,7 +107,9 @@ def _receive(client: socket.socket) -> None:
 
 
 @contextmanager
-def _accepting(listener: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+def accepting(listener: socket.socket, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+    """Serve each connection to `listener` in a thread of its own while the block runs."""
+
     def accept() -> None:
         with suppress(OSError):
             while True:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiered_storage.clock import Clock
-from tiered_storage.errors import CorruptRecordError, UnexpectedAppendOffsetError
+from tiered_storage.errors import CorruptRecordError, MalformedAnswerError, UnexpectedAppendOffsetError
 from tiered_storage.kafka_log.files.log_segment import LogSegment, producer_snapshot_path
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
@@ -155,7 +155,28 @@ class FetchedLog:
             self._active.close()
 
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> _Waiting | None:
-        """Return the batches of the next answer; None if there were none."""
+        """Return the batches of the next answer; None if there were none below the end of what is wanted."""
+        found, batches = self._ask(cluster, buffer)
+        if self._leaves_offsets_out(batches):
+            # Only compaction leaves some out, and no checksum covers the offset of a batch: a broken answer may do so.
+            before = batches.base_offset
+            found, batches = self._ask(cluster, buffer)
+            batches = batches.rows(0, min(len(before), len(batches)))
+            if not len(batches) or not np.array_equal(before[: len(batches)], batches.base_offset):
+                raise MalformedAnswerError(
+                    f"{self._partition}: two answers to a Fetch from offset {self._next_offset} on have batches at "
+                    "different offsets: the next run fetches them again"
+                )
+        batches = batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
+        if not len(batches):
+            return None
+        if self._state is None:
+            self._state = self._begin(found, int(batches.base_offset[0]))
+        fetched(_end_of(batches))
+        return _Waiting(found.records, batches, self._state)
+
+    def _ask(self, cluster: ClusterClient, buffer: FetchBuffer) -> tuple[FetchedPartition, BatchTable]:
+        """Return the next answer and its whole batches."""
         name = self._partition
         position = FetchPosition(
             name.topic, name.partition, self._next_offset, self._rules.fetch_bytes, topic_id=self._topic_id
@@ -164,37 +185,46 @@ class FetchedLog:
         [found] = cluster.fetch([position], buffer, limits).partitions
         if found.error is not None:
             raise found.error.as_exception()
-        batches = self._batches_of(found.records)
+        return found, self._batches_of(found.records)
+
+    def _leaves_offsets_out(self, batches: BatchTable) -> bool:
+        """Return whether offsets are missing before one of `batches`."""
         if not len(batches):
-            return None
-        if self._state is None:
-            self._state = self._begin(found, int(batches.base_offset[0]))
-        fetched(_end_of(batches))
-        return _Waiting(found.records, batches, self._state)
+            return False
+        is_first_later = int(batches.base_offset[0]) > self._next_offset
+        return is_first_later or bool((batches.base_offset[1:] > batches.last_offset[:-1] + 1).any())
 
     def _batches_of(self, records: memoryview) -> BatchTable:
-        """Return the whole batches at the start of `records` that end below the end of what is wanted.
+        """Return the whole batches at the start of `records`.
 
-        What follows a broken batch waits for the next answer, which begins with it. Raises CorruptRecordError.
+        What follows a broken batch waits for the next answer, which begins with it. Raises CorruptRecordError, and
+        MalformedAnswerError if there is no whole batch: a broker sends one, however large it is.
         """
-        if len(records) < BATCH_OVERHEAD:
+        if not records:
             return BatchTable.allocate(0)
         name = str(self._partition)
-        first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
-        if self._state is not None and first < self._next_offset:
-            raise UnexpectedAppendOffsetError(
-                f"{name}: a broker was asked for batches from offset {self._next_offset} on, and sent one that begins "
-                f"at {first}: the next run fetches it again"
+        batches = BatchTable.allocate(0)
+        if len(records) >= BATCH_OVERHEAD:
+            first = read_batch_header(records[:BATCH_OVERHEAD], source=name).base_offset
+            if self._state is not None and first < self._next_offset:
+                raise UnexpectedAppendOffsetError(
+                    f"{name}: a broker was asked for batches from offset {self._next_offset} on, and sent one that "
+                    f"begins at {first}: the next run fetches it again"
+                )
+            # Not from the segment's base offset: a later batch may be too far from that, and then begins the next one.
+            scanner = SegmentScanner(name, first, verify_crc=False)
+            try:
+                batches, _ = scanner.feed(records)
+            except CorruptRecordError as error:
+                if not error.position:
+                    raise
+                batches, _ = scanner.feed(records[: error.position])
+        if not len(batches):
+            raise MalformedAnswerError(
+                f"{name}: the answer to a Fetch from offset {self._next_offset} on has {len(records):,} bytes, and no "
+                "whole batch: the next run fetches it again"
             )
-        # Not from the segment's base offset on: a later batch may be too far from that, and then begins the next one.
-        scanner = SegmentScanner(name, first, verify_crc=False)
-        try:
-            batches, _ = scanner.feed(records)
-        except CorruptRecordError as error:
-            if not error.position:
-                raise
-            batches, _ = scanner.feed(records[: error.position])
-        return batches.rows(0, int(batches.last_offset.searchsorted(self._wanted.end_offset)))
+        return batches
 
     def _begin(self, found: FetchedPartition, first: int) -> ProducerState:
         """Make the directory, open the first segment, and return the producers known there.
