@@ -23,6 +23,8 @@ from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.settings.settings import load_settings
 
 TOPIC = "orders"
+UNREACHED = "unreached"
+"""A topic of the broker that tests share."""
 SMALL_SEGMENTS = {"internal.segment.bytes": "16384"}
 
 
@@ -133,7 +135,7 @@ def test_a_worker_whose_addresses_lead_to_another_cluster_copies_nothing_and_nam
 @pytest.fixture(scope="module")
 def broker(guarded_broker: GuardedKafka) -> GuardedKafka:
     """The guarded broker, with the topic."""
-    create(guarded_broker.kafka, TOPIC)
+    create(guarded_broker.kafka, UNREACHED)
     return guarded_broker
 
 
@@ -142,7 +144,7 @@ def test_every_command_names_the_setting_that_keeps_it_from_the_cluster(
     fault: Fault, broker: GuardedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_patience(monkeypatch, SLOW_SECONDS if fault is AWAY else PATIENCE_SECONDS)
-    config = with_login(tmp_path, fault.properties(broker), TOPIC)
+    config = with_login(tmp_path, fault.properties(broker), UNREACHED)
     # The names of topics are there before any address is that a broker advertises.
     named = [["topics", "list"]] if fault is not AWAY else []
     for command in (["doctor"], ["copy"], *named):

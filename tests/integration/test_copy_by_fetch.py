@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -38,8 +37,6 @@ from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, SegmentLocation, name_of
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-
-PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -465,22 +462,6 @@ def test_compacted_topics_and_topics_that_do_not_exist_are_refused(site: LiveSit
     assert refused.exit_code == 1
     assert "cleanup.policy" in refused.out + refused.err
     assert site.run("copy", "--topics", "no-such-topic").exit_code == 1
-
-
-def test_the_commands_of_the_page_work(site: LiveSite) -> None:
-    site.kafka.client.create_topic("orders", 1, SMALL_SEGMENTS)
-    site.kafka.client.produce("orders", varied_records(200, seed=1), batch_num_messages=20)
-    named = LiveSite(site.kafka, site.root, (), {})
-    page = (PROJECT / "docs" / "live-cluster.md").read_text()
-    commands = re.findall(r"^ +\.venv/bin/tiered-storage (.*)$", page, re.MULTILINE)
-    assert len(commands) == 10
-
-    for command in commands:
-        result = named.run(*command.split())
-        assert result.exit_code == 0, (command, result.out, result.err)
-
-    with site.open() as remote_log:
-        assert finished(remote_log)
 
 
 def test_a_segment_that_a_killed_worker_left_is_removed(site: LiveSite) -> None:

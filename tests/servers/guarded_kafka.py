@@ -102,7 +102,8 @@ READS = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ
 class GuardedKafka:
     """A broker with the listeners LISTENERS, and PLAINTEXT, where everything is allowed; certificates are in `folder`.
 
-    Users reader, describer, limited and stranger have PASSWORD; reader by SCRAM too. `client.pem` belongs to CERTIFIED,
+    Users reader, describer, limited and stranger have PASSWORD; reader by SCRAM too, remote-log by that
+    alone. `client.pem` belongs to CERTIFIED,
     and its key is locked with KEY_PASSWORD. `stranger.pem` is signed by an authority that the broker does not trust.
     """
 
@@ -155,9 +156,10 @@ def guarded_kafka(programs: KafkaPrograms, folder: Path) -> Iterator[GuardedKafk
     with broker as kafka:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
-            user = UserScramCredentialUpsertion("reader", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
-            for each in admin.alter_user_scram_credentials([user]).values():
-                each.result(REQUEST_SECONDS)
+            for name in ("reader", "remote-log"):
+                user = UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
+                for each in admin.alter_user_scram_credentials([user]).values():
+                    each.result(REQUEST_SECONDS)
         yield GuardedKafka(kafka, folder)
 
 
