@@ -1,26 +1,47 @@
-"""Brokers under load are killed and restarted, copies are killed: each acknowledged record is in the tiers once."""
+"""Three brokers under load are killed, moved and restarted: every acknowledged record ends up in the tiers once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from servers.kafka_programs import KafkaPrograms
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, TransactionalProducer, producer, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
-from tiered_storage_airflow.demo_cluster.ledger import Ledger, read_remote
+from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, judge, read_local, read_remote
 
 nightly = pytest.mark.nightly
+PASSWORD = "throw-away"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+PROPERTIES = {
+    "listener.name.guarded.sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.guarded.plain.sasl.jaas.config": f'{_PLAIN} required user_remote-log="{PASSWORD}";',
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+CLIENT_ID = "remote-log"
 
 
 @pytest.fixture(scope="module")
 def brokers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]:
     """Three brokers of these tests alone, all running before and after each."""
     folder = tmp_path_factory.mktemp("three-brokers")
-    with BrokerCluster(kafka_programs, folder) as cluster:
+    with BrokerCluster(kafka_programs, folder, PROPERTIES, {"GUARDED": "SASL_PLAINTEXT"}) as cluster:
         yield cluster
 
 
@@ -76,6 +97,44 @@ def restart_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> 
         copies.wait_for_segments()
 
 
+def kill_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """As by power cuts."""
+    for node in NODES:
+        brokers.kill(node)
+        copies.wait_for_segments()
+        brokers.start(node)
+        wait_for(lambda: _in_sync(brokers, topic), lambda: "replicas do not come back")
+
+
+def move_leaders(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """Each partition gets the other two brokers for leaders, one after the other."""
+    for turn in (1, 2):
+        _reassign(brokers, topic, partial(_rotated, turn))
+        partitions = [TopicPartition(topic, number) for number in range(3)]
+        admin = brokers.admin()
+        admin.elect_leaders(ElectionType.PREFERRED, partitions).result(REQUEST_SECONDS)
+        copies.wait_for_segments(3)
+
+
+def reassign(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """Each partition moves to two brokers, of which one had it already, and back to three."""
+    _reassign(brokers, topic, lambda number: [NODES[(number + 1) % 3], NODES[(number + 2) % 3]])
+    copies.wait_for_segments(3)
+    _reassign(brokers, topic, partial(_rotated, 0))
+    copies.wait_for_segments(3)
+
+
+def throttle(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """The brokers give the copies less than half of what is written, and then all again."""
+    quota = ("--alter", "--entity-type", "clients", "--entity-name", CLIENT_ID)
+    tool = ("kafka.admin.ConfigCommand", "--bootstrap-server", brokers.bootstrap_servers, *quota)
+    brokers.programs.tool(*tool, "--add-config", "consumer_byte_rate=60000")
+    try:
+        copies.wait_for_segments()
+    finally:
+        brokers.programs.tool(*tool, "--delete-config", "consumer_byte_rate")
+
+
 def kill_copies(_: BrokerCluster, __: str, copies: CopyLoop) -> None:
     """A copy is killed in the middle."""
     copies.kill()
@@ -84,7 +143,11 @@ def kill_copies(_: BrokerCluster, __: str, copies: CopyLoop) -> None:
 
 @nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", [restart_one_by_one, kill_copies], ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize(
+    "fault",
+    [restart_one_by_one, kill_one_by_one, move_leaders, reassign, throttle, kill_copies],
+    ids=lambda f: f.__name__,
+)
 def test_every_acknowledged_record_is_in_the_tiers_once_after(
     brokers: BrokerCluster,
     site: LiveSite,
@@ -101,6 +164,88 @@ def test_every_acknowledged_record_is_in_the_tiers_once_after(
     site.catch_up()
 
     site.ensure_exactly_once(ledger, topic)
+
+
+@nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", [kill_one_by_one, move_leaders], ids=lambda f: f.__name__)
+def test_copies_of_leaders_files_go_on_after(
+    brokers: BrokerCluster,
+    tmp_path: Path,
+    topic: str,
+    ledger: Ledger,
+    fault: Callable[[BrokerCluster, str, CopyLoop], None],
+) -> None:
+    brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    directories = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
+    site = LiveSite(brokers, tmp_path, (topic,), directories).write()
+    with CopyLoop(site) as copies, producer(site, topic, ledger):
+        copies.wait_for_segments()
+        fault(brokers, topic, copies)
+        copies.wait_for_segments()
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
+@nightly
+@pytest.mark.timeout(600)
+def test_committed_transactions_are_in_the_tiers_once_after_their_leader_was_killed(
+    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger
+) -> None:
+    brokers.create_topic(topic, 1, SMALL_SEGMENTS)
+    with CopyLoop(site) as copies, TransactionalProducer(site, topic, ledger) as transactions:
+        for _ in range(2):
+            copies.wait_for_segments(2)
+            killed = brokers.leader(topic, 0)
+            brokers.kill(killed)
+            copies.wait_for_segments(2)
+            brokers.start(killed)
+            wait_for(lambda: _in_sync(brokers, topic), lambda: "replicas do not come back")
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+    assert transactions.aborted
+    read = {key for tier in (_remote(site), _local(brokers, topic)) for keys in tier.values() for key in keys}
+    assert read.isdisjoint(transactions.aborted), transactions.failures
+
+
+@nightly
+@pytest.mark.timeout(600)
+def test_an_unclean_leader_is_followed_and_what_it_lost_is_not_served(
+    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger
+) -> None:
+    unclean = {**SMALL_SEGMENTS, "unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    brokers.create_topic(topic, 1, unclean, [[1, 2]])
+    with CopyLoop(site) as copies:
+        with producer(site, topic, ledger):
+            copies.wait_for_segments()
+            # From here on only broker 1 has the records, and some of them are copied.
+            brokers.kill(2)
+            copies.wait_for_segments(3)
+        copies.wait_for_segments(0)
+    site.catch_up()
+    remote_end = len(_remote(site))
+    brokers.kill(1)
+    brokers.start(2)
+    wait_for(lambda: brokers.leader(topic, 0) == 2, lambda: "broker 2 does not lead")
+    brokers.start(1)
+    with CopyLoop(site) as copies, producer(site, topic, ledger):
+        wait_for(lambda: len(_local(brokers, topic)) > remote_end + 200, lambda: "nothing is written")
+        copies.wait_for_segments(2)
+    site.catch_up()
+
+    audit = site.run("audit", "--deep")
+    assert audit.exit_code == 0, audit.out + audit.err
+    remote, local = _remote(site), _local(brokers, topic)
+    assert remote.keys() <= local.keys()
+    assert {place: local[place] for place in remote} == remote
+    verdict = judge(ledger.acknowledged(), remote, local)[topic]
+    assert verdict.twice == 0
+    survivors = {key for keys in local.values() for key in keys}
+    assert verdict.lost == len(ledger.acknowledged().keys() - survivors) > 0
 
 
 @nightly
@@ -132,6 +277,128 @@ def test_a_topic_that_is_deleted_and_created_again_has_a_log_of_its_own(
     assert kept.items() <= {place: [key] for key, place in ledger.acknowledged().items()}.items()
 
 
+def _acl(topic: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:remote-log", "*", operation,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+
+
+def _grant(admin: AdminClient, topic: str, *operations: AclOperation) -> None:
+    for each in admin.create_acls([_acl(topic, operation) for operation in operations]).values():
+        each.result(REQUEST_SECONDS)
+
+
+def _withdraw(admin: AdminClient, topic: str, operation: AclOperation) -> None:
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:remote-log", "*", operation,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for each in admin.delete_acls([wanted]).values():
+        each.result(REQUEST_SECONDS)
+
+
+@nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("operation", [AclOperation.READ, AclOperation.DESCRIBE_CONFIGS, AclOperation.DESCRIBE])
+def test_a_right_that_is_withdrawn_stops_its_topic_alone_until_it_is_given_back(
+    brokers: BrokerCluster, tmp_path: Path, topic: str, ledger: Ledger, operation: AclOperation
+) -> None:
+    other, admin = f"{topic}-other", brokers.admin()
+    for name in (topic, other):
+        brokers.create_topic(name, 1, SMALL_SEGMENTS)
+        _grant(admin, name, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        f"security.protocol=sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=remote-log\nsasl.password={PASSWORD}\n"
+    )
+    properties.chmod(0o600)
+    settings = {
+        "bootstrap.servers": brokers.addresses("GUARDED"),
+        "cluster.client.properties.file": str(properties),
+    }
+    site = LiveSite(brokers, tmp_path, (topic, other), settings).write()
+    others = Ledger(tmp_path / "others.csv")
+    with CopyLoop(site) as copies, producer(site, topic, ledger), producer(site, other, others):
+        wait_for(lambda: copies.partitions == {f"{topic}-0", f"{other}-0"}, lambda: str(copies.results[-2:]))
+        _withdraw(admin, topic, operation)
+        if operation is AclOperation.DESCRIBE:
+            # Read and DescribeConfigs imply it.
+            _withdraw(admin, topic, AclOperation.READ)
+            _withdraw(admin, topic, AclOperation.DESCRIBE_CONFIGS)
+        # A topic out of sight may have been deleted: that is no error.
+        is_hidden = operation is AclOperation.DESCRIBE
+        refused = copies.wait_for_exit(0 if is_hidden else 1)
+        # Of the other topic.
+        copies.wait_for_segments(2)
+        seen = site.run("plan") if is_hidden else refused
+        said = seen.out + seen.err
+        assert ("the cluster no longer shows the topic" if is_hidden else "kafka-acls.sh --add") in said, said
+        _grant(admin, topic, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
+        copies.wait_for_exit(0)
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+    site.ensure_exactly_once(others, other)
+
+
+@nightly
+@pytest.mark.timeout(900)
+def test_partitions_without_a_leader_hold_the_others_up_no_longer_than_one_call(
+    brokers: BrokerCluster, tmp_path: Path, topic: str, ledger: Ledger
+) -> None:
+    alone = f"{topic}-alone"
+    brokers.create_topic(topic, 1, SMALL_SEGMENTS)
+    brokers.create_topic(alone, 1, SMALL_SEGMENTS, [[3]])
+    site = LiveSite(brokers, tmp_path, (topic, alone)).write()
+    of_alone = Ledger(tmp_path / "alone.csv")
+    with CopyLoop(site) as copies, producer(site, topic, ledger):
+        with producer(site, alone, of_alone):
+            wait_for(lambda: len(site.partitions()) == 2, lambda: str(copies.results[-2:]))
+        brokers.kill(3)
+        copies.wait_for_segments()
+        failed = copies.wait_for_exit(1, 400)
+        assert f"{alone}-0" in failed.out + failed.err
+        brokers.start(3)
+
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+    site.ensure_exactly_once(of_alone, alone)
+
+
+def _rotated(turn: int, number: int) -> list[int]:
+    """All three brokers, another one first for each partition and turn."""
+    return [NODES[(number + turn + at) % 3] for at in range(3)]
+
+
+def _remote(site: LiveSite) -> dict[Place, Sequence[bytes]]:
+    with site.open() as remote_log:
+        return dict(read_remote(remote_log))
+
+
+def _local(brokers: BrokerCluster, topic: str) -> dict[Place, Sequence[bytes]]:
+    return dict(read_local({"bootstrap.servers": brokers.bootstrap_servers}, [topic]))
+
+
 def _in_sync(brokers: BrokerCluster, topic: str) -> bool:
     found = brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions.values()
     return all(len(each.isrs) == len(each.replicas) for each in found)
+
+
+def _reassign(brokers: BrokerCluster, topic: str, replicas: Callable[[int], list[int]]) -> None:
+    """Move each of the topic's three partitions to the brokers `replicas`, and wait until all have it."""
+    wanted = {number: replicas(number) for number in range(3)}
+    rows = [{"topic": topic, "partition": number, "replicas": nodes} for number, nodes in wanted.items()]
+    plan = brokers.log_dir(1).parent / "reassignment.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+    tool = ("--bootstrap-server", brokers.bootstrap_servers, "--reassignment-json-file", plan)
+    brokers.programs.tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *tool, "--execute")
+
+    def moved() -> bool:
+        found = brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        return all(found[number].replicas == nodes == sorted(found[number].isrs, key=nodes.index)
+                   for number, nodes in wanted.items())  # fmt: skip
+
+    wait_for(moved, lambda: "the partitions do not move")

@@ -154,6 +154,11 @@ class CopyLoop:
         """How many segments were committed so far."""
         return sum(len(_rows(result)) for result in self.results)
 
+    @property
+    def partitions(self) -> set[str]:
+        """The partitions of which segments were committed so far."""
+        return {row["partition"] for result in self.results for row in _rows(result)}
+
     def wait_for_segments(self, more: int = 1) -> None:
         """Wait until so many more segments are committed than now."""
         wanted = self.segments + more
