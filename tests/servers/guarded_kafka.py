@@ -16,6 +16,7 @@ from urllib.parse import parse_qs
 import trustme
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -144,6 +145,14 @@ class GuardedKafka:
             for operation in operations
         ]
         for each in admin.create_acls(bindings).values():
+            each.result(REQUEST_SECONDS)
+
+    def revoke(self, topic: str, principal: str, operation: AclOperation) -> None:
+        """Take back a right on a topic that was granted."""
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
+        literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        granted = AclBindingFilter(ResourceType.TOPIC, topic, literal, principal, "*", operation, allow)
+        for each in admin.delete_acls([granted]).values():
             each.result(REQUEST_SECONDS)
 
 
