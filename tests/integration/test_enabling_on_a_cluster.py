@@ -301,6 +301,27 @@ def test_a_limit_that_is_confirmed_here_counts_at_once(site: Site, topic: str) -
     assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
 
 
+def test_a_copy_cuts_by_our_segment_bytes_in_place_of_the_brokers(site: Site, topic: str) -> None:
+    client = site.kafka.client
+    client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    client.produce(topic, fresh(6000), batch_num_messages=50)
+    site.done("topics", "enable", topic)
+    site.done("topics", "set", topic, f"segment.bytes={1 << 20}")
+
+    [row] = site.listed(topic)
+    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (1 << 20, "ours, for the topic")
+    [copied] = site.done("copy").rows
+    assert (1 << 20) - 16_384 < copied["bytes"] <= 1 << 20
+
+    site.done("topics", "set", topic, "segment.bytes=")
+    [row] = site.listed(topic)
+    assert (row["segment.bytes"], row["origins"]["segment.bytes"]) == (16_384, "the topic's, at the brokers")
+    rows = site.done("copy").rows
+    assert len(rows) > 5
+    assert max(each["bytes"] for each in rows) <= 16_384
+    site.done("audit", "--deep")
+
+
 def test_segments_wait_for_the_topics_lag(site: Site, topic: str) -> None:
     client = site.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
@@ -389,8 +410,8 @@ def test_advice_counts_what_a_cluster_has_and_what_has_a_price(site: Site, topic
     client.create_topic(topic, 2, SMALL_SEGMENTS | LONG | {"retention.ms": str(30 * DAY)})
     client.produce(topic, fresh(400), batch_num_messages=20)
     client.create_topic(f"{topic}-compacted", 1, {"cleanup.policy": "compact"})
-    prices = {"cost.store.gb.month": 0.02, "cost.disk.gb.month": "0.1", "log.local.retention.ms": DAY}
-    site = replace(site, properties=prices)
+    prices = {"cost.store.gb.month": 0.02, "cost.disk.gb.month": "0.1", "cost.transfer.gb": 0.5}
+    site = replace(site, properties=prices | {"log.local.retention.ms": DAY})
 
     result = site.done("topics", "advise", f"{topic}.*")
 
@@ -404,13 +425,15 @@ def test_advice_counts_what_a_cluster_has_and_what_has_a_price(site: Site, topic
     assert advised["saved_bytes"] == advised["stored_bytes"] - advised["kept_locally_bytes"]
     assert advised["store_a_month"] == pytest.approx(advised["stored_bytes"] / 10**9 * 0.02)
     assert advised["disks_saved_a_month"] == pytest.approx(advised["saved_bytes"] / 10**9 * 0.1)
-    assert advised["writes_a_month"] is None
+    assert advised["writes_a_month"] is advised["reads_a_month"] is None
     assert "cleanup.policy" in compacted["problem"]
     assert result.document["sum"]["stored_bytes"] == advised["stored_bytes"]
-    assert result.document["not_counted"] == ["cost.store.write.thousand"]
+    missing = ["cost.store.write.thousand", "cost.store.read.thousand"]
+    assert result.document["not_counted"] == missing
+    assert advised["transfer_a_month"] == pytest.approx(2 * 30 * advised["daily_bytes"] / 10**9 * 0.5)
     assert result.document["estimated"] is None
     shown = site.run("topics", "advise", f"{topic}.*")
-    assert "not counted, since no price is set: cost.store.write.thousand" in shown.err
+    assert f"not counted, since no price is set: {', '.join(missing)}" in shown.err
     assert "assumed: a month has 30 days" in shown.err
     assert not site.listed(topic)[0]["remote.storage.enable"]
 

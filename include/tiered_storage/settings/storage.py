@@ -329,7 +329,7 @@ class StorageSettings(PropertyModel):
 
 
 class CostSettings(PropertyModel):
-    """What a site pays for the store and for its brokers' disks."""
+    """What a site pays for the store, the network and its brokers' disks."""
 
     cost_store_gb_month: OptionalPrice = setting(
         "cost.store.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
@@ -340,6 +340,16 @@ class CostSettings(PropertyModel):
         "cost.store.write.thousand", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
     )
     """What the store takes for a thousand requests that write an object. A segment is three objects."""
+
+    cost_store_read_thousand: OptionalPrice = setting(
+        "cost.store.read.thousand", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
+    )
+    """What the store takes for a thousand requests that read an object."""
+
+    cost_transfer_gb: OptionalPrice = setting(
+        "cost.transfer.gb", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED
+    )
+    """What the network takes for a GB (10^9 bytes) on its way from the brokers to the store, or back."""
 
     cost_disk_gb_month: OptionalPrice = setting(
         "cost.disk.gb.month", None, COSTS, Source.OURS, allowed=_ALLOWED_PRICE, default_text=_NOT_COUNTED

@@ -26,7 +26,8 @@ PatternArgument = Annotated[
 
 _COLUMNS = (
     "topic", "partitions", "local bytes", "daily bytes", "due bytes", "stored bytes", "kept locally bytes",
-    "saved bytes", "store a month", "writes a month", "disks saved a month", "problem",
+    "saved bytes", "store a month", "writes a month", "reads a month", "transfer a month", "disks saved a month",
+    "problem",
 )  # fmt: skip
 
 
@@ -66,11 +67,11 @@ def advise_on_topics(topics: PatternArgument = ".*", config: ConfigOption = None
 
 def _row(advice: TopicAdvice, settings: Settings) -> tuple[object, ...]:
     if advice.problem is not None:
-        return (advice.topic, advice.partitions, *[None] * 9, advice.problem)
+        return (advice.topic, advice.partitions, *[None] * 11, advice.problem)
     costs = MonthlyCosts.of(advice, settings)
     return (
         advice.topic, advice.partitions, advice.local, advice.daily, advice.due, advice.stored, advice.kept,
-        advice.saved, costs.store, costs.writes, costs.disks_saved, None,
+        advice.saved, costs.store, costs.writes, costs.reads, costs.transfer, costs.disks_saved, None,
     )  # fmt: skip
 
 

@@ -26,6 +26,8 @@ DAY: Final = 86_400_000
 MONTH: Final = 30 * DAY
 GB: Final = 10**9
 OBJECTS_A_SEGMENT: Final = 3
+TRANSFERS: Final = 2
+"""How often what is written crosses the network: copied, and read back before it is deleted at the brokers."""
 _THOUSAND: Final = 1000
 _ESTIMATED: Final = (
     "brokers tell the sizes of logs with the right Describe on the cluster, and are not asked beside their disks"
@@ -37,8 +39,9 @@ ASSUMPTIONS: Final = (
     "stored is what total retention keeps; without a limit, what is there now and a month more",
     "kept locally is what local retention keeps, and a segment that is not finished, on every replica",
     "saved is what the brokers keep less than if they kept all that is stored; it is saved once local logs are trimmed",
-    "each segment takes three requests; segments are not compressed in the store",
-    "reading back, listing and deleting are not counted, and neither is the traffic of copies",
+    "each segment takes three requests that write, and is not compressed in the store",
+    "each segment is read back once, by one request, before its records are deleted at the brokers",
+    "what a month writes is transferred twice: copied, and read back; other reads, lists and deletions are not counted",
 )
 
 
@@ -83,6 +86,8 @@ class MonthlyCosts:
 
     store: float | None
     writes: float | None
+    reads: float | None
+    transfer: float | None
     disks_saved: float | None
 
     @classmethod
@@ -91,6 +96,8 @@ class MonthlyCosts:
         return cls(
             _priced(advice.stored / GB, settings.cost_store_gb_month),
             _priced(advice.segments * OBJECTS_A_SEGMENT / _THOUSAND, settings.cost_store_write_thousand),
+            _priced(advice.segments / _THOUSAND, settings.cost_store_read_thousand),
+            _priced(TRANSFERS * advice.daily * MONTH / DAY / GB, settings.cost_transfer_gb),
             _priced(advice.saved / GB, settings.cost_disk_gb_month),
         )
 
@@ -100,6 +107,8 @@ def unpriced(settings: Settings) -> list[str]:
     prices = {
         "cost.store.gb.month": settings.cost_store_gb_month,
         "cost.store.write.thousand": settings.cost_store_write_thousand,
+        "cost.store.read.thousand": settings.cost_store_read_thousand,
+        "cost.transfer.gb": settings.cost_transfer_gb,
         "cost.disk.gb.month": settings.cost_disk_gb_month,
     }
     return [name for name, price in prices.items() if price is None]

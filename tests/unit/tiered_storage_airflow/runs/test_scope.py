@@ -132,7 +132,13 @@ HELD = {
         "remote.log.manager.fetch.quota.window.size.seconds",
     },
     "what a store's class may write into the metadata": {"remote.log.metadata.custom.metadata.max.bytes"},
-    "what a topic is said to cost": {"cost.disk.gb.month", "cost.store.gb.month", "cost.store.write.thousand"},
+    "what a topic is said to cost": {
+        "cost.disk.gb.month",
+        "cost.store.gb.month",
+        "cost.store.write.thousand",
+        "cost.store.read.thousand",
+        "cost.transfer.gb",
+    },
     "whose pools the tasks of a cluster take, and in which queues": {"own.pools", "copy.queues"},
     "where the form of a restore may restore to": {"restore.directory", "restore.connections"},
     "who reads through the API server, and how much at once": {

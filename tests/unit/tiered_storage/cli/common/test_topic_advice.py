@@ -10,7 +10,13 @@ from support.command_line import run_on
 from support.remote_logs import ENABLED, a_remote_log
 from tiered_storage.remote_log.enabling.advice import DAY, MONTH
 
-PRICES = {"cost.store.gb.month": 2, "cost.store.write.thousand": 3, "cost.disk.gb.month": 5}
+PRICES = {
+    "cost.store.gb.month": 2,
+    "cost.store.write.thousand": 3,
+    "cost.store.read.thousand": 7,
+    "cost.transfer.gb": 11,
+    "cost.disk.gb.month": 5,
+}
 
 
 def test_files_say_what_would_be_copied_and_what_it_costs(tmp_path: Path) -> None:
@@ -32,6 +38,8 @@ def test_files_say_what_would_be_copied_and_what_it_costs(tmp_path: Path) -> Non
     assert orders["saved_bytes"] == orders["stored_bytes"] - orders["kept_locally_bytes"]
     assert orders["store_a_month"] == pytest.approx(orders["stored_bytes"] / 10**9 * 2)
     assert orders["writes_a_month"] == pytest.approx(a_second * MONTH / 1000 / sizes[-1] * 3 / 1000 * 3, rel=0.01)
+    assert orders["reads_a_month"] == pytest.approx(a_second * MONTH / 1000 / sizes[-1] / 1000 * 7, rel=0.01)
+    assert orders["transfer_a_month"] == pytest.approx(2 * a_second * MONTH / 1000 / 10**9 * 11, rel=0.01)
     assert orders["disks_saved_a_month"] == pytest.approx(orders["saved_bytes"] / 10**9 * 5)
     assert (clicks["due_bytes"], clicks["stored_bytes"], clicks["problem"]) == (0, 0, None)
     assert document["sum"]["partitions"] == 2
@@ -46,7 +54,7 @@ def test_the_advice_names_missing_prices_and_counts_nothing_for_them(tmp_path: P
 
     assert shown.exit_code == 0, shown.err
     assert "a month" not in shown.out
-    assert "cost.store.gb.month, cost.store.write.thousand, cost.disk.gb.month" in shown.err
+    assert ", ".join(PRICES) in shown.err
     assert run_on(files, "topics", "advise", "nothing").exit_code == 1
 
 
