@@ -1,0 +1,73 @@
+"""A limit that brokers lowered: which counts, who is told, and what of it is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiered_storage.kafka_wire.topic_configs import TopicConfigs
+from tiered_storage.remote_log.enabling.broker_limits import Origin, lowered_findings, lowered_limits, origins
+from tiered_storage.remote_log.metadata.held_limits import HeldLimits
+from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
+from tiered_storage.remote_log.tiering_policy import TieringPolicy, effective
+from tiered_storage.settings.settings import Settings, load_settings
+
+DAY = 86_400_000
+BEFORE = {"retention.ms": 30 * DAY, "retention.bytes": -1, "local.retention.ms": 5 * DAY}
+NOW = TopicConfigs.of({"retention.ms": str(3 * DAY), "retention.bytes": "1000000", "local.retention.ms": str(DAY)})
+HELD = HeldLimits().seen(BEFORE, 0, DAY).seen(NOW.limits, DAY, DAY)
+BOTH = Topic("cluster", "id", "orders", True, True, True)
+
+
+def settings(root: Path, text: str = "") -> Settings:
+    path = root / "settings.yaml"
+    path.write_text(f"bootstrap.servers: kafka:9092\n{text}")
+    return load_settings(path, environ={})
+
+
+def lowered(root: Path, topic: Topic, text: str = "") -> list[str]:
+    found = settings(root, text)
+    return lowered_limits(TieringPolicy(topic, effective(topic, found, NOW, HELD), held=HELD), found, NOW)
+
+
+def test_deletions_go_by_the_earlier_limits_until_the_grace_time_is_over(tmp_path: Path) -> None:
+    found = effective(BOTH, settings(tmp_path), NOW, HELD)
+    assert (found.retention_ms, found.retention_bytes, found.local_retention_ms) == (30 * DAY, -1, 5 * DAY)
+    after = HELD.seen(NOW.limits, 2 * DAY, DAY)
+    found = effective(BOTH, settings(tmp_path), NOW, after)
+    assert (found.retention_ms, found.retention_bytes, found.local_retention_ms) == (3 * DAY, 1_000_000, DAY)
+
+
+@pytest.mark.parametrize(
+    ("topic", "text", "names"),
+    [
+        (BOTH, "", {"retention.ms", "retention.bytes", "local.retention.ms"}),
+        (Topic("cluster", "id", "orders", True, True, False), "", {"local.retention.ms"}),
+        (Topic("cluster", "id", "orders", True, False, True), "", {"retention.ms", "retention.bytes"}),
+        (Topic("cluster", "id", "orders", True), "", set()),
+        (BOTH, f"log.retention.ms: {9 * DAY}", {"retention.bytes", "local.retention.ms"}),
+        (Topic("cluster", "id", "orders", True, True, True, {"retention.bytes": "7"}), "",
+         {"retention.ms", "local.retention.ms"}),
+        (BOTH, "remote.log.lowered.limit.grace.ms: 0", set()),
+    ],
+)  # fmt: skip
+def test_only_what_is_deleted_by_is_named(topic: Topic, text: str, names: set[str], tmp_path: Path) -> None:
+    assert set(lowered(tmp_path, topic, text)) == names
+
+
+def test_without_a_grace_time_the_present_limits_hold(tmp_path: Path) -> None:
+    found = settings(tmp_path, "remote.log.lowered.limit.grace.ms: 0")
+    assert effective(BOTH, found, NOW, HELD).retention_ms == 3 * DAY
+    assert origins(BOTH, found, NOW, HELD)["retention.ms"] is Origin.BROKERS_DEFAULT
+    assert origins(BOTH, settings(tmp_path), NOW, HELD)["retention.ms"] is Origin.HELD
+
+
+def test_a_person_learns_from_what_to_what_until_when_and_what_to_do(tmp_path: Path) -> None:
+    found = settings(tmp_path, f"remote.log.lowered.limit.grace.ms: {DAY}")
+    said = {
+        each.message for each in lowered_findings(TieringPolicy(BOTH, effective(BOTH, found), held=HELD), found, NOW)
+    }
+    [retention] = [each for each in said if "retention.ms from 2592000000 to 259200000:" in each]
+    for word in ("after 1970-01-03", "restore it at the brokers", "topics set orders retention.ms=259200000"):
+        assert word in retention
