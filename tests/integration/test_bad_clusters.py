@@ -156,6 +156,7 @@ def test_every_command_names_the_setting_that_keeps_it_from_the_cluster(
         assert "guess" not in said
 
 
+@pytest.mark.nightly
 def test_a_partition_whose_leader_advertises_an_unreachable_address_is_named_and_others_are_copied(
     kafka_programs: KafkaPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

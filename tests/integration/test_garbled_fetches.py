@@ -73,13 +73,17 @@ SOUND = len(FAULTS)
 TOPIC = "orders"
 
 
-@pytest.fixture
-def proxied(kafka_programs: KafkaPrograms, tmp_path: Path) -> Iterator[tuple[RealKafka, KafkaProxy]]:
+@pytest.fixture(scope="module")
+def proxied(
+    kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RealKafka, KafkaProxy]]:
     """A broker that clients reach only through a proxy."""
     with kafka_proxy() as proxy:
         advertised = {"OUTSIDE": proxy.address}
         listeners = {"OUTSIDE": "PLAINTEXT"}
-        with RealKafka(kafka_programs, tmp_path / "kafka", listeners=listeners, advertised=advertised) as kafka:
+        with RealKafka(
+            kafka_programs, tmp_path_factory.mktemp("proxied-kafka"), listeners=listeners, advertised=advertised
+        ) as kafka:
             proxy.broker = kafka.address("OUTSIDE")
             yield kafka, proxy
 
@@ -118,9 +122,10 @@ def test_garbled_answers_fail_their_partitions_alone_and_leave_nothing_wrong(
 
 def test_an_answer_that_is_cut_once_is_asked_for_again(proxied: tuple[RealKafka, KafkaProxy], tmp_path: Path) -> None:
     kafka, proxy = proxied
-    site = LiveSite(kafka, tmp_path, (TOPIC,), {"bootstrap.servers": proxy.address})
-    kafka.client.create_topic(TOPIC, 1, SMALL_SEGMENTS | LONG)
-    kafka.client.produce(TOPIC, varied_records(400, seed=1), batch_num_messages=20)
+    again = "asked-for-again"
+    site = LiveSite(kafka, tmp_path, (again,), {"bootstrap.servers": proxy.address})
+    kafka.client.create_topic(again, 1, SMALL_SEGMENTS | LONG)
+    kafka.client.produce(again, varied_records(400, seed=1), batch_num_messages=20)
     cuts: list[int] = []
 
     def once(frame: FetchedFrame) -> None:
