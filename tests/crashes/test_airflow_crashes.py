@@ -7,17 +7,17 @@ for it.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
+from crashes.airflow_parts import SOON_DEAD, unscheduled_dags, with_another_scheduler
 from crashes.crash_points import CrashPoint
 from crashes.recovery import GRACE_MS, all_segments, assert_readable, assert_settled, run
 from crashes.storages import HALT
@@ -27,24 +27,9 @@ from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
-from tiered_storage_airflow.embedded.credentials import read
-from tiered_storage_airflow.embedded.environment import (
-    DATABASE_VARIABLE,
-    EmbeddedAirflow,
-    airflow_environment,
-    virtual_environment_bin,
-)
-from tiered_storage_airflow.embedded.java import java_home
-from tiered_storage_airflow.embedded.processes import (
-    MARK_VARIABLE,
-    ServiceProcess,
-    is_running,
-    members,
-    signal_all,
-    start,
-    wait_until,
-)
-from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow, write_record
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
+from tiered_storage_airflow.embedded.processes import ServiceProcess, is_running, members, signal_all, wait_until
+from tiered_storage_airflow.embedded.record import SCHEDULER, RunningAirflow
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -132,35 +117,8 @@ class CrashingAirflow:
 
     def restart_scheduler(self) -> None:
         """Start a scheduler in place of one that was killed, with the rest of Airflow, and its tasks, as they are."""
-        environment = airflow_environment(
-            self.embedded,
-            read(self.embedded.home),
-            java_home(self.embedded.state, self.environ),
-            self.environ,
-        )
-        command = [str(virtual_environment_bin() / "airflow"), "scheduler", "--skip-serve-logs"]
-        log = self.running.service_logs / f"{SCHEDULER}.log"
-        marked = {**environment, MARK_VARIABLE: self.running.mark}
-        scheduler = start(SCHEDULER, command, marked, log=log, directory=self.running.home)
-        others = [one for one in self.running.services if one.name != SCHEDULER]
         self.killed += [one for one in self.running.services if one.name == SCHEDULER]
-        self.running = replace(self.running, services=(*others, scheduler))
-        write_record(self.running)
-
-
-def _dags(folder: Path) -> Path:
-    """Write the DAGs with no schedule, and with retries that come at once."""
-    folder.mkdir()
-    for dag_id in DAGS:
-        code = (PROJECT / "dags" / f"{dag_id}.py").read_text()
-        for found, put in (
-            (r"^    schedule=.*,$", "    schedule=None,"),
-            (r"\*\*DEFAULT_ARGS,", '**DEFAULT_ARGS, "retry_delay": timedelta(seconds=1),'),
-        ):
-            code, count = re.subn(found, put, code, flags=re.MULTILINE)
-            assert count == 1, (dag_id, found)
-        (folder / f"{dag_id}.py").write_text(code)
-    return folder
+        self.running = with_another_scheduler(self.running, self.embedded, self.environ)
 
 
 def _plugins(folder: Path) -> Path:
@@ -189,7 +147,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
         root / "airflow-state",
         config=files.config,
         port=port,
-        dags_folder=_dags(root / "dags"),
+        dags_folder=unscheduled_dags(root / "dags", DAGS),
         plugins_folder=_plugins(root / "plugins"),
     )
     environ = {
@@ -197,11 +155,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
         DATABASE_VARIABLE: "",
         HALT: str(root / "halt"),
         "SPARK_CONF_DIR": str(_spark(root / "spark-conf")),
-        # A task without a heartbeat counts as dead after seconds, not minutes.
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
-        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+        **SOON_DEAD,
     }
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(HALT, str(root / "halt"))
