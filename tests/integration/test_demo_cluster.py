@@ -14,13 +14,13 @@ from tiered_storage_airflow.embedded.services import running_airflow
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_the_demo_on_a_live_cluster_finds_every_acknowledged_record_once_and_ends_all_it_started(
     tmp_path: Path,
 ) -> None:
     state = tmp_path / "demo-cluster"
     command = [sys.executable, "-m", "tiered_storage_airflow.demo_cluster", "--state", str(state), "--seconds", "60"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1200)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
 
     assert done.returncode == 0, done.stdout + done.stderr
     for fault in ("kill broker 3 (SIGKILL)", "kill a Spark job", "was killed; Airflow tries the task again"):
