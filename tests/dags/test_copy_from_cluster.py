@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +14,7 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from dags.airflow_runs import AirflowHome
-from servers.guarded_kafka import KEY_PASSWORD, PASSWORD, READER, READS, GuardedKafka, guarded_kafka
-from servers.kafka_programs import KafkaPrograms
+from servers.guarded_kafka import KEY_PASSWORD, PASSWORD, READER, READS, GuardedKafka
 from servers.real_kafka import RealKafka
 from support.airflow_home import HOME
 from support.command_line import run
@@ -50,20 +48,15 @@ def live(site: TieredSite, real_kafka: RealKafka, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def guarded(
-    site: TieredSite,
-    kafka_programs: KafkaPrograms,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[GuardedKafka]:
+def guarded(site: TieredSite, guarded_broker: GuardedKafka, monkeypatch: pytest.MonkeyPatch) -> GuardedKafka:
     """A broker that asks the connection `live` for a certificate, and for a password by SCRAM."""
-    with guarded_kafka(kafka_programs, tmp_path_factory.mktemp("guarded")) as broker:
-        connect(site, monkeypatch, broker.properties("MUTUAL", sasl_mechanism="SCRAM-SHA-512", **broker.certificate))
-        # What Spark and its workers keep for a while is looked at too.
-        temporary = site.root / "tmp"
-        temporary.mkdir()
-        monkeypatch.setenv("TMPDIR", str(temporary))
-        yield broker
+    extra = guarded_broker.properties("MUTUAL", sasl_mechanism="SCRAM-SHA-512", **guarded_broker.certificate)
+    connect(site, monkeypatch, extra)
+    # What Spark and its workers keep for a while is looked at too.
+    temporary = site.root / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    return guarded_broker
 
 
 @pytest.mark.usefixtures("real_spark")

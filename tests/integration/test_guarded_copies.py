@@ -49,34 +49,33 @@ WAYS = {
 
 
 @pytest.fixture(scope="module")
-def guarded(guarded_broker: GuardedKafka) -> GuardedKafka:
-    return guarded_broker
-
-
-@pytest.fixture(scope="module")
 def token_url() -> Iterator[str]:
     with token_endpoint() as url:
         yield url
 
 
+def logged_in(guarded_broker: GuardedKafka, folder: Path, topic: str, properties: dict[str, str]) -> LiveSite:
+    """Return a remote log of `topic` below `folder`, whose client has these properties."""
+    file = folder / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    file.chmod(0o600)
+    settings = {"bootstrap.servers": properties["bootstrap.servers"], "cluster.client.properties.file": str(file)}
+    return LiveSite(guarded_broker.kafka, folder, (topic,), settings)
+
+
 @pytest.fixture(params=list(WAYS))
-def site(request: pytest.FixtureRequest, guarded: GuardedKafka, token_url: str, tmp_path: Path) -> LiveSite:
+def site(request: pytest.FixtureRequest, guarded_broker: GuardedKafka, token_url: str, tmp_path: Path) -> LiveSite:
     """A remote log of a topic that only one principal may read, which logs in by one of the WAYS."""
     way = WAYS[request.param]
     topic = f"{request.function.__name__.removeprefix('test_')}-{request.param}"
-    client = guarded.kafka.client
+    client = guarded_broker.kafka.client
     client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
-    guarded.grant(topic, {way.principal: READS})
+    guarded_broker.grant(topic, {way.principal: READS})
     client.produce(topic, varied_records(400, seed=1), batch_num_messages=20)
-    certificate = guarded.certificate if way.shows_certificate else {}
+    certificate = guarded_broker.certificate if way.shows_certificate else {}
     endpoint = {"sasl_oauthbearer_token_endpoint_url": token_url} if way.listener == "OAUTH" else {}
-    properties = guarded.properties(way.listener, **way.properties, **certificate, **endpoint)
-    servers = properties.pop("bootstrap.servers")
-    file = tmp_path / "client.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    file.chmod(0o600)
-    settings = {"bootstrap.servers": servers, "cluster.client.properties.file": str(file)}
-    return LiveSite(guarded.kafka, tmp_path, (topic,), settings)
+    properties = guarded_broker.properties(way.listener, **way.properties, **certificate, **endpoint)
+    return logged_in(guarded_broker, tmp_path, topic, properties)
 
 
 def test_a_copy_logs_in(site: LiveSite) -> None:
@@ -95,3 +94,18 @@ def test_a_worker_logs_in(site: LiveSite, spark_submit: SparkSubmit) -> None:
         assert len(finished(remote_log)) == len([each for each in outcomes if each.cut is not None]) > 1
     assert ensure_as_stored(site) > 1
     site.audited()
+
+
+def test_a_topic_that_the_login_may_not_see_is_named(guarded_broker: GuardedKafka, tmp_path: Path) -> None:
+    topic = "out-of-sight"
+    guarded_broker.kafka.client.create_topic(topic, 1, SMALL_SEGMENTS | LONG)
+    site = logged_in(guarded_broker, tmp_path, topic, guarded_broker.properties("SASL"))
+
+    for command in ("plan", "copy"):
+        result = site.run(command)
+        said = " ".join((result.out + result.err).split())
+        assert result.exit_code == 0
+        assert f"{topic}: the settings file tiers it, and the cluster shows no such topic" in said
+        assert f"--operation Describe --topic {topic}" in said
+    guarded_broker.grant(topic, {READER: READS})
+    assert topic not in site.run("copy").err

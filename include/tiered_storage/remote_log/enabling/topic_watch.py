@@ -73,9 +73,26 @@ class TopicWatch:
         """Yield what a person should know; of topics that were deleted only those in `scope`."""
         yield from self._left_alone.values()
         yield from self._absent(scope, states)
+        expected = self._expected(scope)
         for name in sorted(self._context.settings.topics.keys() - self._names):
             if near := near_names(name, self._names):
                 yield Finding(name, f"the settings file names it, and no such topic is there: {described_near(near)}")
+            elif name in expected:
+                right = "kafka-acls.sh --add --allow-principal User:... --operation Describe"
+                yield Finding(
+                    name,
+                    "the settings file tiers it, and the cluster shows no such topic: if it is there, grant the right "
+                    f"with {right} --topic {name}",
+                )
+
+    def _expected(self, scope: Selection) -> set[str]:
+        """Return the topics in `scope` that the settings file tiers on a cluster, and that nothing is remote of yet."""
+        settings = self._context.settings
+        if not CLUSTER.is_named(settings):
+            return set()
+        tiered = {name for name, topic in settings.topics.items() if topic.remote_storage_enable}
+        chosen = {name for name in tiered if scope.matches(name, 0)}
+        return chosen - {each.topic for each in self._context.segments.list_partitions()}
 
     def _absent(self, scope: Selection, states: Mapping[TopicIdPartition, PartitionState]) -> Iterator[Finding]:
         context = self._context
