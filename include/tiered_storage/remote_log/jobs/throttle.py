@@ -99,6 +99,14 @@ class ByteQuota:
             self._find_room()
             return max(0.0, self._at - self._now())
 
+    @property
+    def is_half_used(self) -> bool:
+        """Whether half of what may pass in a window has passed in the one that ends now."""
+        with self._lock:
+            self._at = max(self._at, self._now())
+            self._forget()
+            return 2 * self._in_window >= self._most
+
     def _find_room(self) -> None:
         """Move `_at` to the first moment from now on whose window has room."""
         self._at = max(self._at, self._now())
@@ -147,7 +155,11 @@ NO_LIMIT = RateLimit()
 
 
 class QuotaLimit(RateLimit):
-    """A rate limit by a ByteQuota. For several threads."""
+    """A rate limit by a ByteQuota. For several threads.
+
+    Half of a window's bytes may pass at once. The others pass evenly: whoever shares a disk, a network or a processor
+    with them would wait behind each burst.
+    """
 
     def __init__(
         self,
@@ -158,6 +170,7 @@ class QuotaLimit(RateLimit):
         """Measure by `now` (seconds) and wait by `sleep` (seconds)."""
         super().__init__(now=now, sleep=sleep)
         self._counted = ByteQuota(quota, now)
+        self._lock = threading.Lock()
 
     @property
     def bytes_per_second(self) -> float:
@@ -169,9 +182,21 @@ class QuotaLimit(RateLimit):
         return QuotaLimit(self._counted.quota, self._now, self._sleep)
 
     def spend(self, size: int) -> None:
+        if self._counted.quota.is_unlimited:
+            return
+        is_even = self._counted.is_half_used
         seconds = self._counted.spend(size)
+        if is_even:
+            seconds = max(seconds, self._evenly(size))
         if seconds:
             self._sleep(seconds)
+
+    def _evenly(self, size: int) -> float:
+        """Return the seconds until `size` bytes have passed at an even rate, after those of other threads."""
+        with self._lock:
+            now = self._now()
+            self._free_at = max(self._free_at, now) + size / self.bytes_per_second
+            return self._free_at - now
 
 
 def audit_limit(bytes_per_second: int, quota: Quota) -> RateLimit:

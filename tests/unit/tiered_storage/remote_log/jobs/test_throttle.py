@@ -118,3 +118,17 @@ def test_threads_share_one_limit() -> None:
         limit.spend(1000)
 
     assert time.seconds == 109.0
+
+
+def test_half_a_window_passes_at_once_and_the_rest_evenly() -> None:
+    time, waits = FakeTime(), list[float]()
+    limit = QuotaLimit(Quota(1000, 10), time, time.sleep)
+    for _ in range(1000):
+        before = time.seconds
+        limit.spend(100)
+        waits.append(round(time.seconds - before, 6))
+
+    assert waits[:50] == [0.0] * 50
+    assert waits[50:100] == [0.1] * 50
+    assert set(waits[101:]) == {0.1}
+    assert time.seconds - 100 < 101
