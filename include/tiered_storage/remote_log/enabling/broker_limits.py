@@ -6,7 +6,7 @@ only what a topic begins with (metadata/held_limits.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -111,42 +111,54 @@ def lowered_findings(policy: TieringPolicy, settings: Settings, configs: TopicCo
         )
 
 
-def note_limits(context: RemoteLogContext) -> None:
+def note_limits(context: RemoteLogContext, ensure_clock_agrees: Callable[[], None]) -> None:
     """Note the limits that brokers show of the topics of which something may be deleted.
 
-    Does nothing of log directories, and leaves a cluster that does not answer to the next run. Raises
-    OutdatedMetadataError.
+    `ensure_clock_agrees` raises for a wrong clock, and is called before a grace time begins or ends. Does nothing of
+    log directories, and leaves a cluster that does not answer to the next run. Raises OutdatedMetadataError.
     """
-    if not CLUSTER.is_named(context.settings):
-        return
+    if CLUSTER.is_named(context.settings):
+        note_shown(context, _shown_limits(context), ensure_clock_agrees)
+
+
+def note_shown(
+    context: RemoteLogContext,
+    shown: Mapping[tuple[str, str], dict[str, int]],
+    ensure_clock_agrees: Callable[[], None] = lambda: None,
+) -> None:
+    """Note the limits that brokers were seen to show of topics, by cluster and topic id; otherwise as note_limits."""
     context.guard.ensure_may_decide()
     rows = {(row.cluster_id, row.topic_id): row for row in context.store.topics.named(HELD_LIMITS)}
     changed = None
-    for partition, limits in _shown_limits(context).items():
-        cluster_id, topic_id = partition
+    for ids, limits in shown.items():
+        cluster_id, topic_id = ids
         known = HeldLimits.of(rows.get((cluster_id, row_id(topic_id))))
 
-        def noted(row: Topic | None, limits: dict[str, int] = limits, ids: tuple[str, str] = partition) -> Topic:
+        def noted(row: Topic | None, limits: dict[str, int] = limits, ids: tuple[str, str] = ids) -> Topic:
             grace_ms = context.settings.remote_log_lowered_limit_grace_ms
             return HeldLimits.of(row).seen(limits, context.clock(), grace_ms).row(*ids)
 
-        if known.row(cluster_id, topic_id) != noted(rows.get((cluster_id, row_id(topic_id)))):
-            changed = context.store.topics.change(cluster_id, row_id(topic_id), noted)
+        if known.row(*ids) == noted(rows.get((cluster_id, row_id(topic_id)))):
+            continue
+        if any(known.holds(name, value) for name, value in limits.items()):
+            ensure_clock_agrees()
+        changed = context.store.topics.change(cluster_id, row_id(topic_id), noted)
     if changed is not None:
         context.guard.publish_pending("limits of topics changed at the brokers")
 
 
 def note_first_limits(context: RemoteLogContext, partitions: Iterable[TopicIdPartition]) -> None:
-    """Note the limits of topics of which nothing was noted yet, if `partitions` has one of them. Raises as above."""
+    """Note the limits of the topics of `partitions` of which nothing was noted yet. Raises as above."""
     if not CLUSTER.is_named(context.settings):
         return
-    incarnations = {(each.cluster_id, each.topic_id): each for each in partitions}
-    for each in incarnations.values():
+    begun = set()
+    for each in {(each.cluster_id, each.topic_id): each for each in partitions}.values():
         topic = context.decided_topic(each)
         is_deleted_from = topic.local_deletion_allowed or topic.remote_deletion_allowed
         if is_deleted_from and not held_limits(each.cluster_id, each.topic_id, context.topics).counted:
-            note_limits(context)
-            return
+            begun.add((each.cluster_id, each.topic_id))
+    if begun:
+        note_shown(context, {ids: limits for ids, limits in _shown_limits(context).items() if ids in begun})
 
 
 def _shown_limits(context: RemoteLogContext) -> dict[tuple[str, str], dict[str, int]]:

@@ -52,7 +52,7 @@ class HeldLimits:
             value = limits[name]
             if self.holds(name, value):
                 known = self.lowered.get(name)
-                # The highest of the values since then was never exceeded; a still lower one waits anew.
+                # The highest of the values since then was never exceeded; a still lower one waits again.
                 since = now if known is None or _height(value) < _height(known.value) else known.since
                 if now - since < grace_ms:
                     lowered[name] = Lowered(value, since)

@@ -129,7 +129,7 @@ class RemoteLogDeletions:
         deleted, if the metadata of any of the partitions are older than the store.
         """
         self._ensure_may_delete((plan.topic_id_partition for plan in plans if plan.segments), "local retention")
-        note_limits(self.context)
+        note_limits(self.context, self.clocks.ensure_agrees)
         limit = read_back_limit(self.context.settings)
         enforcement = LocalRetentionEnforcement(
             self.context, self.gate, self._keep_lineage, self._replan_local_retention, limit, on_moved
@@ -312,7 +312,7 @@ class RemoteLogDeletions:
         concerned = [partition for partition in selected if deletion.has_work(partition)]
         self._ensure_may_delete(concerned, "a deletion of what was marked")
         if only is None:
-            note_limits(self.context)
+            note_limits(self.context, self.clocks.ensure_agrees)
         report = deletion.delete_marked(concerned)
         return replace(report, left=(*left, *report.left))
 

@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from support.remote_logs import a_copied_remote_log
+from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
-from tiered_storage.remote_log.enabling.broker_limits import Origin, lowered_findings, lowered_limits, origins
-from tiered_storage.remote_log.metadata.held_limits import HeldLimits
+from tiered_storage.remote_log.enabling.broker_limits import (
+    Origin,
+    lowered_findings,
+    lowered_limits,
+    note_shown,
+    origins,
+)
+from tiered_storage.remote_log.metadata.held_limits import HeldLimits, held_limits
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.tiering_policy import TieringPolicy, effective
 from tiered_storage.settings.settings import Settings, load_settings
@@ -71,3 +79,26 @@ def test_a_person_learns_from_what_to_what_until_when_and_what_to_do(tmp_path: P
     [retention] = [each for each in said if "retention.ms from 2592000000 to 259200000:" in each]
     for word in ("after 1970-01-03", "restore it at the brokers", "topics set orders retention.ms=259200000"):
         assert word in retention
+
+
+def test_a_grace_time_neither_begins_nor_ends_by_a_wrong_clock(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path)
+    begun = files.clock()
+
+    def wrong() -> None:
+        raise DeletionRefusedError("the clock is ahead")
+
+    def note(limit: int, *, is_right: bool) -> HeldLimits:
+        with files.open() as remote_log:
+            note_shown(remote_log, {("cluster", "id"): {"retention.ms": limit}}, (lambda: None) if is_right else wrong)
+            return held_limits("cluster", "id", remote_log.store.topics)
+
+    assert note(30 * DAY, is_right=False).counted == {"retention.ms": 30 * DAY}
+    with pytest.raises(DeletionRefusedError):
+        note(3 * DAY, is_right=False)
+    assert note(3 * DAY, is_right=True).lowered["retention.ms"].since == begun
+    files.clock.now = begun + 8 * DAY
+    with pytest.raises(DeletionRefusedError):
+        note(3 * DAY, is_right=False)
+    files.clock.now = begun + DAY
+    assert note(3 * DAY, is_right=True).counted == {"retention.ms": 30 * DAY}
