@@ -209,30 +209,35 @@ def iterate_segment(
 def iterate_mapped_segment(
     path: Path, base_offset: int, *, start_position: int = 0, window_bytes: int = WINDOW_BYTES, verify_crc: bool = True
 ) -> Iterator[tuple[memoryview, BatchTable]]:
-    """Yield as iterate_segment, out of the mapped file: no byte is copied.
+    """Yield as iterate_segment, but each window is a mapped part of the file: no byte is copied.
 
     Only for a file that nobody shortens meanwhile: to read past its new end would kill the process.
     """
     scanner = SegmentScanner(str(path), base_offset, start_position=start_position, verify_crc=verify_crc)
     with open_unbuffered(path) as file:
-        # A map of nothing is refused.
         size = os.fstat(file.fileno()).st_size
-        data = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"", np.uint8)
-    at, wanted = start_position, window_bytes
-    while left := max(0, size - at):
-        window = data[at : at + wanted]
-        try:
-            table, consumed = scanner.feed(window)
-        except CorruptRecordError as error:
-            if sound := error.position - at:
-                table, consumed = scanner.feed(window[:sound])
+        at, wanted = start_position, window_bytes
+        while left := max(0, size - at):
+            window = _mapped(file, at, min(max(wanted, MAGIC_END), left))
+            try:
+                table, consumed = scanner.feed(window)
+            except CorruptRecordError as error:
+                if sound := error.position - at:
+                    table, consumed = scanner.feed(window[:sound])
+                    yield window.data[:consumed], table
+                raise
+            if consumed:
                 yield window.data[:consumed], table
-            raise
-        if consumed:
-            yield window.data[:consumed], table
-            at, wanted = at + consumed, window_bytes
-        elif (wanted := scanner.needed(window)) > left:
-            scanner.finish(left)
+                at, wanted = at + consumed, window_bytes
+            elif (wanted := scanner.needed(window)) > left:
+                scanner.finish(left)
+
+
+def _mapped(file: FileIO, position: int, size: int) -> NDArray[np.uint8]:
+    """Return `size` bytes of `file` as a map, which is there as long as somebody keeps it."""
+    before = position % mmap.ALLOCATIONGRANULARITY
+    part = mmap.mmap(file.fileno(), before + size, access=mmap.ACCESS_READ, offset=position - before)
+    return np.frombuffer(part, np.uint8, offset=before)
 
 
 def _scan_windows(
