@@ -107,6 +107,8 @@ async def mounted(files: RemoteLogFiles, seconds: float = 1.0) -> AsyncIterator[
     """Start the whole application over `files`; yield it and a client that may see everything."""
     from airflow.models.dag import DagModel
 
+    # Imported after the patches, it would keep their `open_by_hook` for ever.
+    import tiered_storage_airflow.metrics_endpoint  # noqa: F401
     from tiered_storage_airflow import web_app as mounted_app
     from tiered_storage_airflow.read_service import service
 
