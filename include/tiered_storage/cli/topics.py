@@ -341,7 +341,7 @@ def _refuse_to_enable(remote_log: RemoteLogManager, topic: TopicIdPartition, fou
     for one in found.local_of(topic):
         refuse_log(one)
         log = None
-        # Brokers say of a topic what is needed of its logs, but for the rate of a limit in bytes.
+        # The brokers' settings suffice, unless retention.bytes limits the topic: then its logs show the write rate.
         if one.configs is None or one.configs.retention_bytes >= 0:
             try:
                 log = remote_log.source.partition(one.topic_id_partition)

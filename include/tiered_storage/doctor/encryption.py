@@ -33,7 +33,7 @@ def check_encryption(settings: Settings, options: ObjectStoreOptions) -> Iterato
         return
     ring = options.key_ring
     if ring.problem is not None:
-        yield wrong(_NAME, ring.problem, "encrypted segments can be neither written nor read until this is mended")
+        yield wrong(_NAME, ring.problem, "correct it: until then encrypted segments can be neither written nor read")
         return
     yield from _check_files(path, ring)
     yield from _check_active(ring, AwsIdentity(options).kms_client, is_wanted=is_wanted)

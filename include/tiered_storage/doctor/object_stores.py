@@ -98,7 +98,7 @@ def check_objects(
 
 
 def _check_bucket(name: str, url: str, options: ObjectStoreOptions) -> Iterator[Check]:
-    """Yield who asks, if AWS can say so, and what the store is not known or not said to do."""
+    """Yield the identity that signs requests, if AWS reports it; warn of gs:// and of missing conditional writes."""
     scheme = urlsplit(url).scheme
     if scheme == "gs":
         yield note(name, f"{url}: gs:// is untested", "s3:// reaches the same buckets, with HMAC keys: see stores.md")

@@ -159,7 +159,7 @@ class _Audit:
             number = max(numbers)
             given = self.context.leases.fencing_number(partition)
             why = (
-                f"lease {number} has written to the store, they granted none after {given}" if number > given else None
+                f"lease {number} wrote to the store, but they granted none after {given}" if number > given else None
             )
         if why is not None:
             message = (

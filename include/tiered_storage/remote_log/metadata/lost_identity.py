@@ -76,7 +76,7 @@ class LostIdentities:
         return self._is_finished(self._by_topic_id.get(partition.topic_id, {}).get(partition.cluster_id, ()))
 
     def why_unknown_cluster(self, log: PartitionLog) -> str | None:
-        """Return why nothing of a running cluster is copied: another one was so far, whichever topic of it."""
+        """Return why nothing of a running cluster is copied: all copies so far are of another cluster."""
         so_far = self._copied_so_far if self._is_of_unknown_cluster(log) else None
         return None if so_far is None else self._of_unknown_cluster(log, so_far)
 

@@ -206,8 +206,8 @@ def take_over(context: RemoteLogContext) -> TakeOver:
         stored.ensure_of(context.settings.rsm_config_url, own, bound)
     if stored is None and bound is None:
         raise StoreMismatchError(
-            f"{context.settings.rsm_config_url}: nothing shows that the store belongs to these metadata, which are "
-            "bound to no store: use the metadata that are, or rebuild them with 'tiered-storage rebuild-metadata'"
+            f"{context.settings.rsm_config_url}: nothing proves that this store belongs to these metadata, which were "
+            "never bound to one: use the store's own metadata, or run 'tiered-storage rebuild-metadata'"
         )
     _ensure_holds_what_is_known(context, storage)
     is_current = _is_current(context.store, storage)

@@ -107,8 +107,8 @@ class ObjectStore:
 
         The size is checked afterwards, as by `put`: a lost commit marker would only be found by an audit.
 
-        Without conditional writes, a creator that looked before another one wrote overwrites that one's object; both
-        then look who was last, and only if they do so at the same moment do both take themselves for the only one.
+        Without conditional writes, two creators may both find no object, and the later one overwrites the other's. Each
+        then reads the object back. Both may return True if one reads before the other writes.
         """
         check_object_name(name)
         if not self._conditional:
