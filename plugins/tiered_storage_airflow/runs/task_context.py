@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 _BACKFILL = "backfill"  # DagRunType.BACKFILL_JOB, which the task SDK does not export
 _MANUAL = "manual"
+_BY_OPERATOR = "operator_triggered"  # TriggerDagRunOperator, whose runs earlier releases of Airflow called manual
 _FOLDER_NAME_LENGTH = 180
 _PLAIN_NAME = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{_FOLDER_NAME_LENGTH - 1}}}")
 
@@ -25,8 +26,11 @@ def is_backfill(context: Mapping[str, Any]) -> bool:
 
 
 def is_asked_for(context: Mapping[str, Any]) -> bool:
-    """Return whether a person requested the run, by a trigger or a backfill, and no schedule or asset event."""
-    return _run_type(context) in {_MANUAL, _BACKFILL}
+    """Return whether a person or another DAG requested the run, by a trigger or a backfill.
+
+    A schedule or an asset event is no request.
+    """
+    return _run_type(context) in {_MANUAL, _BY_OPERATOR, _BACKFILL}
 
 
 def was_taken_over(context: Mapping[str, Any]) -> bool:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.utils.types import DagRunType
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage_airflow.runs.task_context import (
     effective_now,
+    is_asked_for,
     is_backfill,
     lease_owner,
     own_path,
@@ -33,6 +35,11 @@ class RunType(StrEnum):
 
 def context(run_type: str = RunType.SCHEDULED, run_id: str = "a run", **of_run: Any) -> dict[str, Any]:
     return {"dag_run": SimpleNamespace(run_type=run_type, run_id=run_id, dag_id="copy_segments", **of_run)}
+
+
+def test_runs_are_asked_for_unless_a_schedule_or_an_asset_begins_them() -> None:
+    unasked = {each for each in DagRunType if not is_asked_for(context(each))}
+    assert unasked == {DagRunType.SCHEDULED, DagRunType.ASSET_TRIGGERED, DagRunType.ASSET_MATERIALIZATION}
 
 
 @pytest.mark.parametrize("run_type", [RunType.BACKFILL, "backfill"])
