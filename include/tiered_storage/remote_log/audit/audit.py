@@ -158,9 +158,7 @@ class _Audit:
         if why is None and numbers:
             number = max(numbers)
             given = self.context.leases.fencing_number(partition)
-            why = (
-                f"lease {number} wrote to the store, but they granted none after {given}" if number > given else None
-            )
+            why = f"lease {number} wrote to the store, but they granted none after {given}" if number > given else None
         if why is not None:
             message = (
                 f"{why}: objects that they miss may exist; restore a newer backup of them, or run rebuild-metadata, "

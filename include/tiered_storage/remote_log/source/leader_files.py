@@ -80,7 +80,7 @@ def why_not_of(directory: Path, broker: int, cluster_id: str) -> str | None:
     return None
 
 
-def find_partition(files: LeaderFiles, partition: TopicIdPartition, *, has_topic_id: bool = True) -> Path:
+def find_directory(files: LeaderFiles, partition: TopicIdPartition, *, has_topic_id: bool = True) -> Path:
     """Return the partition's directory among its leader's.
 
     Raises InvalidLogDirectoryError if this host sees none of the broker's directories. Raises SourceClusterError if
@@ -153,9 +153,9 @@ def closed_sizes(
 ) -> list[int]:
     """Return the bytes of each closed segment with any offset from `start_offset` on, and none above `end_offset`.
 
-    Raises as find_partition and list_leader_segments.
+    Raises as find_directory and list_leader_segments.
     """
-    directory = find_partition(files, partition, has_topic_id=has_topic_id)
+    directory = find_directory(files, partition, has_topic_id=has_topic_id)
     return [
         segment.size
         for segment in list_leader_segments(directory)

@@ -20,7 +20,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
-from tiered_storage.remote_log.source.leader_files import find_partition, list_leader_segments
+from tiered_storage.remote_log.source.leader_files import find_directory, list_leader_segments
 from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, LocalSegment
 
@@ -61,11 +61,11 @@ class LeaderLog:
     ) -> LocalSegment | None:
         """Return the next closed segment; None if what is wanted holds no further one.
 
-        Raises as FetchedLog.cut, and find_partition, before anything is read if this host does not see the files.
+        Raises as FetchedLog.cut, and find_directory, before anything is read if this host does not see the files.
         """
         while self._next_offset < self._wanted.end_offset:
             if self._fetching is None:
-                directory = find_partition(self._files, self._partition, has_topic_id=self._rules.has_topic_id)
+                directory = find_directory(self._files, self._partition, has_topic_id=self._rules.has_topic_id)
                 found = self._closed_at_next(directory)
                 if found is not None and found.base_offset == self._next_offset:
                     return self._handed(found)

@@ -17,7 +17,7 @@ from tiered_storage.remote_log.source import leader_files
 from tiered_storage.remote_log.source.leader_files import (
     BrokerDirectories,
     closed_sizes,
-    find_partition,
+    find_directory,
     list_leader_segments,
     why_unseen,
 )
@@ -61,7 +61,7 @@ def test_the_partition_is_found_in_whichever_directory_it_is(disks: Disks) -> No
     disks.partition(disks.first, "orders-1", 0)
     directory = disks.partition(disks.second, "orders-0", 0)
 
-    assert find_partition(disks.files, ORDERS_0) == directory
+    assert find_directory(disks.files, ORDERS_0) == directory
 
 
 @pytest.mark.parametrize("name", ["orders-0.0123-delete", "orders-0.0123-stray", "orders-0.0123-future"])
@@ -69,22 +69,22 @@ def test_a_directory_that_is_renamed_is_not_the_partition(disks: Disks, name: st
     disks.partition(disks.first, name, 0)
 
     with pytest.raises(SourceClusterError, match=r"broker 1 leads it, and .*broker\.log\.dirs.* has no orders-0"):
-        find_partition(disks.files, ORDERS_0)
+        find_directory(disks.files, ORDERS_0)
 
 
 def test_a_partition_that_its_broker_moves_is_left(disks: Disks) -> None:
     places = [disks.partition(root, "orders-0", 0) for root in (disks.first, disks.second)]
 
     with pytest.raises(SourceClusterError, match=f"{places[0]} and {places[1]} are the same partition"):
-        find_partition(disks.files, ORDERS_0)
+        find_directory(disks.files, ORDERS_0)
 
 
 def test_files_of_another_incarnation_are_left(disks: Disks) -> None:
     disks.partition(disks.first, "orders-0", 0, topic_id=OTHER_ID)
 
     with pytest.raises(SourceClusterError, match=f"is of the topic id {OTHER_ID}"):
-        find_partition(disks.files, ORDERS_0)
-    assert find_partition(disks.files, ORDERS_0, has_topic_id=False) == disks.first / "orders-0"
+        find_directory(disks.files, ORDERS_0)
+    assert find_directory(disks.files, ORDERS_0, has_topic_id=False) == disks.first / "orders-0"
 
 
 def _nothing(root: Path) -> None:
@@ -120,7 +120,7 @@ def test_directories_that_are_not_the_brokers_are_named(
         change(root)
 
     with pytest.raises(InvalidLogDirectoryError) as refused:
-        find_partition(disks.files, ORDERS_0)
+        find_directory(disks.files, ORDERS_0)
 
     for named in ("broker 1", str(disks.first), str(disks.second), "broker.log.dirs", reason, "run the copy on a host"):
         assert named in str(refused.value)
@@ -131,7 +131,7 @@ def test_a_directory_that_is_out_of_sight_is_named_if_the_partition_is_missing(d
 
     assert why_unseen(disks.files, CLUSTER) is None
     with pytest.raises(SourceClusterError, match=f"{disks.second} has no meta.properties"):
-        find_partition(disks.files, ORDERS_0)
+        find_directory(disks.files, ORDERS_0)
 
 
 def test_a_host_leaves_other_brokers_partitions_only_if_it_sees_its_own(disks: Disks, tmp_path: Path) -> None:
