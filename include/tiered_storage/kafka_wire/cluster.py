@@ -69,6 +69,8 @@ from tiered_storage.kafka_wire.topic_configs import (
 
 CALL_SECONDS = 120.0
 """For a call with all its repetitions."""
+_QUESTION_SECONDS = 5.0
+"""The least that one of many questions gets."""
 
 Found = TypeVar("Found")
 
@@ -202,15 +204,19 @@ class ClusterClient:
         """Return which partitions of the offsets topic have no coordinator that serves its groups, and why.
 
         A broker that leads a partition and has not begun to load its groups lists none of them, without an error: only
-        a question about one of them shows that. A coordinator that loads its groups is waited for.
+        a question about one of them shows that. A coordinator that loads its groups is waited for. After `seconds` each
+        question still gets a few, since there may be many; then the first problem is the last.
         """
         deadline = self._brokers.deadline(seconds)
         found: dict[TopicPartition, PartitionError] = {}
         for number, group_id in groups_of_partitions(len(offsets_topic.partitions)).items():
             partition = TopicPartition(offsets_topic.name, number)
-            answer = self._ask_leaders(CoordinatorServes(partition, group_id), deadline.left)[partition]
+            within = max(deadline.left, _QUESTION_SECONDS)
+            answer = self._ask_leaders(CoordinatorServes(partition, group_id), within)[partition]
             if isinstance(answer, PartitionError):
                 found[partition] = answer
+                if not deadline.left:
+                    break
         return found
 
     def log_sizes(
@@ -244,8 +250,9 @@ class ClusterClient:
         The answer has those only: rotate the positions to have every broker asked. Its records lie in `buffer`. Errors
         are in the partitions' `error_code`. A retriable one is returned only if another partition succeeded, or at the
         deadline. No more is asked for than the buffer holds; raises ConfigurationError if a single batch exceeds it.
-        While a broker's quota holds records back, this waits as long as the broker says, and then begins again.
-        Partitions without a leader are waited for half a minute, all of them together; then each fails at once.
+        While a broker's quota holds records back, this waits as long as the broker says, and then begins again. Raises
+        ClusterUnreachableError if that takes three minutes. Partitions without a leader are waited for half a minute,
+        all of them together; then each fails at once. One that had a leader meanwhile is waited for again.
         """
         return self._fetcher.fetch(positions, buffer, limits or FetchLimits(), seconds)
 

@@ -199,6 +199,7 @@ class FetchDecoder:
     """Decodes the answer to a request with these positions. It fits Connection.receive."""
 
     def __init__(self, positions: Sequence[FetchPosition]) -> None:
+        self._partitions = sorted((each.topic, each.partition) for each in positions)
         self._asked: dict[tuple[str | bytes, int], FetchPosition] = {}
         for each in positions:
             self._asked[each.topic, each.partition] = each
@@ -206,7 +207,10 @@ class FetchDecoder:
                 self._asked[decode_uuid(each.topic_id), each.partition] = each
 
     def __call__(self, frame: memoryview, api: Api, version: int, correlation_id: int) -> FetchAnswer:
-        """Walk over `frame`. Raises MalformedAnswerError, also for a partition that was not asked for."""
+        """Walk over `frame`. Raises MalformedAnswerError, also unless it answers once for each partition asked for.
+
+        While a quota holds the answer back, it has none of them.
+        """
         cursor = body_of(frame, api, version, correlation_id)
         throttle_ms, error_code, _ = cursor.int32(), cursor.int16(), cursor.int32()
         partitions = tuple(self._topics(cursor, version))
@@ -216,6 +220,11 @@ class FetchDecoder:
             raise MalformedAnswerError(f"Fetch version {version} has {cursor.left} bytes after its end")
         if error_code != NONE:
             raise MalformedAnswerError(f"the whole Fetch failed with {error_name(error_code)}")
+        answered = sorted((each.topic, each.partition) for each in partitions)
+        if answered != self._partitions and (answered or throttle_ms <= 0):
+            raise MalformedAnswerError(
+                f"it answers for {_named(answered) or 'no partition'}, and was asked for {_named(self._partitions)}"
+            )
         return FetchAnswer(max(0, throttle_ms) / 1000, partitions)
 
     def _topics(self, cursor: Cursor, version: int) -> Iterator[FetchedPartition]:
@@ -257,6 +266,10 @@ class FetchDecoder:
             leader.int32() if leader else -1,
             leader.int32() if leader else NO_EPOCH,
         )
+
+
+def _named(partitions: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in partitions)
 
 
 def _asked_epoch(position: FetchPosition) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tiered_storage.errors import SourceClusterError
+from tiered_storage.errors import ClusterUnreachableError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
 from tiered_storage.kafka_wire.connections.apis import FETCH
 from tiered_storage.kafka_wire.connections.error_codes import (
@@ -36,7 +36,9 @@ _REPLICA_SECONDS = 300.0
 _LEADER_SECONDS = 30.0
 """How long partitions without a leader are waited for, all of them together; an election takes seconds."""
 _WAITED_SECONDS = 300.0
-"""For how long that was enough: a partition that loses its leader later is waited for again."""
+"""For how long that was enough, unless one of them had a leader meanwhile."""
+_THROTTLED_SECONDS = 180.0
+"""How long a quota may hold every answer back; Kafka averages over 11 s by default, and asks for pauses like that."""
 
 
 class Fetcher:
@@ -48,6 +50,12 @@ class Fetcher:
         """The followers that leaders recommended, and until when."""
         self._patience: tuple[Deadline, Deadline] | None = None
         """How long partitions without a leader are waited for, and until when no others are."""
+        self._waited: set[TopicPartition] = set()
+        """The partitions that had no leader since that wait began."""
+        self._answered: set[TopicPartition] = set()
+        """The partitions that had one."""
+        self._throttled: Deadline | None = None
+        """How long a quota may go on to hold every answer back; None: the last answer had what was asked for."""
 
     def fetch(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, seconds: float
@@ -56,9 +64,22 @@ class Fetcher:
         while True:
             answer = self._repeated(positions, buffer, limits, self._brokers.deadline(seconds))
             if answer.partitions or not answer.throttle_seconds:
+                self._throttled = None
                 return answer
+            self._throttled = self._throttled or self._brokers.deadline(_THROTTLED_SECONDS)
+            if not self._throttled.left:
+                raise self._held_back(positions[0])
             # The broker reads nothing from this connection before: a request sent now would count as unanswered.
-            self._brokers.pause(answer.throttle_seconds)
+            self._brokers.pause(min(answer.throttle_seconds, self._throttled.left))
+
+    def _held_back(self, position: FetchPosition) -> ClusterUnreachableError:
+        client = self._brokers.settings.client_id
+        return ClusterUnreachableError(
+            f"{_partition(position)}: a quota of the brokers held every answer to Fetch back for "
+            f"{_THROTTLED_SECONDS:g} s: a batch is too large for the quota's window, or others use the quota up. Raise "
+            f"consumer_byte_rate of the client.id {client}, or of its user: kafka-configs.sh --alter --add-config "
+            f"consumer_byte_rate=... --entity-type clients --entity-name {client}"
+        )
 
     def _repeated(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
@@ -122,10 +143,19 @@ class Fetcher:
 
         Without that, the partitions of a broker that is lost for good would hold all others up one after the other.
         """
-        if all(each.error_code != LEADER_NOT_AVAILABLE for each in answer.partitions):
+        leaderless = {
+            TopicPartition(each.topic, each.partition)
+            for each in answer.partitions
+            if each.error_code == LEADER_NOT_AVAILABLE
+        }
+        if not leaderless:
             return False
-        if self._patience is None or not self._patience[1].left:
+        self._waited |= leaderless
+        # Where one of them had a leader meanwhile, the earlier outage is over and this is another one.
+        if self._patience is None or not self._patience[1].left or self._waited & self._answered:
             self._patience = self._brokers.deadline(_LEADER_SECONDS), self._brokers.deadline(_WAITED_SECONDS)
+            self._waited = leaderless
+            self._answered.clear()
         return not self._patience[0].left
 
     def _problem(self, position: FetchPosition, deadline: Deadline) -> int:
@@ -158,6 +188,8 @@ class Fetcher:
     def _learn(self, position: FetchPosition, found: FetchedPartition) -> bool:
         """Remember what an answer says of leaders and followers; return whether it is one for the caller."""
         partition = _partition(position)
+        if found.error_code == NONE:
+            self._answered.add(partition)
         if found.error_code in MOVED:
             self._brokers.forget_leaders(found.topic)
         if found.error_code != NONE and partition in self._replicas:

@@ -15,6 +15,7 @@ from tiered_storage.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
     ConfigurationError,
+    MalformedAnswerError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -337,6 +338,26 @@ def test_a_coordinator_that_does_not_serve_its_groups_yet_is_waited_for_and_then
     assert "consumer groups" in problems[ONE].remedy or "group coordinator" in problems[ONE].remedy
 
 
+def test_each_of_many_coordinators_has_time_to_answer() -> None:
+    scripted, clock = Scripted(leaders={0: 1, 1: 2, 2: 1, 3: 2}), Clock()
+    committed = scripted.committed
+
+    def late(node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        clock.sleep(3.0)
+        return committed(node, asked, kio)
+
+    with served(scripted, clock=clock) as cluster, pytest.MonkeyPatch.context() as patch:
+        topic = cluster.metadata(["orders"]).topics["orders"]
+        patch.setattr(scripted, "committed", late)
+        assert cluster.coordinator_problems(topic, seconds=5.0) == {}
+        assert len(scripted.keys(METADATA.key)) == 4
+        # Many that do not serve their groups take no longer than the first of them.
+        scripted.fails = {(node, OFFSET_FETCH.key, number): [14] * 1000 for number, node in scripted.leaders.items()}
+        begun = clock.at
+        assert cluster.coordinator_problems(topic, seconds=5.0).keys() == {ZERO}
+        assert clock.at <= begun + 10.0
+
+
 def test_a_coordinator_that_must_not_tell_names_the_right() -> None:
     scripted = Scripted(fails={(1, OFFSET_FETCH.key, 0): [30]})
     with served(scripted) as cluster:
@@ -553,6 +574,86 @@ def test_partitions_without_a_leader_are_waited_for_once() -> None:
         scripted.leaders[3] = 2
         [found] = cluster.fetch([another], FetchBuffer(1000)).partitions
         assert bytes(found.records) == RECORDS
+
+
+def test_a_quota_that_lets_no_batch_through_is_an_error_that_names_it() -> None:
+    scripted, clock = Scripted(throttles=[11.0] * 1000), Clock()
+    with served(scripted, clock=clock) as cluster:
+        # Other partitions are not held up as long again.
+        for position in positions():
+            with pytest.raises(ClusterUnreachableError) as held:
+                cluster.fetch([position], FetchBuffer(1000))
+            for word in (f"orders-{position.partition}: ", "consumer_byte_rate", "client.id remote-log", "180 s"):
+                assert word in str(held.value)
+            assert held.value.retriable
+            assert clock.at == 180.0
+        for throttles in ([], [11.0]):
+            scripted.throttles = throttles
+            [found] = cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions
+            assert bytes(found.records) == RECORDS
+    assert clock.at == 191.0
+
+
+def test_a_garbled_throttle_is_no_pause_of_days() -> None:
+    scripted, pauses = Scripted(throttles=[2_000_000.0]), list[float]()
+    with served(scripted, sleep=pauses.append) as cluster:
+        [found] = cluster.fetch(positions()[:1], FetchBuffer(1000)).partitions
+    assert bytes(found.records) == RECORDS
+    assert pauses == [180.0]
+
+
+@pytest.mark.parametrize(
+    ("times", "answered"), [(0, "no partition"), (2, "orders-0, orders-0")], ids=["without it", "with it twice"]
+)
+def test_an_answer_to_a_fetch_that_has_the_partition_not_once_is_malformed(times: int, answered: str) -> None:
+    scripted = Scripted()
+    fetched = scripted.fetched
+
+    def broken(node: int, asked: Asked, kio: Any) -> dict[str, Any]:
+        return {"responses": fetched(node, asked, kio)["responses"] * times}
+
+    with served(scripted) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripted, "fetched", broken)
+        with pytest.raises(MalformedAnswerError) as refused:
+            cluster.fetch(positions()[:1], FetchBuffer(1000), seconds=0.2)
+    address = scripted.addresses[1]
+    assert str(refused.value) == f"{address}: Fetch: it answers for {answered}, and was asked for orders-0"
+
+
+def elects(scripted: Scripted, clock: Clock, leaders: Mapping[int, tuple[float, int]]) -> Callable[[float], None]:
+    """Return a pause in which partitions get leaders: from a time (s) on, a broker."""
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        scripted.leaders.update({number: node for number, (at, node) in leaders.items() if clock.at >= at})
+
+    return sleep
+
+
+def test_a_partition_that_loses_its_leader_is_waited_for_although_others_were_in_vain() -> None:
+    scripted, clock = Scripted(leaders={0: 1, 1: 2, 2: -1, 3: -1}), Clock()
+    buffer = FetchBuffer(1000)
+    with served(scripted, sleep=elects(scripted, clock, {0: (110.0, 2)}), clock=clock) as cluster:
+        assert cluster.fetch([FetchPosition("orders", 2, 0)], buffer).partitions[0].error_code == 5
+        cluster.fetch(positions()[:1], buffer)
+        clock.at, scripted.leaders[0] = 100.0, -1
+        assert bytes(cluster.fetch(positions()[:1], buffer).partitions[0].records) == RECORDS
+        assert 110.0 <= clock.at <= 113.0
+        # Those of the first outage still cost no more than one wait together.
+        for number in (2, 3, 2, 3):
+            assert cluster.fetch([FetchPosition("orders", number, 0)], buffer).partitions[0].error_code == 5
+        assert clock.at <= 145.0
+
+
+def test_another_outage_after_one_that_ended_is_waited_for() -> None:
+    scripted, clock = Scripted(leaders={0: -1, 1: 2}), Clock()
+    buffer = FetchBuffer(1000)
+    with served(scripted, sleep=elects(scripted, clock, {0: (12.0, 1), 1: (80.0, 1)}), clock=clock) as cluster:
+        assert bytes(cluster.fetch(positions()[:1], buffer).partitions[0].records) == RECORDS
+        clock.at, scripted.leaders[1] = 60.0, -1
+        # Nothing was fetched of it before.
+        assert bytes(cluster.fetch(positions()[1:], buffer).partitions[0].records) == RECORDS
+        assert 80.0 <= clock.at <= 83.0
 
 
 def test_an_epoch_that_the_caller_gives_is_fenced_at_once() -> None:
