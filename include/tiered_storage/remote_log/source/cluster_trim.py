@@ -142,8 +142,8 @@ class ConsumerGroups:
 
     def _read(self) -> CommittedOffsets:
         admin = AdminClient({"log_level": 0, **self._properties})
-        _ensure_groups_are_shown(admin)
         client = self._client()
+        _ensure_groups_are_shown(admin, client)
         before = _coordinators(client)
         # Before the list: who has loaded its groups keeps them for as long as it leads.
         _ensure_groups_are_loaded(client)
@@ -156,14 +156,21 @@ class ConsumerGroups:
         return _committed(admin, groups)
 
 
-def _ensure_groups_are_shown(admin: AdminClient) -> None:
-    """Raise ClusterRefusedError if brokers may hide groups from this login."""
+def _ensure_groups_are_shown(admin: AdminClient, client: ClusterClient) -> None:
+    """Raise ClusterRefusedError if brokers may hide groups from this login, or the two clients have two clusters."""
     try:
         found = admin.describe_cluster(include_authorized_operations=True, request_timeout=_SECONDS).result(
             2 * _SECONDS
         )
     except KafkaException as error:
         raise ClusterUnreachableError(f"the rights on the cluster cannot be read: {error.args[0].str()}") from error
+    cluster_id = client.metadata([]).cluster_id
+    if None not in {cluster_id, found.cluster_id} and found.cluster_id != cluster_id:
+        raise ClusterRefusedError(
+            f"bootstrap.servers leads to two clusters: the consumer groups are those of {found.cluster_id}, and "
+            f"records would be deleted in {cluster_id}. So nothing is deleted at the brokers: let bootstrap.servers "
+            "and what the brokers advertise (advertised.listeners) lead to one cluster"
+        )
     if AclOperation.DESCRIBE not in (found.authorized_operations or ()):
         raise ClusterRefusedError(
             "brokers may hide consumer groups from this login: grant the right with kafka-acls.sh --add "
@@ -180,8 +187,9 @@ def _ensure_groups_are_loaded(client: ClusterClient) -> None:
     if problems:
         first = problems[0].as_exception()
         raise type(first)(
-            f"what consumer groups have read is unknown, so nothing is deleted at the brokers: {len(problems)} of "
-            f"{len(topic.partitions)} partitions of {OFFSETS_TOPIC} have no coordinator that serves them: {first}"
+            "what consumer groups have read is unknown, so nothing is deleted at the brokers: at least "
+            f"{len(problems)} of {len(topic.partitions)} partitions of {OFFSETS_TOPIC} have no coordinator that serves "
+            f"them: {first}"
         )
 
 

@@ -128,11 +128,13 @@ def test_a_refusal_names_the_partition_the_offset_and_the_remedy(
 class Admin:
     """An admin client with all rights, of groups that have committed nothing."""
 
+    cluster_id: str | None = "lab"
+
     def __init__(self, _: Mapping[str, object]) -> None:
         pass
 
     def describe_cluster(self, **_: object) -> Future[Any]:
-        return done(SimpleNamespace(authorized_operations=[AclOperation.DESCRIBE]))
+        return done(SimpleNamespace(authorized_operations=[AclOperation.DESCRIBE], cluster_id=self.cluster_id))
 
     def list_consumer_group_offsets(self, groups: list[Any], **_: object) -> dict[str, Future[Any]]:
         return {each.group_id: done(SimpleNamespace(topic_partitions=[])) for each in groups}
@@ -158,7 +160,7 @@ class Coordinators:
         return self.loading
 
     def metadata(self, topics: Collection[str]) -> ClusterMetadata:
-        assert topics == [OFFSETS_TOPIC]
+        assert topics in ([OFFSETS_TOPIC], [])
         partitions = {
             number: PartitionMetadata(number, 0, leader, epoch, (1, 2), (1, 2), ())
             for number, (leader, epoch) in (self.led or {}).items()
@@ -193,6 +195,19 @@ def test_groups_that_moved_while_they_were_listed_are_an_error(
 def test_groups_that_stayed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     for led in ({0: (1, 7), 1: (2, 7)}, None):
         Coordinators(led, led).read(monkeypatch)
+
+
+def test_groups_of_another_cluster_are_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinators = Coordinators({0: (1, 7)}, {0: (1, 7)})
+    monkeypatch.setattr(Admin, "cluster_id", "elsewhere")
+    with pytest.raises(ClusterRefusedError) as refused:
+        coordinators.read(monkeypatch)
+    assert mentions(str(refused.value), "elsewhere", "lab", "nothing is deleted at the brokers", "bootstrap.servers")
+    assert not coordinators.listed
+    # Some brokers give no id.
+    monkeypatch.setattr(Admin, "cluster_id", None)
+    coordinators.read(monkeypatch)
+    assert coordinators.listed
 
 
 @pytest.mark.parametrize("code", [14, 16])
