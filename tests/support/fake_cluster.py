@@ -21,11 +21,13 @@ class FakeCluster:
     def __post_init__(self) -> None:
         self.ends = [base_of(batch) + delta_of(batch) + 1 for batch in self.batches]
 
-    def fetch(self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits) -> FetchAnswer:
+    def fetch(
+        self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits | None = None
+    ) -> FetchAnswer:
         [asked] = positions
         first = bisect_right(self.ends, asked.offset)
         served = b"".join(self.batches[first : first + 40])
-        size = max(limits.max_bytes, len(self.batches[first])) if served else 0
+        size = max((limits or FetchLimits()).max_bytes, len(self.batches[first])) if served else 0
         room = buffer.room(len(served[:size]))
         room[:] = served[:size]
         found = FetchedPartition("orders", 0, 0, self.ends[-1], self.ends[-1], 0, (), -1, room)

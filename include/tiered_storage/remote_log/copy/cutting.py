@@ -130,7 +130,7 @@ class SegmentCuts:
         outcome = copy(whole)
         with opened.lock:
             changed = opened.log.why_changed(segment)
-            opened.log.release(segment)
+            opened.log.release(segment, is_copied=outcome.failure is None)
         if outcome.failure is not None and changed is not None:
             # The copy only noticed that the batches are not what they were.
             outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
@@ -140,10 +140,12 @@ class SegmentCuts:
 
     def _opened(self, task: CopyTask, order: CutOrder, client: ClusterClient, buffer: FetchBuffer) -> _OpenLog:
         partition = task.metadata.topic_id_partition
+        before = self._after.get(partition)
+        if not order.rules.has_topic_id and before is not None and partition not in self._logs:
+            # Outside of the lock: the leader may answer late, and other partitions go on meanwhile.
+            _ensure_same_topic(before, order.from_offset, client, buffer, self._storage)
         with self._lock:
             if partition not in self._logs:
-                if not order.rules.has_topic_id and (before := self._after.get(partition)) is not None:
-                    _ensure_same_topic(before, client, buffer, self._storage)
                 self._logs[partition] = self._open(task, order)
             return self._logs[partition]
 
@@ -207,14 +209,19 @@ class SegmentCuts:
 
 
 def _ensure_same_topic(
-    before: RemoteLogSegmentMetadata, client: ClusterClient, buffer: FetchBuffer, storage: RemoteStorageManager
+    before: RemoteLogSegmentMetadata,
+    from_offset: int,
+    client: ClusterClient,
+    buffer: FetchBuffer,
+    storage: RemoteStorageManager,
 ) -> None:
-    """Raise ForkedLogError if the leader has another batch than the last one of the remote segment `before`.
+    """Raise ForkedLogError if the leader has another batch than the last one of `before` that precedes `from_offset`.
 
-    Without topic ids, a topic that was deleted and created again has the same key. If the leader deleted the batch, or
-    the remote one is damaged, nothing is compared.
+    Without topic ids, a topic that was deleted and created again has the same key. A later leader may have truncated
+    the rest of the remote segment `before`. If the leader deleted the batch, or the remote one is damaged, nothing is
+    compared.
     """
-    partition, offset = before.topic_id_partition, before.end_offset
+    partition, offset = before.topic_id_partition, min(before.end_offset, from_offset - 1)
     position = FetchPosition(partition.topic, partition.partition, offset, max_bytes=1)
     [found] = client.fetch([position], buffer).partitions
     if found.error_code == OFFSET_OUT_OF_RANGE:
@@ -226,7 +233,9 @@ def _ensure_same_topic(
     ours = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(partition))
     with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
         theirs = remote_batch(before, offset, storage)
-        if (ours.base_offset, ours.last_offset, ours.crc) != (theirs.base_offset, theirs.last_offset, theirs.crc):
+        same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
+        # Where the epochs differ, a later leader truncated this, which the lineage decides about.
+        if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
             raise ForkedLogError(
                 f"{partition}: at offset {offset} the brokers have another batch than the remote log, and they give "
                 "the topic no id, so it was probably deleted and created again. Nothing of the partition is copied. "

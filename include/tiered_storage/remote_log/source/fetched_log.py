@@ -105,7 +105,8 @@ class FetchedLog:
         self._waiting: _Waiting | None = None
         self._kept: deque[LogSegment] = deque()
         """Closed segments whose files are there."""
-        self._done: set[int] = set()
+        self._done: dict[int, bool] = {}
+        """The base offsets of segments that were released, and whether they were copied."""
         self._spare: Path | None = None
         """A file that the next segment is written over."""
 
@@ -126,12 +127,13 @@ class FetchedLog:
                 return closed
         return self._close_old_tail()
 
-    def release(self, segment: LocalSegment) -> None:
+    def release(self, segment: LocalSegment, *, is_copied: bool = True) -> None:
         """Remove the files of a segment that was handed out, once those before it are released too.
 
-        Where no snapshot shows the producers, the copy of the next segment reads this one: it stays until then.
+        Where no snapshot shows the producers, the copy of the next segment reads this one: it stays until then. The
+        file of one that is not copied is never written over.
         """
-        self._done.add(segment.base_offset)
+        self._done[segment.base_offset] = is_copied
         needed = 0 if self._producers is not None else 1
         while all(at < len(self._kept) and self._kept[at].base_offset in self._done for at in range(needed + 1)):
             self._remove(self._kept.popleft())
@@ -139,7 +141,9 @@ class FetchedLog:
     def _remove(self, files: LogSegment) -> None:
         """Remove the files of a segment, but keep its `.log` file for the next one, unless there is one already."""
         gone = [*files.index_paths, producer_snapshot_path(files.directory, files.base_offset)]
-        if self._spare is None and self._next_offset < self._wanted.end_offset:
+        is_wanted = self._spare is None and self._next_offset < self._wanted.end_offset
+        # A thread of a copy that failed may still read it.
+        if is_wanted and self._done[files.base_offset]:
             self._spare = files.log_path.rename(self._directory / _SPARE)
         else:
             gone.append(files.log_path)

@@ -194,6 +194,20 @@ def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path:
     assert b"".join(batches).startswith(b"".join(read))
 
 
+def test_the_file_of_a_failed_copy_is_not_written_over(tmp_path: Path) -> None:
+    cluster, buffer = FakeCluster(some_batches(seed=7)), FetchBuffer(1 << 20)
+    log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
+    first = log.cut(cluster, buffer)  # type: ignore[arg-type]
+    assert first is not None
+    with path_of(first).open("rb") as reader:
+        before = path_of(first).read_bytes()
+        log.release(first, is_copied=False)
+        assert log.cut(cluster, buffer) is not None  # type: ignore[arg-type]
+        assert not path_of(first).exists()
+        assert reader.read() == before
+    log.close()
+
+
 def test_a_segment_ends_below_what_is_wanted(tmp_path: Path) -> None:
     cluster = FakeCluster(some_batches(seed=4))
     later = NOW + 1_000_000
