@@ -234,8 +234,8 @@ def _ensure_same_topic(
     with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
         theirs = remote_batch(before, offset, storage)
         same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
-        # Where the epochs differ, a later leader truncated this, which the lineage decides about.
-        if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
+        # A batch of a later epoch: its leader truncated the remote one, which the lineage decides about.
+        if not same and ours.partition_leader_epoch <= theirs.partition_leader_epoch:
             raise ForkedLogError(
                 f"{partition}: at offset {offset} the brokers have another batch than the remote log, and they give "
                 "the topic no id, so it was probably deleted and created again. Nothing of the partition is copied. "
