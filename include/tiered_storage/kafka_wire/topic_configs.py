@@ -5,12 +5,14 @@ Source: KIP-133, KIP-226; released Kafka's DescribeConfigsResponse.json.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from tiered_storage.kafka_log.log.log_config import LogConfig
+from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_log.log.log_config import INT64_MAX, LogConfig
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS
 from tiered_storage.kafka_wire.connections.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, error_name
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
@@ -29,6 +31,9 @@ _LIMITS: Final = (
     "remote.copy.lag.ms",
     "remote.copy.lag.bytes",
 )
+_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_MOST_SHOWN: Final = 100
+"""Characters of a value that a message shows."""
 _LEAST_SEGMENT: Final = 1 << 20
 """No retention.bytes makes a copy cut smaller segments (bytes) than this."""
 _READ: Final = (
@@ -67,16 +72,15 @@ class TopicConfigs:
 
     @classmethod
     def of(cls, configs: Mapping[str, str], own: Collection[str] = ()) -> Self:
-        """Read the topic's properties, by Kafka's names; those of `own` are set for the topic itself."""
+        """Read the topic's properties, by Kafka's names; those of `own` are set for the topic itself.
+
+        Raises MalformedAnswerError, which names the property, for a value that must be a number and is none.
+        """
         return cls(
-            # Kafka's own tests set the internal name, for segments below the least size of the public one.
-            min(
-                int(configs.get("internal.segment.bytes") or configs.get("segment.bytes") or _DEFAULTS.segment_bytes),
-                _cut_before_deletion(configs),
-            ),
-            int(configs.get("segment.ms") or _DEFAULTS.segment_ms),
-            int(configs.get("segment.index.bytes") or _DEFAULTS.segment_index_bytes),
-            int(configs.get("index.interval.bytes") or _DEFAULTS.index_interval_bytes),
+            _segment_bytes(configs),
+            _number(configs, "segment.ms", _DEFAULTS.segment_ms),
+            _number(configs, "segment.index.bytes", _DEFAULTS.segment_index_bytes),
+            _number(configs, "index.interval.bytes", _DEFAULTS.index_interval_bytes),
             _retention(configs, "retention.ms", _DEFAULTS.retention_ms),
             "compact" in configs.get("cleanup.policy", ""),
             configs.get("remote.storage.enable") == "true",
@@ -86,14 +90,34 @@ class TopicConfigs:
         )
 
 
+def _number(configs: Mapping[str, str], name: str, default: int, least: int = -INT64_MAX) -> int:
+    """Return a property's value, `default` if brokers do not tell it.
+
+    Raises MalformedAnswerError if it is no whole number, or below `least`.
+    """
+    text = configs.get(name)
+    if not text:
+        return default
+    if _WHOLE_NUMBER.fullmatch(text) is None or not least <= int(text) <= INT64_MAX:
+        raise MalformedAnswerError(f"{name}={text[:_MOST_SHOWN]!r} is no whole number from {least} to {INT64_MAX}")
+    return int(text)
+
+
+def _segment_bytes(configs: Mapping[str, str]) -> int:
+    public = _number(configs, "segment.bytes", _DEFAULTS.segment_bytes, least=1)
+    # Kafka's own tests set the internal name, for segments below the least size of the public one.
+    whole = _number(configs, "internal.segment.bytes", public, least=1)
+    return min(whole, _cut_before_deletion(configs))
+
+
 def _limits(configs: Mapping[str, str]) -> dict[str, int]:
     """Return the topic's limits; a retention that brokers do not tell, or do not apply, is -1: it deletes nothing."""
-    found = {name: int(configs[name]) for name in _LIMITS if configs.get(name)}
+    found = {name: _number(configs, name, _UNLIMITED) for name in _LIMITS if configs.get(name)}
     return found | {name: _retention(configs, name, _UNLIMITED) for name in _RETENTIONS}
 
 
 def _retention(configs: Mapping[str, str], name: str, default: int) -> int:
-    return int(configs.get(name) or default) if _deletes(configs) else _UNLIMITED
+    return _number(configs, name, default) if _deletes(configs) else _UNLIMITED
 
 
 def _cut_before_deletion(configs: Mapping[str, str]) -> int:
@@ -126,7 +150,13 @@ def read_topic_configs(answer: Any) -> dict[str, TopicConfigs | str]:
         # An empty cleanup.policy is a value: the brokers then delete nothing (Kafka 4).
         entries = [each for each in elements(topic.configs) if each.value is not None]
         own = [str(each.name) for each in entries if each.config_source == _SET_FOR_THE_TOPIC]
-        found[name] = TopicConfigs.of({str(each.name): str(each.value) for each in entries}, own)
+        try:
+            found[name] = TopicConfigs.of({str(each.name): str(each.value) for each in entries}, own)
+        except MalformedAnswerError as error:
+            found[name] = (
+                f"its settings cannot be used: {DESCRIBE_CONFIGS} says of topic {name} that {error}: correct it with "
+                f"kafka-configs.sh --alter, and look at it with kafka-configs.sh --describe --all --topic {name}"
+            )
     return found
 
 
