@@ -4,24 +4,49 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from kio.index import load_payload_module
+from kio.index import load_payload_module, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 from fuzz.target import Target
-from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.errors import MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
-from tiered_storage.kafka_wire.connections.apis import FETCH, METADATA
+from tiered_storage.kafka_wire.connections.apis import (
+    API_VERSIONS,
+    DELETE_RECORDS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_LOG_DIRS,
+    FETCH,
+    LIST_GROUPS,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FETCH,
+    OFFSET_FOR_LEADER_EPOCH,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    Api,
+    ApiVersions,
+)
 from tiered_storage.kafka_wire.connections.frames import decode_answer, entity
 from tiered_storage.kafka_wire.fetch import FetchDecoder, FetchPosition
-from tiered_storage.kafka_wire.metadata import read_metadata
+from tiered_storage.kafka_wire.metadata import TopicPartition, read_groups, read_metadata
+from tiered_storage.kafka_wire.partition_requests import (
+    CoordinatorServes,
+    DeleteRecords,
+    ListOffsets,
+    OffsetsForLeaderEpochs,
+    read_log_sizes,
+)
+from tiered_storage.kafka_wire.topic_configs import read_topic_configs
 
 CORRELATION_ID = 1
 _TOPIC_ID = UUID(int=7 << 70)
@@ -33,7 +58,8 @@ _VERSIONS = (FETCH.oldest, 12, 13, FETCH.latest)
 def _framed(message: Any) -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(message))(buffer, message)
-    return struct.pack(">i", CORRELATION_ID) + (b"\0" if message.__flexible__ else b"") + buffer.getvalue()
+    has_tags = message.__flexible__ and message.__api_key__ != API_VERSIONS.key
+    return struct.pack(">i", CORRELATION_ID) + (b"\0" if has_tags else b"") + buffer.getvalue()
 
 
 def _fetched(content: bytes) -> None:
@@ -86,7 +112,60 @@ def _described_seeds() -> Iterable[bytes]:
     )
 
 
+_READERS: tuple[tuple[Api, Callable[[Any], object]], ...] = (
+    (API_VERSIONS, partial(ApiVersions.of, "kafka-1:9092")),
+    (LIST_OFFSETS, lambda answer: list(ListOffsets({}).read(answer))),
+    (OFFSET_FOR_LEADER_EPOCH, lambda answer: list(OffsetsForLeaderEpochs({}).read(answer))),
+    (DELETE_RECORDS, lambda answer: list(DeleteRecords({}).read(answer))),
+    (OFFSET_FETCH, lambda answer: list(CoordinatorServes(TopicPartition("orders", 0), "me").read(answer))),
+    (LIST_GROUPS, read_groups),
+    (DESCRIBE_CONFIGS, read_topic_configs),
+    (DESCRIBE_LOG_DIRS, read_log_sizes),
+    (SASL_HANDSHAKE, lambda answer: answer.mechanisms),
+    (SASL_AUTHENTICATE, lambda answer: answer.session_lifetime.total_seconds()),
+)
+_ANSWERS = [(api, version, read) for api, read in _READERS for version in sorted({api.oldest, api.latest})]
+_VALUES: dict[str, Any] = {
+    "bool": False,
+    "bytes": b"bytes",
+    "error_code": ErrorCode.none,
+    "string": "segment.bytes",
+    "timedelta_i32": timedelta(0),
+    "timedelta_i64": timedelta(hours=1),
+}
+"""Values of fields by kio's types; the others are numbers."""
+
+
+def _answered(content: bytes) -> None:
+    """The first byte chooses the request and its version."""
+    if not content:
+        return
+    api, version, read = _ANSWERS[content[0] % len(_ANSWERS)]
+    with suppress(SourceClusterError):
+        read(decode_answer(memoryview(content)[1:], api, version, CORRELATION_ID))
+
+
+def _answered_seeds() -> Iterable[bytes]:
+    for number, (api, version, _) in enumerate(_ANSWERS):
+        yield bytes([number]) + _framed(_filled(load_response_schema(api.key, version)))
+
+
+def _filled(kind: Any) -> Any:
+    """Return kio's entity of `kind` with a value in each field, and one element in each array."""
+    hints = get_type_hints(kind)
+    return kind(**{each.name: _value(each.metadata.get("kafka_type", ""), hints[each.name]) for each in fields(kind)})
+
+
+def _value(name: str, hint: Any) -> Any:
+    alternatives = [hint] if get_origin(hint) is tuple else get_args(hint) or [hint]
+    array = next((each for each in alternatives if get_origin(each) is tuple), None)
+    if array is not None:
+        return (_value(name, get_args(array)[0]),)
+    return _VALUES.get(name, 1) if name else _filled(alternatives[0])
+
+
 WIRE_TARGETS = (
     Target("fetch_answer", _fetched, _fetched_seeds),
     Target("metadata_answer", _described, _described_seeds),
+    Target("broker_answer", _answered, _answered_seeds),
 )

@@ -18,7 +18,7 @@ from functools import cache
 from itertools import count, groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tiered_storage.errors import ClusterRefusedError, ConfigurationError
+from tiered_storage.errors import ClusterRefusedError, ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_wire.connections.apis import (
     DELETE_RECORDS,
     DESCRIBE_LOG_DIRS,
@@ -183,11 +183,19 @@ class OffsetsForLeaderEpochs:
         )
 
     def read(self, answer: Any) -> Iterator[tuple[TopicPartition, int, EpochEnd]]:
-        """Yield each partition's answer; see PartitionRequest."""
+        """Yield each partition's answer; see PartitionRequest.
+
+        Raises MalformedAnswerError for a later epoch than the one asked for.
+        """
         for topic in elements(answer.topics):
             for each in elements(topic.partitions):
+                partition = TopicPartition(topic.topic, each.partition)
                 found = EpochEnd(each.leader_epoch, each.end_offset)
-                yield TopicPartition(topic.topic, each.partition), int(each.error_code), found
+                asked = self.wanted.get(partition, found.epoch)
+                if found.epoch > asked:
+                    # Whoever then asks for the epoch before it would never come to an end.
+                    raise MalformedAnswerError(f"{partition}: asked for epochs up to {asked}, it has {found.epoch}")
+                yield partition, int(each.error_code), found
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,8 @@ class Cursor:
         found = {}
         for _ in range(self.varint()):
             tag = self.varint()
+            if tag in found:
+                raise MalformedAnswerError(f"the tagged field {tag} before byte {self.position} is there twice")
             found[tag] = Cursor(self.take(self.varint()))
         return found
 
@@ -258,6 +260,9 @@ def _walk(kind: Any) -> Walk:
             for tag, inner in cursor.tagged_fields().items():
                 if tag in tagged:
                     tagged[tag](inner)
+                    if inner.left:
+                        # kio does not look at its announced size: it would go on within it, where nobody walked.
+                        raise MalformedAnswerError(f"the tagged field {tag} has {inner.left} bytes after its end")
 
     return walk
 

@@ -199,6 +199,9 @@ def _named(address: BrokerAddress, doing: str, deadline: Deadline) -> Iterator[N
         raise ClusterRefusedError(f"{address}: {doing} failed: {_tls_advice(error)}") from error
     except OSError as error:
         raise ClusterUnreachableError(f"{address}: {doing} failed: {error.strerror or error}") from error
+    except ValueError as error:
+        # What names of hosts are made of is looked at first: an empty label, a leading dot or a null is in none.
+        raise ClusterUnreachableError(f"{address}: {doing} failed: no host has that name: {error}") from error
 
 
 def _tls_advice(error: ssl.SSLError) -> str:

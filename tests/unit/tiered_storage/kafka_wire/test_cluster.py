@@ -390,7 +390,7 @@ def test_after_a_lost_connection_the_new_leader_is_asked(key: int) -> None:
         if key == LIST_OFFSETS.key:
             found: object = cluster.list_offsets({ZERO: 1})[ZERO]
         else:
-            found = cluster.offsets_for_leader_epochs({ZERO: 1})[ZERO]
+            found = cluster.offsets_for_leader_epochs({ZERO: 3})[ZERO]
     assert found in (ListedOffset(20, -1, 3), EpochEnd(3, 20))
 
 
@@ -497,6 +497,13 @@ def test_an_answer_about_other_partitions_is_malformed() -> None:
         found = cluster.list_offsets({ZERO: -1}, seconds=0.2)[ZERO]
     assert isinstance(found, PartitionError)
     assert "ListOffsets: it is about 0 other partitions than the 1 asked for" in found.reason
+
+
+def test_an_epoch_after_the_one_asked_for_is_malformed() -> None:
+    with served(Scripted()) as cluster:
+        found = cluster.offsets_for_leader_epochs({ZERO: 2}, seconds=0.2)[ZERO]
+    assert isinstance(found, PartitionError)
+    assert "OffsetForLeaderEpoch: orders-0: asked for epochs up to 2, it has 3" in found.reason
 
 
 def test_an_offset_that_a_broker_cannot_look_up_is_refused_by_its_name() -> None:

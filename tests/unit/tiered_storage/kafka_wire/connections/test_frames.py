@@ -178,6 +178,35 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     assert set(cursor(bytes.fromhex("02 07 02 ffff 09 00")).tagged_fields()) == {7, 9}
 
 
+def versions_frame() -> tuple[bytes, bytes]:
+    """Return an answer to ApiVersions up to its count of tagged fields, and the one field with its tag and size."""
+    kio = load_payload_module(API_VERSIONS.key, 3, EntityType.response)
+    feature = kio.SupportedFeatureKey(name="kraft.version", min_version=0, max_version=1)
+    answer = kio.ApiVersionsResponse(
+        error_code=ErrorCode.none, api_keys=(), throttle_time=timedelta(0), supported_features=(feature,)
+    )
+    frame = framed(answer, 5)[4:]
+    at = 4 + 2 + 1 + 4  # correlation id, error code, API keys, throttle time
+    assert frame[at : at + 2] == b"\x01\x00"
+    return frame[:at], frame[at + 1 :]
+
+
+def test_a_tagged_field_that_is_there_twice_is_malformed() -> None:
+    """Only one of them would be walked before kio reserves memory for both."""
+    head, features = versions_frame()
+    assert decode_answer(memoryview(head + b"\x01" + features), API_VERSIONS, 3, 5).supported_features
+    with pytest.raises(MalformedAnswerError, match=r"the tagged field 0 before byte \d+ is there twice"):
+        decode_answer(memoryview(head + b"\x02" + features * 2), API_VERSIONS, 3, 5)
+
+
+def test_a_tagged_field_that_is_longer_than_its_content_is_malformed() -> None:
+    """kio would read what is left of it as the next field."""
+    head, features = versions_frame()
+    longer = features[:1] + bytes([features[1] + 1]) + features[2:] + b"\0"
+    with pytest.raises(MalformedAnswerError, match="the tagged field 0 has 1 bytes after its end"):
+        decode_answer(memoryview(head + b"\x01" + longer), API_VERSIONS, 3, 5)
+
+
 def test_the_oldest_fetch_is_not_flexible_and_the_latest_is() -> None:
     """What the header's layout depends on."""
     assert not load_response_schema(FETCH.key, FETCH.oldest).__flexible__

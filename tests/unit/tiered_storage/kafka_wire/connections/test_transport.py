@@ -209,6 +209,14 @@ def test_an_address_that_nobody_has_is_named(host: str, port: int, reason: str) 
         open_transport(address, ClientSettings((address,)), Deadline.after(5))
 
 
+@pytest.mark.parametrize("host", ["kafka..example", ".example", f"{'x' * 64}.example"])
+def test_a_name_that_no_host_can_have_is_named(host: str) -> None:
+    """A broker may advertise one."""
+    address = BrokerAddress(host, 9092)
+    with pytest.raises(ClusterUnreachableError, match=f"^{host}:9092: connecting failed: no host has that name"):
+        open_transport(address, ClientSettings((address,)), Deadline.after(5))
+
+
 def test_a_host_that_accepts_and_says_nothing_ends_the_handshake() -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
