@@ -30,7 +30,7 @@ from tiered_storage.remote_log.metadata.safety import Safety, Stop
 from tiered_storage.remote_log.metadata.sql.database.database_kinds import database_kind, local_file
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.selection import Selection
-from tiered_storage.remote_log.source.opening import open_source
+from tiered_storage.remote_log.source.opening import open_source, why_hidden
 from tiered_storage.remote_log.source.partition_log import PartitionLog, name_of
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
@@ -327,7 +327,7 @@ class RemoteLogContext:
             return None
         return (
             "no partition of the local logs or of the remote log matches the selected topics and partitions; "
-            "'tiered-storage topics list' shows the known topics"
+            f"{why_hidden(self.settings)}'tiered-storage topics list' shows the known topics"
         )
 
     def spend_reserves(self) -> None:

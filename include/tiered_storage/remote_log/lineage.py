@@ -90,9 +90,20 @@ def trusted_lineage(known: Sequence[EpochEntry], log: PartitionLog | None) -> tu
     if why is not None:
         raise LineageContradictedError(
             f"{log.place} is the log of an older replica: {why}: nothing of the partition is copied, trimmed or "
-            "expired; name the log directory of its present leader in log.dirs"
+            f"expired; {_where_the_leader_is(log)}"
         )
     return merged(known, log.leader_epochs)
+
+
+def _where_the_leader_is(log: PartitionLog) -> str:
+    """Return how the source comes to show the log of the partition's present leader, for a person."""
+    if log.uncut is None:
+        return "name the log directory of its present leader in log.dirs"
+    return (
+        "the next run asks its leader again; if that changes nothing, let bootstrap.servers lead to the cluster that "
+        "was copied, not to one that was set back to an earlier state, and look who leads with kafka-topics.sh "
+        f"--describe --topic {log.topic_id_partition.topic}"
+    )
 
 
 def on_lineage(segment: RemoteLogSegmentMetadata, lineage: Sequence[EpochEntry]) -> bool:

@@ -25,6 +25,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.opening import local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
 
@@ -189,9 +190,9 @@ class RemoteLogManager(RemoteLogContext):
 
         `seen` are remote partitions as of a moment ago: the metadata are asked only for what is not among them. With
         `whose_cluster_is_lost` a local partition without meta.properties is the remote one of its topic id. Raises
-        UnknownPartitionError if neither exists or a person deleted the only one, AmbiguousPartitionError if log.dirs
-        have several of that name or several incarnations of the topic are remote only, and InvalidLogDirectoryError if
-        the only one is local and cannot be read.
+        UnknownPartitionError if neither exists or a person deleted the only one, AmbiguousPartitionError if the
+        source has several of that name or several incarnations of the topic are remote only, and
+        InvalidLogDirectoryError if the only one is local and cannot be read.
         """
         remote = _named(seen, topic, partition) or _named(self.segments.list_partitions(), topic, partition)
         found = self.source.named(topic, partition)
@@ -203,7 +204,7 @@ class RemoteLogManager(RemoteLogContext):
             local = set() if remote else {one for one in local if one.topic_id == topic_id}
         if len(local) > 1:
             raise AmbiguousPartitionError(
-                f"{topic}-{partition} is in log.dirs more than once: {_incarnations(sorted(local))}"
+                f"{topic}-{partition} is in {local_place(self.settings)} more than once: {_incarnations(sorted(local))}"
             )
         if local:
             return local.pop()
@@ -211,15 +212,15 @@ class RemoteLogManager(RemoteLogContext):
             raise InvalidLogDirectoryError(unreadable[0].reason)
         if not remote:
             raise UnknownPartitionError(
-                f"{topic}-{partition} is neither in log.dirs nor in the remote log; "
-                "'tiered-storage topics list' shows the known topics"
+                f"{topic}-{partition} is neither in {local_place(self.settings)} nor in the remote log; "
+                f"{why_hidden(self.settings, topic)}'tiered-storage topics list' shows the known topics"
             )
         if topic_id is None:
             remote = [one for one in remote if self.segments.partition_state(one).delete_state is None]
         if not remote:
             raise UnknownPartitionError(
-                f"{topic}-{partition} is not in log.dirs, and everything remote of it was deleted by 'tiered-storage "
-                "delete-topic', or will be by the next run of expire"
+                f"{topic}-{partition} is not in {local_place(self.settings)}, and everything remote of it was deleted "
+                "by 'tiered-storage delete-topic', or will be by the next run of expire"
             )
         if len(remote) > 1:
             raise AmbiguousPartitionError(

@@ -185,8 +185,9 @@ class _PartitionRepair:
     def _what_to_do(self, end_offset: int) -> str:
         return (
             "restore the objects from a backup or from a version in the store, or name the log directory of another "
-            f"replica in log.dirs and repair again; or give up everything before offset {end_offset + 1}: our log "
-            "start then moves at your command ('tiered-storage delete-records' with --give-up)"
+            "replica in log.dirs (of a running cluster: let that replica lead the partition) and repair again; or give "
+            f"up everything before offset {end_offset + 1}: our log start then moves at your command ('tiered-storage "
+            "delete-records' with --give-up)"
         )
 
 

@@ -37,7 +37,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_known_partition
-from tiered_storage.remote_log.source.opening import CLUSTER
+from tiered_storage.remote_log.source.opening import CLUSTER, local_place
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage
@@ -68,7 +68,7 @@ def plan_topic_deletion(
     """Return the plan to delete `topic`, by its exact name; `topic_id` selects one of several incarnations.
 
     Raises ConfigurationError for a name or an id that is not known, if several incarnations have the name, or one is in
-    several clusters, and for an incarnation that is tiered and still in log.dirs; DeletionRefusedError if remote
+    several clusters, and for an incarnation that is tiered and still local; DeletionRefusedError if remote
     deletion is not allowed.
     """
     local = [log.topic_id_partition for log in _local_logs(context)]
@@ -81,9 +81,9 @@ def plan_topic_deletion(
     is_in_sight = any(each in wanted for each in local) or _is_unreadable(topic, context)
     if context.decided_topic(chosen).remote_storage_enable and is_in_sight:
         raise ConfigurationError(
-            f"topic {topic} ({chosen.topic_id}) is tiered, and in log.dirs: its next run would copy it again; first "
-            f"'tiered-storage topics disable {topic}', or 'topics disable {topic} --delete-remote' to delete only its "
-            "remote data"
+            f"topic {topic} ({chosen.topic_id}) is tiered, and in {local_place(context.settings)}: its next run would "
+            f"copy it again; first 'tiered-storage topics disable {topic}', or 'topics disable {topic} "
+            "--delete-remote' to delete only its remote data"
         )
     gate.ensure_allowed(chosen, DeletionKind.REMOTE)
     planned = []
@@ -294,7 +294,7 @@ def _local_logs(context: RemoteLogContext) -> Iterable[PartitionLog]:
 
 
 def _is_unreadable(topic: str, context: RemoteLogContext) -> bool:
-    """Return whether log.dirs has a partition of that name whose incarnation is unknown."""
+    """Return whether the source has a partition of that name whose incarnation is unknown."""
     logs = configured_partitions(context.source)
     return any(isinstance(log, UnreadablePartition) and log.topic == topic for log in logs)
 

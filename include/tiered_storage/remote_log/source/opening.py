@@ -98,6 +98,28 @@ def open_source(settings: Settings, client_properties: Mapping[str, str] | None 
     return kind.opens(settings, client_properties_of(settings) if client_properties is None else client_properties)
 
 
+def local_place(settings: Settings) -> str:
+    """Return where the local logs are, for a person: log.dirs, or the cluster and the setting that names it."""
+    if not CLUSTER.is_named(settings):
+        return "log.dirs"
+    if settings.bootstrap_servers:
+        return f"the cluster at {settings.bootstrap_servers} (bootstrap.servers)"
+    return f"the cluster of the connection {settings.cluster_connection} (cluster.connection)"
+
+
+def why_hidden(settings: Settings, topic: str = "NAME") -> str:
+    """Return what may hide a topic of that name, as the part of a message that ends with a semicolon and a space.
+
+    Empty for log directories, which hide none.
+    """
+    if not CLUSTER.is_named(settings):
+        return ""
+    return (
+        "the login sees only topics on which it has the right Describe: kafka-acls.sh --add --allow-principal User:... "
+        f"--operation Describe --topic {topic}; "
+    )
+
+
 def client_properties_of(settings: Settings) -> dict[str, str]:
     """Return the properties in the file that cluster.client.properties.file names; none without one."""
     if settings.cluster_client_properties_file is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import mentions
 from support.remote_logs import (
     ENABLED,
     NOW,
@@ -31,6 +32,7 @@ from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.metadata.generation import GuardedTopics
 from tiered_storage.remote_log.metadata.sql.store import SqlMetadataStore
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.source.fetch_source import FetchSource
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.documents.store_generation import StoreGenerations
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -154,6 +156,32 @@ def test_a_partition_is_found_by_its_name_where_it_is_local_or_else_remote(tmp_p
     files.properties["log.dirs"] = []
     with files.open() as remote_log:
         assert remote_log.find_partition("orders", 0) == ORDERS_0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "place"),
+    [
+        ("bootstrap.servers", "kafka-1:9092", "the cluster at kafka-1:9092 (bootstrap.servers)"),
+        ("cluster.connection", "lab", "the cluster of the connection lab (cluster.connection)"),
+    ],
+)
+def test_a_partition_that_a_cluster_does_not_show_names_it_and_the_right_that_may_hide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, place: str
+) -> None:
+    files = a_copied_remote_log(tmp_path)
+    files.properties |= {"log.dirs": [], setting: value}
+    monkeypatch.setattr(FetchSource, "named", lambda *_: [])
+    monkeypatch.setattr(FetchSource, "names", lambda _: iter(()))
+
+    with files.open() as remote_log:
+        assert remote_log.find_partition("orders", 0) == ORDERS_0
+        with pytest.raises(UnknownPartitionError) as refused:
+            remote_log.find_partition("clicks", 0)
+        unmatched = remote_log.why_nothing_matches(Selection("clicks"))
+
+    grant = "kafka-acls.sh --add --allow-principal User:... --operation Describe --topic"
+    assert mentions(str(refused.value), f"clicks-0 is neither in {place} nor in the remote log", f"{grant} clicks;")
+    assert mentions(unmatched, f"{grant} NAME;")
 
 
 def test_a_topic_that_was_made_again_is_another_one(tmp_path: Path) -> None:

@@ -129,6 +129,9 @@ def test_a_marked_topic_is_not_copied_any_more(tmp_path: Path) -> None:
         assert states_of(remote_log) == []
         with pytest.raises(ConfigurationError, match=r"is tiered, and in log\.dirs"):
             remote_log.deletions.plan_topic_deletion("orders")
+        settings = remote_log.settings.model_copy(update={"bootstrap_servers": "kafka-1:9092"})
+        with pytest.raises(ConfigurationError, match=r"is tiered, and in the cluster at kafka-1:9092 \(bootstrap"):
+            replace(remote_log, settings=settings).deletions.plan_topic_deletion("orders")
         assert remote_log.plan_copy().segments == ()
 
 
