@@ -4,7 +4,6 @@ in the settings file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -27,11 +26,14 @@ from tiered_storage.cli.common.topic_table import (
     COPY_DISABLE,
     KnownTopics,
     Tier,
+    clusters_here,
     decided,
+    is_pattern,
     is_withheld,
     known_topics,
     show_topics,
     topic_row,
+    why_unknown,
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
@@ -73,13 +75,12 @@ DeleteRemoteOption = Annotated[
 Check: TypeAlias = Callable[[RemoteLogManager, TopicIdPartition, KnownTopics], None]
 """Raises if a topic must not be changed."""
 
-_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 @app.command("list")
 def list_topics(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every topic of the log directories and of the remote log, with its settings."""
+    """Show every topic of the log directories or the running cluster, and of the remote log, with its settings."""
     output = Output(as_json)
     with opened(config, output, only_looks=True) as remote_log:
         found = known_topics(remote_log)
@@ -103,8 +104,8 @@ def enable(topic: NameArgument, config: ConfigOption = None, as_json: JsonOption
     """Copy the topic's closed segments from now on (remote.storage.enable). Topics that are compacted, that Kafka
     itself tiers, or whose brokers delete records too soon (enable.min.retention.margin.ms), are refused.
 
-    A regular expression also enables the topics that match it later, until it is disabled. This resets
-    remote.log.delete.on.disable: the next disable keeps remote data.
+    A regular expression also enables the topics that match it later, even if none does now, until it is disabled. This
+    resets remote.log.delete.on.disable: the next disable keeps remote data.
     """
 
     def change(remote_log: RemoteLogManager, known: Topic) -> Topic:
@@ -224,10 +225,13 @@ def _change(
         matching = found.incarnations(_naming(named))
         chosen = {name: list(of_name) for name, of_name in groupby(matching, lambda one: one.topic)}
         is_ended = enables_pattern is False and _is_recorded(remote_log, named)
-        if not chosen and not is_ended:
-            raise ConfigurationError(_why_unknown(found, named))
+        clusters = {one.cluster_id for one in matching}
+        if not chosen and enables_pattern and is_pattern(named):
+            clusters = clusters_here(remote_log, found)
+        if not chosen and not clusters and not is_ended:
+            raise ConfigurationError(why_unknown(remote_log, found, named))
         refused: list[str] = []
-        notes: list[str] = []
+        notes = [f"so far {why_unknown(remote_log, found, named)}"] if clusters and not chosen else []
         for name, of_name in chosen.items():
             try:
                 _change_topic(remote_log, of_name, change, check, found)
@@ -238,8 +242,8 @@ def _change(
                 (notes if is_kafkas else refused).append(f"left alone: {error}" if is_kafkas else str(error))
             else:
                 notes += _notes_on_name(name, found) if enables_pattern else []
-        if enables_pattern is not None and _A_NAME.fullmatch(named) is None:
-            _record_pattern(remote_log, named, {one.cluster_id for one in matching}, is_enabled=enables_pattern)
+        if enables_pattern is not None and is_pattern(named):
+            _record_pattern(remote_log, named, clusters, is_enabled=enables_pattern)
         shown = [incarnation for of_name in chosen.values() for incarnation in of_name]
         rows = [topic_row(remote_log, incarnation, found) for incarnation in shown]
         past = [one for incarnation in shown for one in found.of(incarnation)] if shows_past_retention else []
@@ -306,21 +310,7 @@ def _naming(named: str) -> Callable[[str], bool]:
     A valid topic name matches only itself, so that its dots match nothing else; everything else is a pattern. Raises
     ConfigurationError if that is not a valid regular expression.
     """
-    return named.__eq__ if _A_NAME.fullmatch(named) else Selection(named).matches
-
-
-def _why_unknown(found: KnownTopics, named: str) -> str:
-    """Return why no known partition matches the topic."""
-    near = near_names(named, (one.topic for one in found.partitions))
-    shown = "'tiered-storage topics list' shows the known topics"
-    if near:
-        shown = f"{described_near(near)}: give the topic's exact name"
-    if _A_NAME.fullmatch(named) is None:
-        return f"no topic in log.dirs or in the remote log matches the regular expression {named}; {shown}"
-    for one in found.damaged:
-        if one.topic == named:
-            return f"topic {named} cannot be changed, since its id is unknown: {one.reason}"
-    return f"topic {named} is neither in log.dirs nor in the remote log; {shown}"
+    return Selection(named).matches if is_pattern(named) else named.__eq__
 
 
 def _with_property(topic: Topic, name: str, value: str) -> Topic:

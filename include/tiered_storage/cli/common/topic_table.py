@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,10 +12,11 @@ from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
+from tiered_storage.remote_log.enabling.near_names import described_near, near_names
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.opening import CLUSTER
+from tiered_storage.remote_log.source.opening import CLUSTER, local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
 from tiered_storage.remote_log.tiering_policy import (
     SEGMENTS,
@@ -24,6 +26,7 @@ from tiered_storage.remote_log.tiering_policy import (
 )
 
 COPY_DISABLE = "remote.log.copy.disable"
+_A_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Tier(StrEnum):
@@ -95,6 +98,45 @@ def known_topics(remote_log: RemoteLogManager) -> KnownTopics:
         [one for one in names if isinstance(one, UnreadablePartition) and not one.is_internal],
         {_incarnation(each.first): each for each in absent},
     )
+
+
+def is_pattern(named: str) -> bool:
+    """Return whether a person's word for topics is a regular expression: it has a character that no name has."""
+    return _A_NAME.fullmatch(named) is None
+
+
+def clusters_here(remote_log: RemoteLogManager, found: KnownTopics) -> set[str]:
+    """Return the clusters of the local logs, also of a running one that shows no topic yet; empty if none is known."""
+    if found.local:
+        return {one.cluster_id for one in found.local}
+    if not CLUSTER.is_named(remote_log.settings):
+        return set()
+    from tiered_storage.kafka_wire.cluster import ClusterClient
+    from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+
+    client_settings = parse_client_settings(remote_log.source.access, "the properties of the cluster's client")
+    with ClusterClient(client_settings) as client:
+        cluster_id = client.metadata(()).cluster_id or remote_log.settings.cluster_id
+    return set() if cluster_id is None else {cluster_id}
+
+
+def why_unknown(remote_log: RemoteLogManager, found: KnownTopics, named: str) -> str:
+    """Return why no known partition matches `named`, a topic's name or a regular expression."""
+    settings, place = remote_log.settings, local_place(remote_log.settings)
+    hidden = why_hidden(settings) if is_pattern(named) else why_hidden(settings, named)
+    near = near_names(named, (one.topic for one in found.partitions))
+    shown = (
+        f"{described_near(near)}: give the topic's exact name"
+        if near
+        else f"{hidden}'tiered-storage topics list' shows the known topics"
+    )
+    if is_pattern(named):
+        return f"no topic in {place} or in the remote log matches the regular expression {named}; {shown}"
+    for one in found.damaged:
+        if one.topic == named:
+            what = "" if CLUSTER.is_named(settings) else ", since its id is unknown"
+            return f"topic {named} cannot be changed{what}: {one.reason}"
+    return f"topic {named} is neither in {place} nor in the remote log; {shown}"
 
 
 def _incarnation(partition: TopicIdPartition) -> tuple[str, str]:

@@ -10,10 +10,12 @@ import pytest
 from support.command_line import CommandResult, run_on
 from support.remote_logs import (
     ENABLED,
+    LOG_CONFIG,
     ORDERS_0,
     RemoteLogFiles,
     a_copied_remote_log,
     a_remote_log,
+    append_batches,
     held_by,
     partition_of,
     topic_id,
@@ -21,6 +23,7 @@ from support.remote_logs import (
 from tiered_storage.cli import topics as cli_topics
 from tiered_storage.cli.common.topic_table import Tier
 from tiered_storage.kafka_log.files.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.source.log_directory_source import CLEANER_CHECKPOINT
 
@@ -260,12 +263,28 @@ def test_a_pattern_means_whole_names_and_shows_which_matched(tmp_path: Path) -> 
     assert enabled() == {"orders", "orders.eu", "orders-eu"}
     assert [row["topic"] for row in topics(files, "pause", r".*orders\.eu|reorders").rows] == ["orders.eu", "reorders"]
     assert [rights(topics(files, "allow-deletion", "orders[.]eu"))] == [(True, True)]
-    for named, expected in (
-        ("xyz.*", "no topic in log.dirs or in the remote log matches"),
-        ("(", "regular expression"),
+    for command, named, expected in (
+        ("pause", "xyz.*", "no topic in log.dirs or in the remote log matches"),
+        ("disable", "xyz.*", "no topic in log.dirs or in the remote log matches"),
+        ("enable", "(", "regular expression"),
     ):
-        refused = topics(files, "enable", named)
+        refused = topics(files, command, named)
         assert (refused.exit_code, expected in refused.err) == (1, True), refused
+
+
+def test_a_pattern_that_nothing_matches_yet_enables_what_comes(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={})
+
+    enabled = topics(files, "enable", "views.*")
+
+    assert (enabled.exit_code, enabled.rows) == (0, [])
+    assert (
+        "note: so far no topic in log.dirs or in the remote log matches the regular expression views.*" in enabled.err
+    )
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG) as writer:
+        append_batches(writer.create_log("views-a", 0, topic_id("views-a"), LOG_CONFIG), 3)
+    copied = run_on(files, "copy", "--json")
+    assert {row["partition"] for row in copied.rows} == {"views-a-0"}
 
 
 def test_a_pattern_changes_all_topics_but_the_refused(tmp_path: Path) -> None:
