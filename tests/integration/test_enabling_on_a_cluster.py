@@ -113,6 +113,7 @@ def add_partitions(kafka: RealKafka, topic: str, count: int) -> None:
 
 def test_topics_and_partitions_that_come_later_are_copied_by_the_next_run(site: Site) -> None:
     client = site.kafka.client
+    assert "so far no topic in the cluster at" in site.done("topics", "enable", "unseen-.*").err
     client.create_topic("later-a", 1, SMALL_SEGMENTS | LONG)
     client.create_topic("later-compacted", 1, {"cleanup.policy": "compact"})
     enabled = site.run("topics", "enable", "later-.*", "--json")
@@ -127,11 +128,12 @@ def test_topics_and_partitions_that_come_later_are_copied_by_the_next_run(site: 
     client.create_topic("later-b", 1, SMALL_SEGMENTS | LONG)
     client.create_topic("earlier", 1, SMALL_SEGMENTS | LONG)
     client.produce("later-a", varied_records(200, seed=2), partition=1, batch_num_messages=20)
-    for name in ("later-b", "earlier"):
+    client.create_topic("unseen-a", 1, SMALL_SEGMENTS | LONG)
+    for name in ("later-b", "earlier", "unseen-a"):
         client.produce(name, varied_records(200, seed=3), batch_num_messages=20)
     result = site.done("copy")
 
-    assert {row["partition"] for row in result.rows} == {"later-a-1", "later-b-0"}
+    assert {row["partition"] for row in result.rows} == {"later-a-1", "later-b-0", "unseen-a-0"}
     assert "later-compacted: left alone" in result.err
     assert site.done("audit", "--deep").exit_code == 0
 
