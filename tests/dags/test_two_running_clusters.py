@@ -83,6 +83,7 @@ def roots(
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_each_is_copied_by_its_own_dag_and_nothing_of_them_mixes(
     airflow: AirflowHome,
