@@ -83,7 +83,6 @@ def roots(
     return found
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_each_is_copied_by_its_own_dag_and_nothing_of_them_mixes(
     airflow: AirflowHome,
@@ -142,8 +141,9 @@ def ensure_each_is_copied(
 def ensure_shown(client: TestClient, below: str, sent: list[Record], topic: str, topic_id: str) -> None:
     """Look at a cluster's pages and its read service: they have the records of that cluster, as far as copied."""
     operator = login("somebody", "OP")
-    [shown] = client.get(f"{below}/v1/topics", headers=operator).json()["topics"]
-    assert (shown["topic"], shown["topic_id"]) == (topic, topic_id)
+    shown = client.get(f"{below}/v1/topics", headers=operator).json()["topics"]
+    # The first cluster's broker has topics of other tests too.
+    assert [each["topic_id"] for each in shown if each["topic"] == topic] == [topic_id]
     answer = client.get(f"{below}/v1/topics/{topic}/partitions/0/records?max_records=10000", headers=operator)
     rows = [json.loads(line) for line in answer.text.splitlines()]
     found = [(row["offset"], base64.b64decode(row["value"] or "")) for row in rows]
