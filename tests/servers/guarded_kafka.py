@@ -192,7 +192,8 @@ def _certificates(folder: Path) -> dict[str, str]:
 
 def unsecured_token(subject: str, seconds: int = 600) -> str:
     """Return a token that no one signed, as Kafka's validator for tests takes it."""
-    now = time.time()
+    # A token of this very moment would be of the future for a broker whose clock ticks in milliseconds.
+    now = int(time.time())
     parts = ({"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds})
     return "".join(base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") + "." for each in parts)
 
