@@ -1,7 +1,7 @@
 """Which limits of a running cluster's topic count for our deletions while its brokers have lower ones.
 
-Who shortens a topic's retention at the brokers may have made a mistake, and what expires by it is gone for good. So a
-lower limit counts only after a grace time, from the first run on that sees it; a higher one counts at once.
+A person may shorten a topic's retention at the brokers by mistake, and records that expire by it are gone for good. So
+a lower limit counts only after a grace time, from the first run on that sees it; a higher one counts at once.
 
 A topic's row is kept beside the decisions on topics, under a name that no topic has.
 """

@@ -29,7 +29,7 @@ PARTITION = {
 
 @dataclass
 class Cluster:
-    """One broker, at `address`. `topics` are those that the login may see, and the settings that are told of each."""
+    """One broker, at `address`. `topics` are those that the login may see, with the settings that it shows of each."""
 
     topics: dict[str, dict[str, str]] = field(default_factory=dict)
     address: BrokerAddress = field(default_factory=lambda: BrokerAddress("127.0.0.1", 1))

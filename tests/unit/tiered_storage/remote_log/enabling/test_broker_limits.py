@@ -1,4 +1,4 @@
-"""A limit that brokers lowered: which counts, who is told, and what of it is left alone."""
+"""Limits that brokers lowered: which value counts, who is alarmed, and which are left out."""
 
 from __future__ import annotations
 
