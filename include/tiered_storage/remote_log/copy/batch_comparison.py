@@ -154,6 +154,11 @@ def overlapping(known: Batches, ours: Batches, row: int) -> str:
     return known.shown(at) if shared else "no batch"
 
 
+def is_same_batch(ours: RecordBatch, theirs: RecordBatch) -> bool:
+    """Return whether two headers are of the same batch: offsets and checksum, which covers everything but the epoch."""
+    return (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
+
+
 def shown_batch(base: int, last: int, crc: int) -> str:
     """Describe a batch: offsets (inclusive) and CRC."""
     return f"a batch of offsets {base} to {last} with CRC {crc:08x}"

@@ -38,6 +38,7 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
+from tiered_storage.remote_log.copy.batch_comparison import is_same_batch
 from tiered_storage.remote_log.copy.forked_log import remote_batch
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.jobs.messages import CopyFailure
@@ -233,9 +234,8 @@ def _ensure_same_topic(
     ours = read_batch_header(found.records[:BATCH_OVERHEAD], source=str(partition))
     with suppress(RemoteObjectNotFoundError, EncryptionKeyError, CorruptLogError, RemoteObjectCorruptError):
         theirs = remote_batch(before, offset, storage)
-        same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
         # A batch of a later epoch: its leader truncated the remote one, which the lineage decides about.
-        if not same and ours.partition_leader_epoch <= theirs.partition_leader_epoch:
+        if not is_same_batch(ours, theirs) and ours.partition_leader_epoch <= theirs.partition_leader_epoch:
             raise ForkedLogError(
                 f"{partition}: at offset {offset} the brokers have another batch than the remote log, and they give "
                 "the topic no id, so it was probably deleted and created again. Nothing of the partition is copied. "

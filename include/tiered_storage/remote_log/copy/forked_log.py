@@ -40,6 +40,7 @@ from tiered_storage.remote_log.copy.batch_comparison import (
     Batches,
     ReadSegment,
     first_difference,
+    is_same_batch,
     local_batches,
     overlapping,
     remote_batches,
@@ -224,8 +225,7 @@ def _ensure_same_batch(
         return False
     ours = read_batch_header(found[0])
     theirs = remote_batch(covered.segment, offset, storage)
-    same = (ours.base_offset, ours.last_offset, ours.crc) == (theirs.base_offset, theirs.last_offset, theirs.crc)
-    if not same and ours.partition_leader_epoch == theirs.partition_leader_epoch:
+    if not is_same_batch(ours, theirs) and ours.partition_leader_epoch == theirs.partition_leader_epoch:
         raise _fork(
             covered.segment.topic_id_partition,
             segment.log_name,
