@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tiered_storage.clock import as_date
 from tiered_storage.errors import SourceClusterError, TieredStorageError
-from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, HeldLimits, held_limits, row_id
+from tiered_storage.remote_log.metadata.held_limits import HELD_LIMITS, HeldLimits, row_id
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import Finding, TopicIdPartition
 from tiered_storage.remote_log.source.opening import CLUSTER
@@ -151,12 +151,14 @@ def note_first_limits(context: RemoteLogContext, partitions: Iterable[TopicIdPar
     """Note the limits of the topics of `partitions` of which nothing was noted yet. Raises as above."""
     if not CLUSTER.is_named(context.settings):
         return
+    noted = {(row.cluster_id, row.topic_id) for row in context.store.topics.named(HELD_LIMITS)}
     begun = set()
-    for each in {(each.cluster_id, each.topic_id): each for each in partitions}.values():
+    for ids, each in {(each.cluster_id, each.topic_id): each for each in partitions}.items():
+        if (each.cluster_id, row_id(each.topic_id)) in noted:
+            continue
         topic = context.decided_topic(each)
-        is_deleted_from = topic.local_deletion_allowed or topic.remote_deletion_allowed
-        if is_deleted_from and not held_limits(each.cluster_id, each.topic_id, context.topics).counted:
-            begun.add((each.cluster_id, each.topic_id))
+        if topic.local_deletion_allowed or topic.remote_deletion_allowed:
+            begun.add(ids)
     if begun:
         note_shown(context, {ids: limits for ids, limits in _shown_limits(context).items() if ids in begun})
 
