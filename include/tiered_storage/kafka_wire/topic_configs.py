@@ -131,7 +131,7 @@ def _deletes(configs: Mapping[str, str]) -> bool:
 
 
 def describe_configs_request(version: int, topics: Collection[str]) -> Any:
-    """Return kio's request for the settings of `topics`; a broker leaves out those that it does not know."""
+    """Return kio's request for the settings of `topics`; a broker leaves out settings that it does not know."""
     kind = request_module(DESCRIBE_CONFIGS, version).DescribeConfigsResource
     resources = tuple(
         entity(kind, resource_type=_TOPIC, resource_name=topic, configuration_keys=_READ) for topic in topics

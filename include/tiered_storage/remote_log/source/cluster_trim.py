@@ -193,8 +193,8 @@ def _ensure_groups_are_loaded(client: ClusterClient) -> None:
         )
 
 
-def topics_without(right: Any, properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
-    """Return those of `topics` on which the login lacks a right (an AclOperation), as far as the brokers tell.
+def topics_without(right: AclOperation, properties: Mapping[str, str], topics: Sequence[str]) -> list[str]:
+    """Return those of `topics` on which the login lacks a right, as far as the brokers tell.
 
     `properties` are librdkafka's. Raises ClusterUnreachableError.
     """
