@@ -11,12 +11,13 @@ The answer is by topic. Partitions are named one by one only up to MOST_PARTITIO
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tiered_storage.remote_log.metrics.partition_metrics import CopyLag, OffsetRule, RemoteLogMetrics, TopicMetrics
+from tiered_storage.remote_log.model import TopicIdPartition
 
 MOST_PARTITIONS = 1000
 KAFKA = "kafka_server_brokertopicmetrics_"
@@ -178,20 +179,20 @@ def _by_partition(metrics: RemoteLogMetrics) -> Iterator[Metric]:
 
 def _used(metrics: RemoteLogMetrics) -> Iterator[Metric]:
     """Yield how much of their limits the partitions take (KIP-1257), the most of a topic's incarnations."""
-    total = GaugeMetricFamily(f"{KAFKA_REMOTE}retentionsizeinpercent", "Of retention.bytes", labels=_PARTITION)
-    local = GaugeMetricFamily(
-        f"{KAFKA_REMOTE}localretentionsizeinpercent", "Of local.retention.bytes", labels=_PARTITION
-    )
     partitions = metrics.partitions if len(metrics.partitions) <= MOST_PARTITIONS else ()
-    for family, shares in (
-        (total, ((each.partition, each.used_percent) for each in partitions)),
-        (local, ((each.partition, each.local_used_percent) for each in partitions)),
-    ):
-        most: dict[tuple[str, str], int] = {}
-        for partition, share in shares:
-            if share is not None:
-                key = partition.topic, str(partition.partition)
-                most[key] = max(share, most.get(key, 0))
-        for key, share in most.items():
-            family.add_metric(key, share)
-    yield from (total, local)
+    total = ((each.partition, each.used_percent) for each in partitions)
+    yield _most("retentionsizeinpercent", "Of retention.bytes", total)
+    local = ((each.partition, each.local_used_percent) for each in partitions)
+    yield _most("localretentionsizeinpercent", "Of local.retention.bytes", local)
+
+
+def _most(name: str, text: str, shares: Iterable[tuple[TopicIdPartition, int | None]]) -> Metric:
+    family = GaugeMetricFamily(f"{KAFKA_REMOTE}{name}", text, labels=_PARTITION)
+    most: dict[tuple[str, str], int] = {}
+    for partition, share in shares:
+        if share is not None:
+            key = partition.topic, str(partition.partition)
+            most[key] = max(share, most.get(key, 0))
+    for key, share in most.items():
+        family.add_metric(key, share)
+    return family
