@@ -13,7 +13,6 @@ from tiered_storage.doctor.broker_directories import check_broker_directories
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.remote_log.context import open_metadata
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.source.cluster_trim import ConsumerGroups, topics_without
@@ -41,7 +40,7 @@ def check_cluster(settings: Settings) -> Iterator[Check]:
         return
     yield from _check_file(settings)
     with closing(open_source(settings)) as source:
-        with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
+        with ClusterClient.by_properties(source.access) as client:
             cluster = client.metadata((), seconds=ANSWER_SECONDS)
         if cluster.cluster_id is not None:
             yield from check_broker_directories(settings, cluster.cluster_id, cluster.brokers)
@@ -126,7 +125,7 @@ def _check_local_retention(source: SegmentSource, topics: list[str], settings: S
     for topic in islice(lacking, MOST_PARTITIONS_NAMED):
         message = f"topic {topic}: the login lacks the right Delete, so nothing of it is trimmed"
         yield wrong(_RETENTION, message, _grant("Delete", f"--topic {topic}"))
-    with ClusterClient(parse_client_settings(source.access, "the properties of the cluster's client")) as client:
+    with ClusterClient.by_properties(source.access) as client:
         committed = ConsumerGroups(lambda: client, source.access).committed()
     ignored = settings.local_retention_ignored_groups
     unknown = {group: why for group, why in committed.unknown.items() if group not in ignored}

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
-from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings, parse_client_settings
 from tiered_storage.kafka_wire.connections.connection import Connection
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
@@ -100,6 +100,14 @@ class ClusterClient:
         self.settings = settings
         self._brokers = Brokers(settings, token, cluster_id, now=now, sleep=sleep)
         self._fetcher = Fetcher(self._brokers)
+
+    @classmethod
+    def by_properties(cls, properties: Mapping[str, str], cluster_id: str | None = None) -> Self:
+        """Return the client of the cluster that `properties` lead to, by librdkafka's names.
+
+        Raises ConfigurationError for properties that are invalid or refused.
+        """
+        return cls(parse_client_settings(properties, "the properties of the cluster's client"), cluster_id=cluster_id)
 
     def __enter__(self) -> Self:
         return self

@@ -112,10 +112,8 @@ def clusters_here(remote_log: RemoteLogManager, found: KnownTopics) -> set[str]:
     if not CLUSTER.is_named(remote_log.settings):
         return set()
     from tiered_storage.kafka_wire.cluster import ClusterClient
-    from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 
-    client_settings = parse_client_settings(remote_log.source.access, "the properties of the cluster's client")
-    with ClusterClient(client_settings) as client:
+    with ClusterClient.by_properties(remote_log.source.access) as client:
         cluster_id = client.metadata(()).cluster_id or remote_log.settings.cluster_id
     return set() if cluster_id is None else {cluster_id}
 

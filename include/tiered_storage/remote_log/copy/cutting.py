@@ -35,7 +35,6 @@ from tiered_storage.kafka_log.producers.producer_history import KnownProducers, 
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, parse_producer_snapshot
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.copy.batch_comparison import is_same_batch
@@ -191,9 +190,8 @@ class SegmentCuts:
         """
         known: tuple[ClusterClient, FetchBuffer] | None = getattr(self._of_thread, "known", None)
         if known is None:
-            settings = parse_client_settings(self._access, "the properties of the cluster's client")
             known = self._of_thread.known = (
-                ClusterClient(settings, cluster_id=cluster_id),
+                ClusterClient.by_properties(self._access, cluster_id),
                 FetchBuffer(LARGEST_ANSWER),
             )
             with self._lock:

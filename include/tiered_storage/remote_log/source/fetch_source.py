@@ -17,7 +17,6 @@ from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchLimits, FetchPosition
 from tiered_storage.kafka_wire.metadata import (
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 _SAMPLE_BYTES: Final = 64 << 10
 _SAMPLE_BUFFER: Final = 64 << 20
-_WHERE: Final = "the client's properties of the source cluster"
 
 
 class FetchSource:
@@ -163,7 +161,7 @@ class FetchSource:
     @property
     def _client(self) -> ClusterClient:
         if self._opened is None:
-            self._opened = ClusterClient(parse_client_settings(self._properties, _WHERE))
+            self._opened = ClusterClient.by_properties(self._properties)
         return self._opened
 
     def _metadata(self, topics: Collection[str] | None, seconds: float = CALL_SECONDS) -> ClusterMetadata:

@@ -17,7 +17,7 @@ from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.record_batch import encode_batch
-from tiered_storage.remote_log.copy import cutting
+from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -108,7 +108,7 @@ def test_without_topic_ids_the_last_batch_that_a_later_leader_kept_is_compared(
     files = a_copied_remote_log(tmp_path)
     kept = [batch for segment in files.local_segments()[:3] for batch in batches_in(segment.log_path)][:5]
     leader = Leader([*kept[:4], last_kept or kept[4], *(other_batch(at, leader_epoch=4) for at in range(25, 65, 5))])
-    monkeypatch.setattr(cutting, "ClusterClient", lambda *_, **__: leader)
+    monkeypatch.setattr(ClusterClient, "by_properties", lambda *_: leader)
     rules = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, has_topic_id=False)
     lineage = (EpochEntry(0, 0), EpochEntry(4, 25))
     begun = RemoteLogSegmentMetadata(RemoteLogSegmentId(ORDERS_0, random_uuid()), 25, 64, -1, NOW, 1000, lineage)
