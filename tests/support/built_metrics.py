@@ -34,12 +34,24 @@ def partition_metrics(topic: str, number: int, lag: CopyLag | None = None, **oth
 
 
 def many(count: int, topics: int = 10) -> RemoteLogMetrics:
-    """Return the metrics of `count` partitions, in `topics` topics; each has a lag of its own."""
+    """Return the metrics of `count` partitions, in `topics` topics; each has a lag of its own.
+
+    Its figures grow in other orders: of 10,000 partitions another one is first in each, and last in each.
+    """
+
+    def scattered(at: int, step: int) -> int:
+        return (at + step) * step % count
+
     found = [
         replace(
             partition_metrics(
-                f"topic-{at % topics}", at // topics, CopyLag(at, at * 1000, at * 60_000), remote=1, remote_size=at
+                f"topic-{at % topics}",
+                at // topics,
+                CopyLag(at, scattered(at, 7) * 1000, scattered(at, 11) * 60_000),
+                remote=1,
+                remote_size=scattered(at, 13) * 10,
             ),
+            tail_size=scattered(at, 17) * 2000,
             retention=BrokerRetention(DAY_MS),
         )
         for at in range(count)

@@ -21,6 +21,7 @@ from tiered_storage_airflow.page.partitions_table import (
     chosen_partitions,
     partitions_page,
 )
+from tiered_storage_airflow.rendering import number, size, span
 
 Look = Callable[..., Response]
 MANY = 10_000
@@ -39,13 +40,21 @@ def rows_of(page: str) -> list[str]:
     return re.findall(r"<tr><td[^>]*>(?:<a[^>]*>)?([^<]*)", page)
 
 
+def marked_cell(page: str) -> str:
+    """Return what the first row has under the heading that the table is sorted by."""
+    headings = re.findall(r"<th [^>]*>(?:<a[^>]*>)?([^<]*)", page)
+    [marked] = (at for at, heading in enumerate(headings) if heading[-1] in "▾▴")
+    first = page.partition("<tbody>")[2].partition("</tr>")[0]
+    return re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", first)[marked]
+
+
 def keep(site: ReadServiceSite, metrics: RemoteLogMetrics | None = None) -> None:
     site.changed(lambda log: keep_metrics(log.work, metrics or take_metrics(log)))
 
 
 def test_ten_thousand_partitions_come_in_pages_that_lead_to_one_another() -> None:
-    first = partitions_page("/root", METRICS, Wanted(), everything)
-    last = partitions_page("/root", METRICS, Wanted(start=MANY - ROWS), everything)
+    first = partitions_page("/root", METRICS, Wanted(sort=SortedBy.SEGMENTS), everything)
+    last = partitions_page("/root", METRICS, Wanted(sort=SortedBy.SEGMENTS, start=MANY - ROWS), everything)
     assert rows_of(first) == [f"topic-{at % 10}-{at // 10}" for at in range(MANY - 1, MANY - 1 - ROWS, -1)]
     assert rows_of(last)[-1] == "topic-0-0"
     assert f"1 to {ROWS} of 10,000." in first
@@ -64,12 +73,30 @@ def test_a_page_after_the_end_is_empty_and_leads_back() -> None:
     assert "The previous ones" in page
 
 
+LEAST_AND_MOST = {
+    SortedBy.PARTITION: ("topic-0-0", "topic-9-999"),
+    SortedBy.SEGMENTS: (number(0), number(MANY - 1)),
+    SortedBy.LAG: (size(0), size((MANY - 1) * 1000)),
+    SortedBy.AGE: (span(0), span((MANY - 1) * 60_000)),
+    SortedBy.TAIL: (size(0), size((MANY - 1) * 2000)),
+    SortedBy.REMOTE: (size(0), size((MANY - 1) * 10)),
+    SortedBy.TROUBLE: ("", "1 stuck copies; 2 failed deletions"),
+}
+
+
 @pytest.mark.parametrize("column", list(SortedBy))
 @pytest.mark.parametrize("descending", [True, False])
-def test_each_column_sorts_all_partitions_both_ways(column: SortedBy, descending: bool) -> None:
-    found = chosen_partitions(METRICS, Wanted(sort=column, descending=descending), everything)
+def test_each_column_sorts_all_partitions_by_what_it_shows_both_ways(column: SortedBy, descending: bool) -> None:
+    *others, one, two = METRICS.partitions
+    stuck = replace(one, segments=replace(one.segments, stuck=3))
+    worst = replace(two, segments=replace(two.segments, stuck=1, failed_deletions=2))
+    metrics = replace(METRICS, partitions=(*others, stuck, worst))
+
+    found = chosen_partitions(metrics, Wanted(sort=column, descending=descending), everything)
     assert len({each.partition for each in found}) == MANY
-    turned = chosen_partitions(METRICS, Wanted(sort=column, descending=not descending), everything)
+    page = partitions_page("/root", metrics, Wanted(sort=column, descending=descending), everything)
+    assert marked_cell(page) == LEAST_AND_MOST[column][descending]
+    turned = chosen_partitions(metrics, Wanted(sort=column, descending=not descending), everything)
     if column is not SortedBy.TROUBLE:
         assert [each.partition for each in found] == [each.partition for each in reversed(turned)]
 
