@@ -15,10 +15,6 @@ from support.command_line import mentions
 from support.kafka_clients import RealKafkaClient
 from support.live_cluster import LiveSite, wait_for
 from support.records import varied_records
-from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
-from tiered_storage.kafka_wire.metadata import TopicPartition as Partition
-from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.model import SegmentState
 from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
 
@@ -74,15 +70,6 @@ def commit(site: LiveSite, group: str, topic: str, offsets: Mapping[int, int]) -
         consumer.commit(offsets=wanted, asynchronous=False)
 
 
-def log_starts(site: LiveSite, topic: str) -> dict[int, int]:
-    """Return where the brokers' logs begin."""
-    wanted = {Partition(topic, number): OffsetSpec.EARLIEST for number in range(3)}
-    settings = parse_client_settings({"bootstrap.servers": site.brokers.bootstrap_servers}, "test")
-    with ClusterClient(settings) as client:
-        found = client.list_offsets(wanted)
-    return {each.partition: one.offset for each, one in found.items() if isinstance(one, ListedOffset)}
-
-
 def test_each_leader_deletes_up_to_what_the_last_of_several_groups_has_read(site: LiveSite, topic: str) -> None:
     ends = filled(site, topic)
     client = RealKafkaClient(site.brokers.bootstrap_servers)
@@ -96,19 +83,19 @@ def test_each_leader_deletes_up_to_what_the_last_of_several_groups_has_read(site
 
     assert result.exit_code == 0, result.err
     assert mentions(result.err, "reads-slowly", "reads-0-and-1 that has committed other partitions only")
-    assert log_starts(site, topic) == {0: ends[0][1], 1: ends[1][2], 2: 0}
+    assert site.log_starts(topic) == {0: ends[0][1], 1: ends[1][2], 2: 0}
     commit(site, "reads-0-and-1", topic, {2: whole[2]})
     assert site.run("retain").exit_code == 0
-    assert log_starts(site, topic) == {0: ends[0][1], 1: ends[1][2], 2: ends[2][0]}
+    assert site.log_starts(topic) == {0: ends[0][1], 1: ends[1][2], 2: ends[2][0]}
 
     # What a leader deleted, its followers deleted too: another one leads, and begins there.
     for node in NODES:
         site.brokers.stop(node)
         wait_for(lambda: all(site.brokers.leader(topic, number) > 0 for number in range(3)), lambda: "no leader")
-        assert log_starts(site, topic) == {0: ends[0][1], 1: ends[1][2], 2: ends[2][0]}
+        assert site.log_starts(topic) == {0: ends[0][1], 1: ends[1][2], 2: ends[2][0]}
         site.brokers.start(node)
     assert site.run("audit", "--deep").exit_code == 0
-    for number, start in log_starts(site, topic).items():
+    for number, start in site.log_starts(topic).items():
         assert client.consume_all(topic, number, start=start) == sent[number][start:]
 
 
@@ -131,19 +118,19 @@ def test_while_coordinators_move_and_load_their_groups_nothing_is_deleted_that_a
         assert coordinated or node != NODES[0]
     # However often it was held, afterwards it goes on by itself.
     wait_for(lambda: site.run("retain").exit_code == 0, lambda: str(held[-3:]))
-    assert log_starts(site, topic) == bound
+    assert site.log_starts(topic) == bound
     for group in groups:
         commit(site, group, topic, {number: found[-1] for number, found in ends.items()})
     assert site.run("retain").exit_code == 0
-    assert log_starts(site, topic) == {number: found[-1] for number, found in ends.items()}
+    assert site.log_starts(topic) == {number: found[-1] for number, found in ends.items()}
     assert site.run("audit", "--deep").exit_code == 0
 
 
 def _trimmed(site: LiveSite, topic: str, bound: Mapping[int, int]) -> list[str]:
     """Run local retention; whatever it does, no log may begin after `bound`. Return what it said if it failed."""
     result = site.run("retain", "--json")
-    wait_for(lambda: len(log_starts(site, topic)) == len(bound), lambda: "no leader", REQUEST_SECONDS)
-    starts = log_starts(site, topic)
+    wait_for(lambda: len(site.log_starts(topic)) == len(bound), lambda: "no leader", REQUEST_SECONDS)
+    starts = site.log_starts(topic)
     assert all(starts[number] <= end for number, end in bound.items()), (starts, bound, result)
     if result.exit_code == 0:
         assert starts == bound

@@ -23,9 +23,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from support.command_line import CommandResult, run
 from tiered_storage.clock import wall_clock
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
+from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Verdict, judge, read_local, read_remote
@@ -93,7 +98,7 @@ class LiveSite:
         """Copy as the schedule does, until a run finds nothing left to copy and nothing to complain about."""
         for _ in range(runs):
             cleaned, copied = self.run("expire", "--json"), self.run("copy", "--json")
-            if (cleaned.exit_code, copied.exit_code, _rows(copied)) == (0, 0, []):
+            if (cleaned.exit_code, copied.exit_code, rows_of(copied)) == (0, 0, []):
                 return
         raise AssertionError((cleaned, copied))
 
@@ -107,6 +112,19 @@ class LiveSite:
         """Every partition that was ever copied, of each incarnation of a topic."""
         with self.open() as remote_log:
             return sorted(remote_log.segments.list_partitions())
+
+    def log_starts(self, topic: str, partitions: int = 3) -> dict[int, int]:
+        """Return where the brokers' logs of a topic begin, of the partitions that have a leader."""
+        wanted = {TopicPartition(topic, number): OffsetSpec.EARLIEST for number in range(partitions)}
+        settings = parse_client_settings({"bootstrap.servers": self.brokers.bootstrap_servers}, "test")
+        with ClusterClient(settings) as client:
+            found = client.list_offsets(wanted)
+        return {each.partition: one.offset for each, one in found.items() if isinstance(one, ListedOffset)}
+
+    def remote_ends(self) -> dict[int, int]:
+        """Return the offset (exclusive) at which the remote log of each partition ends."""
+        with self.open() as remote_log, BlockingLogReader(remote_log.open_log_reader()) as reader:
+            return {each.partition: reader.view(each).remote_end for each in remote_log.segments.list_partitions()}
 
     def ensure_exactly_once(self, ledger: Ledger, topic: str, topic_id: str | None = None) -> Verdict:
         """Audit everything deeply; see that each acknowledged record of `topic` is in the tiers once, some remote.
@@ -131,15 +149,19 @@ class LiveSite:
 
 
 class CopyLoop:
-    """Copies again and again in a thread of its own, each time by a new process. A context manager that ends it."""
+    """Copies again and again in a thread of its own, each time by a new process. A context manager that ends it.
 
-    def __init__(self, site: LiveSite) -> None:
+    After each copy it runs the commands `others`, such as retain, in the same way.
+    """
+
+    def __init__(self, site: LiveSite, *others: str) -> None:
         """Start nothing yet."""
-        self._site = site
+        self.site = site
         self._stopped = Event()
         self._thread = Thread(target=self._run, name="copies")
         self._process: subprocess.Popen[str] | None = None
         self.results: list[CommandResult] = []
+        self.others: dict[str, list[CommandResult]] = {command: [] for command in others}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -152,12 +174,12 @@ class CopyLoop:
     @property
     def segments(self) -> int:
         """How many segments were committed so far."""
-        return sum(len(_rows(result)) for result in self.results)
+        return sum(len(rows_of(result)) for result in self.results)
 
     @property
     def partitions(self) -> set[str]:
         """The partitions of which segments were committed so far."""
-        return {row["partition"] for result in self.results for row in _rows(result)}
+        return {row["partition"] for result in self.results for row in rows_of(result)}
 
     def wait_for_segments(self, more: int = 1) -> None:
         """Wait until so many more segments are committed than now."""
@@ -174,9 +196,20 @@ class CopyLoop:
         )
         return next(result for result in self.results[later:] if result.exit_code == code)
 
+    def wait_for_trims(self, partitions: int = 1) -> None:
+        """Wait until runs of retain that begin after this call have moved the log starts of so many partitions."""
+        results = self.others["retain"]
+        later = len(results) + 1
+
+        def trimmed() -> set[str]:
+            return {row["partition"] for result in results[later:] for row in rows_of(result) if row["segments"]}
+
+        # Each turn waits for a copy too.
+        wait_for(lambda: len(trimmed()) >= partitions, lambda: f"{results[-3:]}", 2 * PATIENCE_SECONDS)
+
     def kill(self) -> None:
         """Kill a copy (SIGKILL) after it began segments and before it committed them all."""
-        with self._site.open() as remote_log:
+        with self.site.open() as remote_log:
             while not any(result.exit_code == -signal.SIGKILL for result in self.results):
                 wait_for(lambda: _has_begun(remote_log), lambda: f"no copy begins: {self.results[-3:]}")
                 process = self._process
@@ -186,8 +219,10 @@ class CopyLoop:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._process = self._site.start("copy", "--json")
+            self._process = self.site.start("copy", "--json")
             self.results.append(_ended(self._process))
+            for command, results in self.others.items():
+                results.append(_ended(self.site.start(command, "--json")))
             self._stopped.wait(PAUSE_SECONDS)
 
 
@@ -294,7 +329,8 @@ def _ended(process: subprocess.Popen[str]) -> CommandResult:
     return CommandResult(process.returncode, out, err)
 
 
-def _rows(result: CommandResult) -> list[Any]:
+def rows_of(result: CommandResult) -> list[Any]:
+    """Return the rows that a command wrote as JSON; none if it did not get as far."""
     # A killed process wrote nothing, or half a document; a failed one wrote an error.
     with suppress(json.JSONDecodeError, KeyError):
         return result.rows

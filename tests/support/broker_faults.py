@@ -1,0 +1,130 @@
+"""Faults of three brokers under load, for tests in which copies go on. Each proves that it happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from unittest import mock
+
+from confluent_kafka import ElectionType, TopicPartition
+
+from support.live_cluster import CopyLoop, LiveSite, wait_for
+from tiered_storage.kafka_wire.brokers import Brokers
+from tiered_storage_airflow.demo_cluster.brokers import NODES, REQUEST_SECONDS, BrokerCluster
+
+CLIENT_ID = "remote-log"
+QUOTA_BYTES = 20_000
+"""What each broker may send to the copies in a second: well below half of what is written to it."""
+
+
+def kill_one_by_one(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """As by power cuts."""
+    for node in NODES:
+        brokers.kill(node)
+        copies.wait_for_segments()
+        brokers.start(node)
+        wait_for_replicas(brokers, topic)
+
+
+def move_leaders(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """Each partition gets the other two brokers for leaders, one after the other."""
+    for _ in range(2):
+        pass_leadership_on(brokers, topic)
+        copies.wait_for_segments(3)
+
+
+def reassign(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """Each partition moves to two brokers, of which one had it already, and back to three."""
+    reassign_to(brokers, topic, {number: [NODES[(number + 1) % 3], NODES[(number + 2) % 3]] for number in range(3)})
+    copies.wait_for_segments(3)
+    reassign_to(brokers, topic, {number: all_from(NODES[number]) for number in range(3)})
+    copies.wait_for_segments(3)
+
+
+def throttle(brokers: BrokerCluster, topic: str, copies: CopyLoop) -> None:
+    """The brokers give the copies less than half of what is written, and then all again."""
+    quota = ("--alter", "--entity-type", "clients", "--entity-name", CLIENT_ID)
+    tool = ("kafka.admin.ConfigCommand", "--bootstrap-server", brokers.bootstrap_servers, *quota)
+    # A remote log of its own, which no lease of the other copies holds up.
+    beside = LiveSite(brokers, copies.site.root / "beside", copies.site.topics)
+    beside.root.mkdir()
+    beside.write()
+    with waits_for_quotas() as waits:
+        copied = beside.run("copy", "--max-segments", 3)
+        assert (copied.exit_code, waits) == (0, []), copied
+        brokers.programs.tool(*tool, "--add-config", f"consumer_byte_rate={QUOTA_BYTES}")
+        try:
+            wait_for(
+                lambda: beside.run("copy", "--max-segments", 3).exit_code == 0 and bool(waits),
+                lambda: f"the quota of {CLIENT_ID} holds no copy back",
+            )
+        finally:
+            brokers.programs.tool(*tool, "--delete-config", "consumer_byte_rate")
+
+
+def kill_copies(_: BrokerCluster, __: str, copies: CopyLoop) -> None:
+    """A copy is killed in the middle."""
+    copies.kill()
+    copies.wait_for_segments(3)
+
+
+def wait_for_replicas(brokers: BrokerCluster, topic: str) -> None:
+    """Wait until all replicas of a topic are in sync."""
+
+    def in_sync() -> bool:
+        found = brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions.values()
+        return all(len(each.isrs) == len(each.replicas) for each in found)
+
+    wait_for(in_sync, lambda: "replicas do not come back")
+
+
+def pass_leadership_on(brokers: BrokerCluster, topic: str) -> None:
+    """Let the next broker lead each of the topic's three partitions, in place of the one that leads it now."""
+    before = {number: brokers.leader(topic, number) for number in range(3)}
+    wanted = {number: NODES[(NODES.index(leader) + 1) % 3] for number, leader in before.items()}
+    reassign_to(brokers, topic, {number: all_from(node) for number, node in wanted.items()})
+    partitions = [TopicPartition(topic, number) for number in wanted]
+    admin = brokers.admin()
+    elected = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(REQUEST_SECONDS)
+    refused = {str(each): str(error) for each, error in elected.items() if error is not None}
+    assert (len(elected), refused) == (3, {})
+    wait_for(
+        lambda: {number: brokers.leader(topic, number) for number in wanted} == wanted,
+        lambda: f"the leaders were {before}, and are not {wanted}",
+    )
+
+
+def reassign_to(brokers: BrokerCluster, topic: str, wanted: Mapping[int, list[int]]) -> None:
+    """Move each of the topic's partitions to the brokers `wanted` for it, and wait until all of them have it."""
+    rows = [{"topic": topic, "partition": number, "replicas": nodes} for number, nodes in wanted.items()]
+    plan = brokers.log_dir(1).parent / "reassignment.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+    tool = ("--bootstrap-server", brokers.bootstrap_servers, "--reassignment-json-file", plan)
+    brokers.programs.tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand", *tool, "--execute")
+
+    def moved() -> bool:
+        found = brokers.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        return all(found[number].replicas == nodes == sorted(found[number].isrs, key=nodes.index)
+                   for number, nodes in wanted.items())  # fmt: skip
+
+    wait_for(moved, lambda: "the partitions do not move")
+
+
+def all_from(first: int) -> list[int]:
+    """Return all three brokers, `first` first."""
+    return [NODES[(NODES.index(first) + at) % 3] for at in range(3)]
+
+
+@contextmanager
+def waits_for_quotas() -> Iterator[list[float]]:
+    """Note for how long (s) each answer of a broker with a quota makes a copy in this process wait."""
+    waits: list[float] = []
+    wait = Brokers.pause
+
+    def noted(brokers: Brokers, seconds: float) -> None:
+        waits.append(seconds)
+        wait(brokers, seconds)
+
+    with mock.patch.object(Brokers, "pause", noted):
+        yield waits
