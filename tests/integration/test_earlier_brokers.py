@@ -17,9 +17,7 @@ from support.live_cluster import wait_for
 from support.live_sites import LONG, SEGMENT_BYTES, LiveSite, ensure_as_stored, finished, read
 from support.records import varied_records
 from tiered_storage.remote_log.read.read_values import Isolation
-from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
 
-SERVERS = Path(__file__).parents[1] / "servers"
 SMALL_SEGMENTS = {"segment.bytes": str(SEGMENT_BYTES)}
 """Brokers before 4.0 take such sizes, and have no internal name for them."""
 
@@ -30,19 +28,13 @@ TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
-def programs(kafka_programs: KafkaPrograms, version: str, state: Path) -> KafkaPrograms:
-    """Return Kafka's programs of an earlier version; the first time on a machine they are downloaded."""
-    wanted = MavenJars("kafka", version, SERVERS / f"kafka-{version.rpartition('.')[0]}")
-    return KafkaPrograms(kafka_programs.java, tuple(fetched_jars(wanted, state)))
-
-
 @pytest.fixture
 def kafka(
     request: pytest.FixtureRequest, kafka_programs: KafkaPrograms, state_directory: Path, tmp_path: Path
 ) -> Iterator[RealKafka]:
     """A broker of the version in the parameter."""
     version, _, without_ids = str(request.param).partition(" ")
-    found = programs(kafka_programs, version, state_directory)
+    found = kafka_programs.earlier(version, state_directory)
     directory = tmp_path / "broker"
     older = {"inter.broker.protocol.version": "2.7"} if without_ids else None
     broker = ZooKeeperKafka(found, directory, older) if version.startswith("2.") else RealKafka(found, directory)

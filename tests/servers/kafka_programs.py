@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from tiered_storage_airflow.demo_cluster import kafka_programs
+from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
 
 RealKafkaError = kafka_programs.KafkaProgramError
 
@@ -23,6 +24,11 @@ _BASE_OFFSET_COMPLAINT = re.compile(
 @dataclass(frozen=True, slots=True)
 class KafkaPrograms(kafka_programs.KafkaPrograms):
     """Kafka's programs: the `java` that runs them and the jars they are in."""
+
+    def earlier(self, version: str, state: Path) -> Self:
+        """Return those of an earlier version, run by the same Java; the first time on a machine they are downloaded."""
+        wanted = MavenJars("kafka", version, Path(__file__).with_name(f"kafka-{version.rpartition('.')[0]}"))
+        return replace(self, jars=tuple(fetched_jars(wanted, state)))
 
     def source(self, file: Path, classes: Path, *args: str | Path) -> str:
         """Compile a Java file of ours into the directory `classes` and run it; return its standard output.
