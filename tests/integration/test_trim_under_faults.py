@@ -1,0 +1,145 @@
+"""Three brokers under load delete what is remote and read, while they are killed and their leaders move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from servers.kafka_programs import KafkaPrograms
+from support.broker_faults import pass_leadership_on, wait_for_replicas
+from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
+from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
+from tiered_storage_airflow.demo_cluster.ledger import Ledger
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
+
+TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+GROUP = "reads-on"
+STEP = 50
+"""Records that the group reads at once."""
+
+
+@pytest.fixture
+def brokers(kafka_programs: KafkaPrograms, tmp_path: Path) -> Iterator[BrokerCluster]:
+    with BrokerCluster(kafka_programs, tmp_path / "kafka") as started:
+        yield started
+
+
+class SlowReader:
+    """A consumer group that reads `topic` at two thirds of RATE, until it may hurry. A context manager that runs it.
+
+    It commits what it has read after each step. What brokers delete before that, it never gets.
+    """
+
+    def __init__(self, site: LiveSite, topic: str) -> None:
+        """Start nothing yet."""
+        self._topic = topic
+        self._properties = {
+            "bootstrap.servers": site.brokers.bootstrap_servers,
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "topic.metadata.refresh.interval.ms": 2000,
+            "log_level": 0,
+        }
+        self._stopped, self._hurries = Event(), Event()
+        self._thread = Thread(target=self._run, name=GROUP)
+        self.keys: set[bytes] = set()
+        """The keys of all records that came."""
+        self.reached: dict[int, int] = {}
+        """Where it has read each partition to: no offset that it has committed is larger."""
+        self.committed: dict[int, int] = {}
+        """What it had reached when the brokers last acknowledged a commit."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def hurry(self) -> None:
+        """Read without a pause from now on."""
+        self._hurries.set()
+
+    def has_read(self, ledger: Ledger) -> bool:
+        """Whether it has read all of `ledger`, and committed that."""
+        return ledger.acknowledged().keys() <= self.keys and self.committed == self.reached
+
+    def _run(self) -> None:
+        with closing(Consumer(self._properties)) as consumer:
+            consumer.subscribe([self._topic])
+            while not self._stopped.is_set():
+                for message in consumer.consume(STEP, timeout=0.5):
+                    if message.error() is None:
+                        self.keys.add(bytes(message.key() or b""))
+                        number, end = int(message.partition() or 0), int(message.offset() or 0) + 1
+                        self.reached[number] = max(end, self.reached.get(number, 0))
+                self._commit(consumer)
+                if not self._hurries.is_set():
+                    self._stopped.wait(STEP * 1.5 / RATE)
+
+    def _commit(self, consumer: Consumer) -> None:
+        # What the coordinator does not take is committed after the next step, or read again.
+        try:
+            if any(each.error for each in consumer.commit(asynchronous=False)):
+                return
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._NO_OFFSET:
+                return
+        self.committed = dict(self.reached)
+
+
+def ensure_the_rest_is_there(site: LiveSite, topic: str, reader: SlowReader) -> None:
+    """See that no broker has deleted what is not remote, or what the group has not read."""
+    starts = site.log_starts(topic)
+    # Both only grow: a log start that was right stays below them.
+    ends, reached = site.remote_ends(), dict(reader.reached)
+    assert starts
+    assert all(start <= min(ends[number], reached[number]) for number, start in starts.items()), (starts, ends, reached)
+
+
+def test_brokers_that_are_killed_and_leaders_that_move_delete_only_what_is_remote_and_read(
+    brokers: BrokerCluster, tmp_path: Path
+) -> None:
+    topic, ledger = "trimmed-under-faults", Ledger(tmp_path / "ledger.csv")
+    brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site = LiveSite(brokers, tmp_path, (topic,), {"topics": {topic: TRIMMED}}).write()
+    with SlowReader(site, topic) as reader:
+        with producer(site, topic, ledger):
+            # Before a group has committed anything, only its limits keep a partition.
+            wait_for(lambda: len(reader.committed) == 3, lambda: f"the group committed {reader.committed}")
+            with CopyLoop(site, "retain", "expire") as runs:
+                runs.wait_for_trims(3)
+                for node in NODES:
+                    brokers.kill(node)
+                    runs.wait_for_trims()
+                    ensure_the_rest_is_there(site, topic, reader)
+                    brokers.start(node)
+                    wait_for_replicas(brokers, topic)
+                for _ in range(2):
+                    pass_leadership_on(brokers, topic)
+                    runs.wait_for_trims(3)
+                    ensure_the_rest_is_there(site, topic, reader)
+        reader.hurry()
+        wait_for(lambda: reader.has_read(ledger), lambda: f"{len(ledger.acknowledged().keys() - reader.keys)} unread")
+
+    trims = [row for result in runs.others["retain"] for row in rows_of(result)]
+    assert any(f"{GROUP} at offset" in (row["held_back"] or "") for row in trims), trims
+    everything = [*runs.results, *runs.others["retain"], *runs.others["expire"]]
+    assert [result.err for result in everything if "Traceback" in result.err] == []
+    site.catch_up()
+    retained = site.run("retain")
+    assert retained.exit_code == 0, retained.err
+    # Trimming catches up by itself too: everything remote was read, and is gone from the brokers.
+    assert site.log_starts(topic) == site.remote_ends()
+    verdict = site.ensure_exactly_once(ledger, topic)
+    assert verdict.remote > verdict.local
