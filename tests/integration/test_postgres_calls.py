@@ -78,6 +78,36 @@ class Site:
         was_cut, self.proxy.cuts_before = not self.proxy.cuts_before, 0
         return outcome, was_cut
 
+    def garbled(self, call: Call, answer: int) -> tuple[str, bool]:
+        """Make a call whose answer of this number has a byte that is no text; return also whether it came to that."""
+        self.store.topics.list()  # so that there is a connection
+        left = itertools.count(answer, -1)
+        garbles: list[bytes] = []
+
+        def change(data: bytes) -> bytes:
+            if next(left) != 1:
+                return data
+            garbles.append(data)
+            at = _in_a_row(data)
+            return data[:at] + bytes([data[at] ^ 0x80]) + data[at + 1 :]
+
+        self.proxy.change = change
+        try:
+            return self.call(call), bool(garbles)
+        finally:
+            self.proxy.change = bytes
+
+
+def _in_a_row(data: bytes) -> int:
+    """Return where in an answer the last value of its last row ends, or the answer's middle."""
+    at, last = 0, len(data) // 2
+    while at + 5 <= len(data):
+        end = at + 1 + int.from_bytes(data[at + 1 : at + 5])
+        if data[at : at + 1] == b"D":
+            last = end - 1
+        at = end
+    return last
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
@@ -207,6 +237,23 @@ def test_a_read_that_loses_its_connection_is_retriable_and_changes_nothing(
         assert site.call(call) == "done"
     assert last == 2 or outcome == "done"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize("last", [2, pytest.param(200, marks=pytest.mark.nightly)])
+def test_a_read_whose_answer_is_garbled_is_retriable_and_the_next_one_is_right(
+    site: Site, name: str, last: int
+) -> None:
+    """The second answer follows on BEGIN."""
+    call, before = READS[name], site.reset()
+    for answer in range(2, last + 1):
+        outcome, was_garbled = site.garbled(call, answer)
+        assert outcome in {"done", "refused"}
+        assert site.call(call) == "done"
+        if not was_garbled:
+            break
+    assert last == 2 or not was_garbled
+    assert site.dump() == before
 
 
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.nightly)])

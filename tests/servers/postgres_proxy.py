@@ -1,4 +1,4 @@
-"""Stand-ins for a PostgreSQL server: a proxy with TLS, or one that loses an answer, and a server that refuses logins.
+"""Stand-ins for a PostgreSQL server: a proxy with TLS, or with faults, and a server that refuses logins.
 
 The server of the package knows no TLS and speaks English.
 """
@@ -26,6 +26,8 @@ class PostgresProxy:
         """Whether the connection is lost right before the next COMMIT reaches the server, or right after it."""
         self.cuts_before = 0
         """The number of the message, from 1, before which the connection is lost; then 0. 0: none."""
+        self.change: Callable[[bytes], bytes] = bytes
+        """Returns what is passed on of an answer, perhaps later; a shorter one is the connection's last."""
         self._server_port = port
         self._tls = tls
 
@@ -52,7 +54,10 @@ class PostgresProxy:
             asking.start()
             with suppress(OSError):
                 while (answer := server.recv(65_536)) and not is_lost.is_set():
-                    client.sendall(answer)
+                    changed = self.change(answer)
+                    client.sendall(changed)
+                    if len(changed) < len(answer):
+                        break
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
             client.close()

@@ -45,7 +45,8 @@ def marked_cell(page: str) -> str:
     headings = re.findall(r"<th [^>]*>(?:<a[^>]*>)?([^<]*)", page)
     [marked] = (at for at, heading in enumerate(headings) if heading[-1] in "▾▴")
     first = page.partition("<tbody>")[2].partition("</tr>")[0]
-    return re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", first)[marked]
+    cells: list[str] = re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", first)
+    return cells[marked]
 
 
 def keep(site: ReadServiceSite, metrics: RemoteLogMetrics | None = None) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
@@ -25,6 +27,45 @@ MARGIN_MS = 10_000
 """How much longer the client waits, for the server to cancel the statement and report it."""
 
 _SESSION_LIMIT = "SELECT (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint"
+
+
+class GarbledAnswerError(psycopg.OperationalError):
+    """An answer of the server that is no text, or has a value of another type."""
+
+    sqlstate = "08P01"
+
+
+class _CheckedCursor(psycopg.Cursor[Any]):
+    """A cursor that closes its connection if an answer cannot be decoded: the rest of it may be wrong too."""
+
+    @property
+    def description(self) -> list[psycopg.Column] | None:
+        """As psycopg's. Raises GarbledAnswerError for a name that is no text."""
+        with self._decoding():
+            return super().description
+
+    def fetchone(self) -> Any:
+        """As psycopg's. Raises GarbledAnswerError for a value that does not have its type."""
+        with self._decoding():
+            return super().fetchone()
+
+    def fetchmany(self, size: int = 0) -> list[Any]:
+        """As fetchone."""
+        with self._decoding():
+            return super().fetchmany(size)
+
+    def fetchall(self) -> list[Any]:
+        """As fetchone."""
+        with self._decoding():
+            return super().fetchall()
+
+    @contextmanager
+    def _decoding(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, psycopg.DataError) as error:
+            self.connection.close()
+            raise GarbledAnswerError(f"an answer of the server was garbled: {error}") from error
 
 
 class _LimitedConnection(psycopg.Connection[Any]):
@@ -89,7 +130,7 @@ def postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, _none: list[Any], given: dict[str, Any]) -> _LimitedConnection:
-        connection = _LimitedConnection.connect(**given)
+        connection = _LimitedConnection.connect(**given, cursor_factory=_CheckedCursor)
         connection.use_limit_of_session()
         return connection
 

@@ -29,6 +29,10 @@ _AGAIN = "nothing was written: try again"
 
 _ADVICE: dict[str, tuple[type[RemoteMetadataError], str]] = {
     "08": (MetadataUnavailableError, _UNREACHABLE),
+    "08P01": (
+        MetadataUnavailableError,
+        "try again; if it repeats, look at the network, or use TLS (sslmode=verify-full), which notices such errors",
+    ),
     "22021": (RemoteMetadataError, "PostgreSQL stores no text with a character NUL: correct the value"),
     "28": (RemoteMetadataError, _LOGIN),
     "28000": (
