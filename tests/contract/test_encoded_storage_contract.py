@@ -362,7 +362,7 @@ def test_bytes_without_encryption_in_the_place_of_an_encrypted_segment_are_refus
     overwrite(client, names(metadata).data, read(client, names(forged).data))
     bundle = parse_bundle(read(client, names(metadata).indexes), "bundle")
     manifest = Manifest.parse(storage.fetch_index(forged, IndexKind.MANIFEST), "manifest")
-    bundle[IndexKind.MANIFEST] = replace(manifest, segment_id=metadata.segment_id).to_bytes()
+    bundle[IndexKind.MANIFEST] = replace(manifest, id=metadata.segment_id.id).to_bytes()
     overwrite(client, names(metadata).indexes, build_bundle(bundle) if codec else b"")
     reader = opened(client, storage._encoded._keys)
     for start, end in ((0, MIB - 1), (5, 100)):

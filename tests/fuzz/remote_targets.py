@@ -167,9 +167,23 @@ def _chunks() -> Iterable[bytes]:
 
 _CIPHER = SegmentCipher.of(_SEGMENT_ID, bytes(KEY_BYTES))
 _RING = KeyRing("key", {"key": Key("key", WrapAlgorithm.AES_GCM, bytes(KEY_BYTES))})
-_MANIFEST = Manifest(_SEGMENT_ID, 1000, 1012, 12, 561, (EpochEntry(0, 0), EpochEntry(3, 1005)), 1_700_000_000_000)
+_MANIFEST = Manifest(
+    cluster_id=_SEGMENT_ID.topic_id_partition.cluster_id,
+    topic=_SEGMENT_ID.topic_id_partition.topic,
+    topic_id=_SEGMENT_ID.topic_id_partition.topic_id,
+    partition=_SEGMENT_ID.topic_id_partition.partition,
+    id=_SEGMENT_ID.id,
+    base_offset=1000,
+    end_offset=1012,
+    max_timestamp=12,
+    copied_at=1_700_000_000_000,
+    broker_id=-1,
+    size=561,
+    leader_epochs=(EpochEntry(0, 0), EpochEntry(3, 1005)),
+    codec="none",
+)
 _ENCODED_MANIFEST = replace(
-    _MANIFEST, encoding=ENCODINGS["zstd+aes-256-gcm"], chunks=(EncodedChunk(400, 90, 1), EncodedChunk(161, 80, 2))
+    _MANIFEST, codec="zstd+aes-256-gcm", chunks=(EncodedChunk(400, 90, 1), EncodedChunk(161, 80, 2))
 )
 _MARKERS = (
     CommitMarker(_SEGMENT_ID.id, 561, 1, 700, 2),

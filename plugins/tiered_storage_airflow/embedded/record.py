@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from tiered_storage.private_files import PRIVATE_FOLDER, make_private_folder, narrow, open_private
+from tiered_storage.remote_log.storage.documents.json_document import first_problem
 from tiered_storage_airflow.embedded.credentials import passwords_path
 from tiered_storage_airflow.embedded.environment import EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError, ServiceProcess
@@ -74,7 +76,7 @@ def write_record(running: RunningAirflow) -> None:
     path = record_path(running.home)
     unfinished = path.with_suffix(".tmp")
     with open_private(unfinished) as file:
-        file.write(json.dumps(asdict(running), default=str).encode())
+        file.write(TypeAdapter(RunningAirflow).dump_json(running))
     unfinished.replace(path)
 
 
@@ -84,18 +86,10 @@ def read_record(home: Path) -> RunningAirflow | None:
     if not path.exists():
         return None
     try:
-        document = json.loads(path.read_text())
-        return RunningAirflow(
-            home=Path(document["home"]),
-            url=document["url"],
-            config=Path(document["config"]) if document["config"] else None,
-            mark=document["mark"],
-            services=tuple(ServiceProcess(**service) for service in document["services"]),
-            has_own_rights=bool(document.get("has_own_rights", False)),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        return TypeAdapter(RunningAirflow).validate_json(path.read_bytes())
+    except ValidationError as error:
         raise EmbeddedAirflowError(
-            f"{path}: is damaged ({error!r}): end Airflow's processes by hand, then remove the file"
+            f"{path}: is damaged ({first_problem(error)}): end Airflow's processes by hand, then remove the file"
         ) from error
 
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Self
 
-from pydantic import TypeAdapter
-
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.jobs.groups import Description, JobDescription, JobFolder
 from tiered_storage.remote_log.jobs.work_area import WorkArea
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage.remote_log.storage.documents.json_document import adapter_of
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
 from tiered_storage.settings.settings import Settings
@@ -56,11 +55,11 @@ class StoreAccess:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `to_text` wrote."""
-        return TypeAdapter(cls).validate_json(text)
+        return adapter_of(cls).validate_json(text)
 
     def to_text(self) -> str:
         """Return it as JSON, for an argument of a program."""
-        return TypeAdapter(type(self)).dump_json(self).decode()
+        return adapter_of(type(self)).dump_json(self).decode()
 
     def options(self, secrets: ObjectStoreOptions) -> ObjectStoreOptions:
         """Return how to reach the store with the keys of `secrets`."""
@@ -119,7 +118,7 @@ class JobAccess:
                 "read and sign the job's messages: submit with deploy mode client, where the driver has the "
                 "environment of the Airflow task"
             )
-        return cls(work_url, folder, StoreAccess.parse(store), TypeAdapter(JobSecrets).validate_json(secrets))
+        return cls(work_url, folder, StoreAccess.parse(store), adapter_of(JobSecrets).validate_json(secrets))
 
     @property
     def arguments(self) -> list[str]:
@@ -129,7 +128,7 @@ class JobAccess:
     @property
     def environment(self) -> dict[str, str]:
         """The variable with the secrets, for the environment of the job's program."""
-        return {JOB_SECRETS: TypeAdapter(JobSecrets).dump_json(self.secrets).decode()}
+        return {JOB_SECRETS: adapter_of(JobSecrets).dump_json(self.secrets).decode()}
 
     @property
     def options(self) -> ObjectStoreOptions:

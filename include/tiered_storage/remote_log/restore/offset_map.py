@@ -22,11 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.private_files import make_private_folder, mode_in
 from tiered_storage.regular_files import open_regular, regular_descriptor
+from tiered_storage.remote_log.storage.documents.json_document import adapter_of
 
 FORMAT_VERSION = 1
 MOST_BYTES_IN_A_LINE = 1 << 20
@@ -53,9 +54,6 @@ class MappedRun:
 
 
 Parsed = TypeVar("Parsed")
-
-_HEAD: TypeAdapter[MapHead] = TypeAdapter(MapHead)
-_RUN: TypeAdapter[MappedRun] = TypeAdapter(MappedRun)
 
 
 @dataclass(slots=True)
@@ -197,7 +195,7 @@ class _Reading:
     def head(self) -> MapHead | None:
         """Read the first line; None if there is not even that. Raises ConfigurationError."""
         for line in self._lines:
-            head = _parsed(_HEAD, line)
+            head = _parsed(MapHead, line)
             if head is None or any(start < 0 for start in head.starts.values()):
                 raise self._broken("this is no offset map; nothing was changed: name another file")
             if head.format_version != FORMAT_VERSION:
@@ -210,7 +208,7 @@ class _Reading:
     def runs(self) -> Iterator[MappedRun]:
         """Yield the other lines. Raises ConfigurationError for one that does not continue those before it."""
         for line in self._lines:
-            run = _parsed(_RUN, line)
+            run = _parsed(MappedRun, line)
             if run is None:
                 raise self._broken("this is no line of an offset map")
             old, new = self._last.get(run.partition, (0, -1))
@@ -234,10 +232,10 @@ class _Reading:
         return ConfigurationError(f"{self._path}: line {self._number}, at byte {self.whole}: {reason}")
 
 
-def _parsed(kind: TypeAdapter[Parsed], line: bytes) -> Parsed | None:
+def _parsed(kind: type[Parsed], line: bytes) -> Parsed | None:
     """Return the parsed line, None if it is invalid: the exception would show its content."""
     try:
-        return kind.validate_json(line)
+        return adapter_of(kind).validate_json(line)
     except ValidationError:
         return None
 
@@ -259,7 +257,7 @@ def _opened(path: Path, ensure_new: Callable[[], None]) -> BinaryIO:
 
 def _begin(file: BinaryIO, path: Path, head: MapHead, ensure_new: Callable[[], None]) -> None:
     """Write the first line, or the rest of it if a crash tore it: the file holds nothing else."""
-    line = _HEAD.dump_json(head) + b"\n"
+    line = adapter_of(MapHead).dump_json(head) + b"\n"
     file.seek(0)
     there = file.read(len(line))
     if not line.startswith(there):

@@ -17,9 +17,8 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tiered_storage.errors import ConfigurationError, CorruptIndexError, InvalidLogDirectoryError
 from tiered_storage.kafka_log.dump.file_kind import FileKind, recognize
@@ -41,6 +40,7 @@ from tiered_storage.kafka_log.files.small_files import (
     sync_directory,
 )
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
+from tiered_storage.remote_log.storage.documents.json_document import adapter_of
 
 UNFINISHED = ".remote-log-restore"
 STAGING_SUFFIX = ".restoring-delete"
@@ -81,9 +81,6 @@ def _is_new_log(directory: Path) -> bool:
     if directory.is_symlink() or not directory.is_dir():
         return False
     return all(map(_is_of_a_new_log, directory.iterdir()))
-
-
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(UnfinishedRestore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +132,15 @@ class TargetDirectory:
         if not path.is_file():
             return None
         try:
-            restore: UnfinishedRestore = _ADAPTER.validate_json(read_small_file(path, MAX_UNFINISHED_BYTES))
+            return adapter_of(UnfinishedRestore).validate_json(read_small_file(path, MAX_UNFINISHED_BYTES))
         except ValidationError:
             raise InvalidLogDirectoryError(
                 f"{path} is invalid: remove it, and the partitions that were being restored"
             ) from None
-        return restore
 
     def begin(self, restore: UnfinishedRestore) -> None:
         """Record what is put in place now."""
-        replace_file(self.root / UNFINISHED, _ADAPTER.dump_json(restore))
+        replace_file(self.root / UNFINISHED, adapter_of(UnfinishedRestore).dump_json(restore))
 
     def finish(self) -> None:
         """Record that everything is in place."""

@@ -17,13 +17,21 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
+
+from pydantic import Field, PlainSerializer
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
-from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import (
+    Checksum,
+    JsonDocument,
+    Natural,
+    Text,
+    encode_document,
+)
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.index_bundle import parse_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
@@ -43,13 +51,13 @@ class CommitMarker:
     `stored_size` is that of the data object of an encoded segment; None: the data object is the log.
     """
 
-    segment_id: str
-    data_size: int
-    data_crc32c: int
-    indexes_size: int
-    indexes_crc32c: int
-    stored_size: int | None = None
-    is_encrypted: bool = False
+    segment_id: Text
+    data_size: Natural
+    data_crc32c: Checksum
+    indexes_size: Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+    indexes_crc32c: Checksum
+    stored_size: Natural | None = None
+    is_encrypted: Annotated[bool, PlainSerializer(int)] = False
 
     @property
     def data_object_size(self) -> int:
@@ -66,33 +74,18 @@ class CommitMarker:
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a marker. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
-        is_encoded = document.integer("format_version") > PLAIN_VERSION
-        return cls(
-            segment_id=document.text("segment_id"),
-            data_size=document.integer("data_size"),
-            data_crc32c=document.checksum("data_crc32c"),
-            indexes_size=document.integer("indexes_size", minimum=1),
-            indexes_crc32c=document.checksum("indexes_crc32c"),
-            stored_size=document.integer("stored_size") if is_encoded else None,
-            is_encrypted=is_encoded and document.integer("is_encrypted", maximum=1) == 1,
-        )
+        marker = document.read(cls)
+        if document.version == PLAIN_VERSION:
+            return replace(marker, stored_size=None, is_encrypted=False)
+        if marker.stored_size is None:
+            raise document.wrong("stored_size is missing")
+        return marker
 
     def to_bytes(self) -> bytes:
         """Return the marker's JSON."""
-        version, encoded = PLAIN_VERSION, {}
-        if self.stored_size is not None:
-            version, encoded = FORMAT_VERSION, {"stored_size": self.stored_size, "is_encrypted": int(self.is_encrypted)}
-        return encode_document(
-            version,
-            {
-                "segment_id": self.segment_id,
-                "data_size": self.data_size,
-                "data_crc32c": f"{self.data_crc32c:08x}",
-                "indexes_size": self.indexes_size,
-                "indexes_crc32c": f"{self.indexes_crc32c:08x}",
-                **encoded,
-            },
-        )
+        if self.stored_size is None:
+            return encode_document(PLAIN_VERSION, self, omitted={"stored_size", "is_encrypted"})
+        return encode_document(FORMAT_VERSION, self)
 
     @classmethod
     def from_custom_metadata(cls, metadata: RemoteLogSegmentMetadata, raw: bytes) -> Self:

@@ -179,7 +179,7 @@ class ObjectRemoteStorageManager(ListableStorage):
         """
         contents, there = self._stored.read_bundle(names, finished)
         known = self._stored.decrypted(metadata, names, finished, contents)
-        if replace(there, chunks=(), encoding=manifest.encoding) != manifest or any(
+        if replace(there, chunks=(), codec=manifest.codec) != manifest or any(
             known.get(kind) != content for kind, content in indexes.items() if kind is not IndexKind.MANIFEST
         ):
             raise self._other_content(names, str(finished))
@@ -401,4 +401,4 @@ def _manifest(metadata: RemoteLogSegmentMetadata, indexes: dict[IndexKind, bytes
             f"{metadata.segment_id}: the bytes sent have CRC-32C {sent.crc32c:08x}, the manifest has "
             f"{manifest.data_crc32c:08x}: they changed on the way"
         )
-    return replace(manifest, data_crc32c=sent.crc32c, encoding=sent.encoding, chunks=sent.chunks)
+    return replace(manifest, data_crc32c=sent.crc32c, codec=sent.encoding.codec, chunks=sent.chunks)

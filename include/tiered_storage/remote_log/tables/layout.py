@@ -21,17 +21,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
-from tiered_storage.errors import (
-    ConfigurationError,
-    LaterVersionError,
-    RemoteObjectCorruptError,
-    RemoteObjectNotFoundError,
-)
+from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
+from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, adapter_of
 
 FORMAT_VERSION = 1
 TABLE, MANIFEST, SUCCESS, DEAD_LETTERS, TEMPORARY = (
@@ -239,7 +233,7 @@ def _shows_records(name: str) -> bool:
 
 def encoded(document: Document, kind: type[Document]) -> bytes:
     """Return a document's JSON, one field per line."""
-    return TypeAdapter(kind).dump_json(document, indent=1) + b"\n"
+    return adapter_of(kind).dump_json(document, indent=1) + b"\n"
 
 
 def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Document | None:
@@ -248,17 +242,7 @@ def read_document(client: ObjectClient, name: str, kind: type[Document]) -> Docu
         raw = client.get_range(name, 0, client.size(name))
     except RemoteObjectNotFoundError:
         return None
-    source = f"{client.root}/{name}"
-    try:
-        found: Any = TypeAdapter(kind).validate_json(raw)
-    except ValidationError as error:
-        [first, *_] = error.errors(include_url=False, include_context=False, include_input=False)
-        where = ".".join(map(str, first["loc"])) or "the whole document"
-        reason = f"{where}: {first['msg']}"
-        raise RemoteObjectCorruptError(f"{source} is invalid, and no export wrote it like this: {reason}") from None
-    if found.format_version > FORMAT_VERSION:
-        raise LaterVersionError(source, found.format_version, FORMAT_VERSION)
-    return found  # type: ignore[no-any-return]
+    return JsonDocument(raw, f"{client.root}/{name}", FORMAT_VERSION, most_bytes=len(raw)).read(kind)
 
 
 def _owner(table: ExportedTable | None) -> str:

@@ -2,129 +2,111 @@
 
 Each has `format_version`; a later one is refused, since its fields could have another meaning. Unknown keys are
 ignored: a later release may add some without a new version.
+
+The fields of a document are those of a dataclass. The types below say what a field may hold, and how it is written.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Set
+from dataclasses import astuple, dataclass, fields
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, Field, GetPydanticSchema, PlainSerializer, TypeAdapter, ValidationError
+from pydantic_core import core_schema
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 
 MAX_DOCUMENT_BYTES = 8 << 20
 _VERSION = "format_version"
-_MAX_INTEGER = 2**63 - 1
-_HALF_OF_A_CHARACTER = re.compile("[\ud800-\udfff]")
-"""JSON can escape one; UTF-8 cannot hold it, neither in a name nor in a message."""
+_CHECKSUM = re.compile("[0-9a-f]{8}")
+
+Document = TypeVar("Document")
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
-def encode_document(version: int, fields: Mapping[str, object]) -> bytes:
-    """Return the bytes of a document: one line, its version first."""
-    return (json.dumps({_VERSION: version, **fields}, separators=(",", ":"), ensure_ascii=True) + "\n").encode()
+def _parsed_checksum(value: object) -> int:
+    if not isinstance(value, str) or not _CHECKSUM.fullmatch(value):
+        raise ValueError("a CRC-32C of 8 hex digits is expected")
+    return int(value, 16)
+
+
+def in_a_list(kind: type[Any]) -> GetPydanticSchema:
+    """Return the schema of a dataclass of integers, none negative, that a document has as the list of its values."""
+    values = core_schema.tuple_schema([core_schema.int_schema(strict=True, ge=0, lt=2**63)] * len(fields(kind)))
+    as_list = core_schema.plain_serializer_function_ser_schema(astuple)
+    return GetPydanticSchema(
+        lambda _, __: core_schema.no_info_after_validator_function(
+            lambda found: kind(*found), values, serialization=as_list
+        )
+    )
+
+
+Text = Annotated[str, Field(min_length=1)]
+Natural = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Timestamp = Annotated[int, Field(strict=True, ge=-1, lt=2**63)]
+"""In ms; -1: none."""
+Int32 = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Checksum = Annotated[int, BeforeValidator(_parsed_checksum), PlainSerializer("{:08x}".format)]
+"""A CRC-32C, 8 hex digits in the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    format_version: Annotated[int, Field(strict=True, ge=1, lt=2**63)]
+
+
+def adapter_of(kind: type[Document]) -> TypeAdapter[Document]:
+    """Return the reader and writer of `kind`, built once: building one takes longer than reading many documents."""
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def encode_document(version: int, document: object, omitted: Set[str] = frozenset()) -> bytes:
+    """Return the bytes of a document without its fields `omitted`: one line, its version first."""
+    values = adapter_of(type(document)).dump_python(document, mode="json", by_alias=True, exclude=set(omitted))
+    return (json.dumps({_VERSION: version, **values}, separators=(",", ":"), ensure_ascii=True) + "\n").encode()
 
 
 class JsonDocument:
-    """A parsed document whose fields are read by their required type.
+    """A document of a known version.
 
-    All methods raise RemoteObjectCorruptError, naming `source` and the field; the constructor also LaterVersionError.
+    Both methods raise RemoteObjectCorruptError, naming `source` and the field; the constructor also LaterVersionError.
     """
 
-    def __init__(self, raw: bytes, source: str, version: int) -> None:
-        """Parse `raw`; `version` is the latest supported version."""
+    def __init__(self, raw: bytes, source: str, version: int, most_bytes: int = MAX_DOCUMENT_BYTES) -> None:
+        """Take `raw`; `version` is the latest supported version."""
+        self._raw = raw
         self._source = source
-        if len(raw) > MAX_DOCUMENT_BYTES:
-            raise RemoteObjectCorruptError(f"{source}: {len(raw)} bytes are more than such a document has")
+        if len(raw) > most_bytes:
+            raise self.wrong(f"{len(raw)} bytes are more than such a document has")
+        self.version = self.read(_Versioned).format_version
+        if self.version > version:
+            raise LaterVersionError(source, self.version, version)
+
+    def read(self, kind: type[Document]) -> Document:
+        """Return the fields of the dataclass `kind`."""
         try:
-            content = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise RemoteObjectCorruptError(f"{source}: no JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise RemoteObjectCorruptError(f"{source}: a JSON object is expected, not {type(content).__name__}")
-        self._fields: dict[str, Any] = content
-        found = self.integer(_VERSION, minimum=1)
-        if found > version:
-            raise LaterVersionError(source, found, version)
+            return adapter_of(kind).validate_json(self._raw)
+        except ValidationError as error:
+            # The exception would show the content, which may be secret.
+            raise self.wrong(first_problem(error)) from None
 
-    def integer(self, name: str, minimum: int = 0, maximum: int = _MAX_INTEGER) -> int:
-        """Return the field `name`, an integer from `minimum` to `maximum`."""
-        value = self._fields.get(name)
-        if type(value) is not int or not minimum <= value <= maximum:
-            raise self.wrong(name, f"an integer from {minimum} to {maximum}")
-        return value
-
-    def optional_integer(self, name: str, minimum: int = 0) -> int | None:
-        """Return the field `name`, an integer, or None if it is null or absent."""
-        return None if self._fields.get(name) is None else self.integer(name, minimum)
-
-    def text(self, name: str) -> str:
-        """Return the field `name`, a string of whole characters that is not empty."""
-        value = self._fields.get(name)
-        if not isinstance(value, str) or not value or _HALF_OF_A_CHARACTER.search(value):
-            raise self.wrong(name, "a string")
-        return value
-
-    def optional_text(self, name: str) -> str | None:
-        """Return the field `name`, a string, or None if it is null or absent."""
-        return None if self._fields.get(name) is None else self.text(name)
-
-    def texts(self, name: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-        """Return the field `name`, a list of strings that match `pattern`; empty if it is absent."""
-        value = self._fields.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(each, str) and pattern.fullmatch(each) for each in value):
-            raise self.wrong(name, f"a list of strings like {pattern.pattern}")
-        return tuple(value)
-
-    def checksum(self, name: str) -> int:
-        """Return the field `name`, a CRC-32C as 8 hex digits."""
-        value = self.text(name)
-        if len(value) != 8 or not set(value) <= set("0123456789abcdef"):
-            raise self.wrong(name, "a CRC-32C of 8 hex digits")
-        return int(value, 16)
-
-    def optional_checksum(self, name: str) -> int | None:
-        """Return the field `name`, a CRC-32C, or None if it is null or absent."""
-        return None if self._fields.get(name) is None else self.checksum(name)
-
-    def pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return the field `name`, a list of pairs of integers, none of them negative."""
-        value = self._fields.get(name)
-        expected = "a list of pairs of integers"
-        if not isinstance(value, list):
-            raise self.wrong(name, expected)
-        pairs = []
-        for item in value:
-            if not isinstance(item, list) or len(item) != 2:
-                raise self.wrong(name, expected)
-            first, second = item
-            if not _is_offset(first) or not _is_offset(second):
-                raise self.wrong(name, expected)
-            pairs.append((first, second))
-        return pairs
-
-    def triples(self, name: str) -> list[tuple[int, int, int]]:
-        """Return the field `name`, a list of triples of integers, none of them negative."""
-        value = self._fields.get(name)
-        if not isinstance(value, list):
-            raise self.wrong(name, "a list of triples of integers")
-        found = [
-            tuple(item) for item in value if isinstance(item, list) and len(item) == 3 and all(map(_is_offset, item))
-        ]
-        if len(found) != len(value):
-            raise self.wrong(name, "a list of triples of integers")
-        return [(first, second, third) for first, second, third in found]
-
-    def optional_pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return the field `name`, a list of pairs of integers; empty if it is null or absent."""
-        return [] if self._fields.get(name) is None else self.pairs(name)
-
-    def wrong(self, name: str, expected: str) -> RemoteObjectCorruptError:
-        """Return the error for the field `name`, which should be `expected`. Only a number's value is shown."""
-        value = self._fields.get(name)
-        shown = repr(value) if value is None or isinstance(value, int) else f"of type {type(value).__name__}"
-        return RemoteObjectCorruptError(f"{self._source}: {name} is {shown:.80}, not {expected}")
+    def wrong(self, reason: str) -> RemoteObjectCorruptError:
+        """Return the error that the document is wrong for this reason."""
+        return RemoteObjectCorruptError(f"{self._source}: {reason}")
 
 
-def _is_offset(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_INTEGER
+def first_problem(error: ValidationError) -> str:
+    """Return which field is wrong, and why. Of its value only a number is shown."""
+    [first, *_] = error.errors(include_url=False, include_context=False)
+    where, value = ".".join(map(str, first["loc"])), first["input"]
+    if not where:
+        return first["msg"]
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    shown = repr(value) if value is None or isinstance(value, int) else f"of type {type(value).__name__}"
+    return f"{where} is {shown:.80}: {first['msg']}"

@@ -22,7 +22,9 @@ so that audits and rebuilds need no key.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field
 
 from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
@@ -32,7 +34,16 @@ from tiered_storage.remote_log.model import (
     SegmentState,
     TopicIdPartition,
 )
-from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import (
+    Checksum,
+    Int32,
+    JsonDocument,
+    Natural,
+    Text,
+    Timestamp,
+    encode_document,
+    in_a_list,
+)
 from tiered_storage.remote_log.storage.transforms.encoding import (
     ENCODINGS,
     MAX_CHUNK_BYTES,
@@ -44,36 +55,47 @@ from tiered_storage.remote_log.storage.transforms.encoding import (
 FORMAT_VERSION = 2
 PLAIN_VERSION = 1
 
-_MAX_INT32 = 2**31 - 1
+
+def _known(codec: str) -> str:
+    if codec not in ENCODINGS:
+        raise ValueError(f"this release can read {', '.join(ENCODINGS)}")
+    return codec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The store's own metadata of a segment; offsets are inclusive, timestamps ms, sizes bytes.
+    """The store's own metadata of a segment, with the fields of its document."""
 
-    `data_crc32c` is None until the data object is written.
-    """
-
-    segment_id: RemoteLogSegmentId
-    base_offset: int
-    end_offset: int
-    max_timestamp: int
-    size: int
-    leader_epochs: tuple[EpochEntry, ...]
-    copied_at: int
-    broker_id: int = -1
-    first_timestamp: int | None = None
-    batch_count: int | None = None
-    record_count: int | None = None
-    data_crc32c: int | None = None
-    encoding: Encoding = PLAIN
-    chunks: tuple[EncodedChunk, ...] = ()
+    cluster_id: Text
+    topic: Text
+    topic_id: Text
+    partition: Int32
+    id: Annotated[Text, Field(alias="segment_id")]
+    base_offset: Natural
+    end_offset: Natural
+    first_timestamp: Timestamp | None = None
+    max_timestamp: Timestamp
+    copied_at: Natural
+    broker_id: Annotated[int, Field(strict=True, ge=-1, lt=2**31)]
+    size: Natural
+    batch_count: Natural | None = None
+    record_count: Natural | None = None
+    leader_epochs: tuple[Annotated[EpochEntry, in_a_list(EpochEntry)], ...]
+    data_crc32c: Checksum | None = None
+    codec: Annotated[str, AfterValidator(_known)]
+    key_id: Text | None = None
+    chunks: tuple[Annotated[EncodedChunk, in_a_list(EncodedChunk)], ...] = ()
 
     @classmethod
     def of(cls, metadata: RemoteLogSegmentMetadata) -> Self:
         """Return the manifest that follows from `metadata` alone."""
+        partition = metadata.topic_id_partition
         return cls(
-            segment_id=metadata.segment_id,
+            cluster_id=partition.cluster_id,
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            id=metadata.segment_id.id,
             base_offset=metadata.start_offset,
             end_offset=metadata.end_offset,
             max_timestamp=metadata.max_timestamp,
@@ -81,44 +103,32 @@ class Manifest:
             leader_epochs=metadata.leader_epochs,
             copied_at=metadata.event_timestamp,
             broker_id=metadata.broker_id,
+            codec=PLAIN.codec,
         )
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a manifest. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
         document = JsonDocument(raw, source, FORMAT_VERSION)
-        partition = TopicIdPartition(
-            cluster_id=document.text("cluster_id"),
-            topic_id=document.text("topic_id"),
-            partition=document.integer("partition", maximum=_MAX_INT32),
-            topic=document.text("topic"),
-        )
-        base_offset = document.integer("base_offset")
-        encoding = ENCODINGS.get(document.text("codec"))
-        if encoding is None:
-            raise document.wrong("codec", f"one that this release can read: {', '.join(ENCODINGS)}")
-        size = document.integer("size")
-        chunks = () if encoding.is_plain else tuple(EncodedChunk(*values) for values in document.triples("chunks"))
-        if not encoding.is_plain and sum(chunk.length for chunk in chunks) != size:
-            raise document.wrong("chunks", f"a list of {size} bytes in all")
-        if not all(chunk.is_possible for chunk in chunks):
-            raise document.wrong("chunks", f"a list of chunks of at most {MAX_CHUNK_BYTES} bytes")
-        return cls(
-            segment_id=RemoteLogSegmentId(partition, document.text("segment_id")),
-            base_offset=base_offset,
-            end_offset=document.integer("end_offset", minimum=base_offset),
-            max_timestamp=document.integer("max_timestamp", minimum=-1),
-            size=size,
-            leader_epochs=tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
-            copied_at=document.integer("copied_at"),
-            broker_id=document.integer("broker_id", minimum=-1, maximum=_MAX_INT32),
-            first_timestamp=document.optional_integer("first_timestamp", minimum=-1),
-            batch_count=document.optional_integer("batch_count"),
-            record_count=document.optional_integer("record_count"),
-            data_crc32c=document.optional_checksum("data_crc32c"),
-            encoding=encoding,
-            chunks=chunks,
-        )
+        manifest = document.read(cls)
+        if manifest.end_offset < manifest.base_offset:
+            raise document.wrong(f"end_offset is {manifest.end_offset}, which is below base_offset")
+        if sum(chunk.length for chunk in manifest.chunks) != (0 if manifest.encoding.is_plain else manifest.size):
+            raise document.wrong(f"chunks is not a list of {manifest.size} bytes in all")
+        if not all(chunk.is_possible for chunk in manifest.chunks):
+            raise document.wrong(f"chunks is not a list of chunks of at most {MAX_CHUNK_BYTES} bytes")
+        return manifest
+
+    @property
+    def segment_id(self) -> RemoteLogSegmentId:
+        """The id of the segment."""
+        partition = TopicIdPartition(self.cluster_id, self.topic_id, self.partition, self.topic)
+        return RemoteLogSegmentId(partition, self.id)
+
+    @property
+    def encoding(self) -> Encoding:
+        """What was done with the chunks of the segment."""
+        return ENCODINGS[self.codec]
 
     @property
     def stored_size(self) -> int:
@@ -127,35 +137,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the manifest's JSON."""
-        partition = self.segment_id.topic_id_partition
-        version, chunks = PLAIN_VERSION, {}
-        if not self.encoding.is_plain:
-            version = FORMAT_VERSION
-            chunks = {"chunks": [[each.length, each.stored, each.payload_crc32c] for each in self.chunks]}
-        return encode_document(
-            version,
-            {
-                "cluster_id": partition.cluster_id,
-                "topic": partition.topic,
-                "topic_id": partition.topic_id,
-                "partition": partition.partition,
-                "segment_id": self.segment_id.id,
-                "base_offset": self.base_offset,
-                "end_offset": self.end_offset,
-                "first_timestamp": self.first_timestamp,
-                "max_timestamp": self.max_timestamp,
-                "copied_at": self.copied_at,
-                "broker_id": self.broker_id,
-                "size": self.size,
-                "batch_count": self.batch_count,
-                "record_count": self.record_count,
-                "leader_epochs": [[entry.epoch, entry.start_offset] for entry in self.leader_epochs],
-                "data_crc32c": None if self.data_crc32c is None else f"{self.data_crc32c:08x}",
-                "codec": self.encoding.codec,
-                "key_id": None,
-                **chunks,
-            },
-        )
+        if self.encoding.is_plain:
+            return encode_document(PLAIN_VERSION, self, omitted={"chunks"})
+        return encode_document(FORMAT_VERSION, self)
 
     def check_against(self, metadata: RemoteLogSegmentMetadata, source: str) -> None:
         """Raise RemoteObjectCorruptError if the manifest does not belong to the segment of `metadata`."""

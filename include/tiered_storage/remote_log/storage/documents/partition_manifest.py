@@ -23,13 +23,23 @@ of a partition whose deletion is FINISHED stays for good: objects of it that app
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Self
+
+from pydantic import Field
 
 from tiered_storage.errors import RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.model import EarlierLogStart, PartitionDeleteState, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, delete_object
-from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import (
+    MAX_DOCUMENT_BYTES,
+    Int32,
+    JsonDocument,
+    Natural,
+    Text,
+    encode_document,
+    in_a_list,
+)
 from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     UUID,
@@ -42,7 +52,20 @@ FORMAT_VERSION = 1
 MAX_MARKED = 100_000
 """How many segments a document may list: 2.5 MB, well below the read limit."""
 
-_MAX_INT32 = 2**31 - 1
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    cluster_id: Text
+    topic: Text
+    topic_id: Text
+    partition: Int32
+    fencing_number: Annotated[int, Field(strict=True, ge=0, le=HIGHEST_NUMBER)]
+    log_start_offset: Natural | None = None
+    leader_epochs: tuple[Annotated[EpochEntry, in_a_list(EpochEntry)], ...]
+    delete_state: Annotated[str, Field(pattern=f"^({'|'.join(PartitionDeleteState.__members__)})$")] | None = None
+    marked_segments: tuple[Annotated[str, Field(pattern=f"^{UUID.pattern}$")], ...] = ()
+    written_at: Natural
+    earlier_log_starts: tuple[Annotated[EarlierLogStart, in_a_list(EarlierLogStart)], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,41 +89,34 @@ class PartitionManifest:
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read a document. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
-        document = JsonDocument(raw, source, FORMAT_VERSION)
-        number = document.integer("partition", maximum=_MAX_INT32)
-        key = TopicIdPartition(document.text("cluster_id"), document.text("topic_id"), number, document.text("topic"))
-        deletion = document.optional_text("delete_state")
-        if deletion is not None and deletion not in PartitionDeleteState.__members__:
-            raise document.wrong("delete_state", " or ".join(PartitionDeleteState.__members__))
-        state = PartitionState(
-            document.optional_integer("log_start_offset"),
-            tuple(EpochEntry(epoch, start) for epoch, start in document.pairs("leader_epochs")),
-            None if deletion is None else PartitionDeleteState[deletion],
-            tuple(EarlierLogStart(*pair) for pair in document.optional_pairs("earlier_log_starts")),
+        found = JsonDocument(raw, source, FORMAT_VERSION).read(_Document)
+        deletion = None if found.delete_state is None else PartitionDeleteState[found.delete_state]
+        return cls(
+            TopicIdPartition(found.cluster_id, found.topic_id, found.partition, found.topic),
+            found.fencing_number,
+            PartitionState(found.log_start_offset, found.leader_epochs, deletion, found.earlier_log_starts),
+            found.written_at,
+            found.marked_segments,
         )
-        marked = document.texts("marked_segments", UUID)
-        fencing_number = document.integer("fencing_number", maximum=HIGHEST_NUMBER)
-        return cls(key, fencing_number, state, document.integer("written_at"), marked)
 
     def to_bytes(self) -> bytes:
         """Return the document's JSON."""
-        key, deletion = self.topic_id_partition, self.state.delete_state
-        earlier = [[each.offset, each.moved_at] for each in self.state.earlier_log_starts]
+        key, state = self.topic_id_partition, self.state
+        document = _Document(
+            cluster_id=key.cluster_id,
+            topic=key.topic,
+            topic_id=key.topic_id,
+            partition=key.partition,
+            fencing_number=self.fencing_number,
+            log_start_offset=state.log_start_offset,
+            leader_epochs=state.lineage,
+            delete_state=None if state.delete_state is None else state.delete_state.name,
+            marked_segments=self.marked,
+            written_at=self.written_at,
+            earlier_log_starts=state.earlier_log_starts,
+        )
         return encode_document(
-            FORMAT_VERSION,
-            {
-                "cluster_id": key.cluster_id,
-                "topic": key.topic,
-                "topic_id": key.topic_id,
-                "partition": key.partition,
-                "fencing_number": self.fencing_number,
-                "log_start_offset": self.state.log_start_offset,
-                "leader_epochs": [[entry.epoch, entry.start_offset] for entry in self.state.lineage],
-                "delete_state": None if deletion is None else deletion.name,
-                "marked_segments": list(self.marked),
-                "written_at": self.written_at,
-                **({"earlier_log_starts": earlier} if earlier else {}),
-            },
+            FORMAT_VERSION, document, omitted=set() if state.earlier_log_starts else {"earlier_log_starts"}
         )
 
 

@@ -10,28 +10,31 @@ It is the only object of a segment that is ever replaced: a rotation of keys wra
 from __future__ import annotations
 
 import base64
-import binascii
+from dataclasses import dataclass
 
 from tiered_storage.errors import ConfigurationError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
-from tiered_storage.remote_log.storage.documents.json_document import JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import Checksum, JsonDocument, Text, encode_document
 from tiered_storage.remote_log.storage.transforms.key_ring import WrapAlgorithm, WrappedKey
 
 FORMAT_VERSION = 1
 OBJECT_BYTES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class _SegmentKey:
+    segment_id: Text
+    key_id: Text
+    algorithm: WrapAlgorithm
+    wrapped: str
+    wrapped_crc32c: Checksum
+
+
 def encode_segment_key(segment_id: str, key: WrappedKey) -> bytes:
     """Return the content of the object. Raises ConfigurationError if the wrapped key is too long for it."""
+    wrapped = base64.b64encode(key.wrapped).decode()
     document = encode_document(
-        FORMAT_VERSION,
-        {
-            "segment_id": segment_id,
-            "key_id": key.key_id,
-            "algorithm": key.algorithm,
-            "wrapped": base64.b64encode(key.wrapped).decode(),
-            "wrapped_crc32c": f"{crc32c(key.wrapped):08x}",
-        },
+        FORMAT_VERSION, _SegmentKey(segment_id, key.key_id, key.algorithm, wrapped, crc32c(key.wrapped))
     )
     if len(document) > OBJECT_BYTES:
         raise ConfigurationError(f"key {key.key_id} makes wrapped keys of {len(key.wrapped)} bytes: use a smaller key")
@@ -40,14 +43,13 @@ def encode_segment_key(segment_id: str, key: WrappedKey) -> bytes:
 
 def parse_segment_key(raw: bytes, segment_id: str, source: str) -> WrappedKey:
     """Read the key of a segment. Raises RemoteObjectCorruptError and LaterVersionError."""
-    document = JsonDocument(raw, source, FORMAT_VERSION)
-    if len(raw) != OBJECT_BYTES or document.text("segment_id") != segment_id:
+    found = JsonDocument(raw, source, FORMAT_VERSION).read(_SegmentKey)
+    if len(raw) != OBJECT_BYTES or found.segment_id != segment_id:
         raise RemoteObjectCorruptError(f"{source}: it is not the key of segment {segment_id}")
     try:
-        algorithm = WrapAlgorithm(document.text("algorithm"))
-        wrapped = base64.b64decode(document.text("wrapped"), validate=True)
-    except (ValueError, binascii.Error):
-        raise RemoteObjectCorruptError(f"{source}: its algorithm or its wrapped key is damaged") from None
-    if crc32c(wrapped) != document.checksum("wrapped_crc32c"):
+        wrapped = base64.b64decode(found.wrapped, validate=True)
+    except ValueError:
+        raise RemoteObjectCorruptError(f"{source}: its wrapped key is damaged") from None
+    if crc32c(wrapped) != found.wrapped_crc32c:
         raise RemoteObjectCorruptError(f"{source}: the wrapped key is not the one that was sent")
-    return WrappedKey(document.text("key_id"), algorithm, wrapped)
+    return WrappedKey(found.key_id, found.algorithm, wrapped)

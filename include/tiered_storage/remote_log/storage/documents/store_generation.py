@@ -14,8 +14,10 @@ backup or a copy, and may change nothing.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field
 
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, RemoteStorageError
 from tiered_storage.remote_log.storage.clients.object_client import (
@@ -25,7 +27,13 @@ from tiered_storage.remote_log.storage.clients.object_client import (
     is_temporary_name,
     temporary_name,
 )
-from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import (
+    MAX_DOCUMENT_BYTES,
+    JsonDocument,
+    Natural,
+    Text,
+    encode_document,
+)
 from tiered_storage.remote_log.storage.documents.object_names import (
     HIGHEST_NUMBER,
     STORE_DECISIONS,
@@ -44,23 +52,20 @@ _TEMPORARY = temporary_name("", "0" * 16)
 class StoredGeneration:
     """Generation `number` with its `token`; its reason in words, its start (ms), and where its metadata are."""
 
-    number: int
-    token: str
-    reason: str
-    renewed_at: int
-    holder: str = UNKNOWN_HOLDER
+    number: Annotated[int, Field(strict=True, ge=1, le=HIGHEST_NUMBER)]
+    token: Text
+    reason: Text
+    renewed_at: Natural
+    holder: Text = UNKNOWN_HOLDER
 
     @classmethod
     def parse(cls, raw: bytes, source: str) -> Self:
         """Read one. Raises RemoteObjectCorruptError if it is corrupt, and LaterVersionError."""
-        document = JsonDocument(raw, source, FORMAT_VERSION)
-        number, token = document.integer("number", minimum=1, maximum=HIGHEST_NUMBER), document.text("token")
-        holder = document.optional_text("holder") or UNKNOWN_HOLDER
-        return cls(number, token, document.text("reason"), document.integer("renewed_at"), holder)
+        return JsonDocument(raw, source, FORMAT_VERSION).read(cls)
 
     def to_bytes(self) -> bytes:
         """Return its JSON."""
-        return encode_document(FORMAT_VERSION, asdict(self))
+        return encode_document(FORMAT_VERSION, self)
 
 
 class StoreGenerations:

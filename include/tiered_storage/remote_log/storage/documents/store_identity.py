@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteObjectNotFoundError, StoreMismatchError
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, discard_unfinished
-from tiered_storage.remote_log.storage.documents.json_document import MAX_DOCUMENT_BYTES, JsonDocument, encode_document
+from tiered_storage.remote_log.storage.documents.json_document import (
+    MAX_DOCUMENT_BYTES,
+    JsonDocument,
+    Text,
+    encode_document,
+)
 from tiered_storage.remote_log.storage.documents.object_names import (
     STORE_IDENTITY,
     parse_partition_folder,
@@ -27,8 +32,8 @@ FORMAT_VERSION = 1
 class StoreIdentity:
     """The store's UUID and that of the metadata it belongs to."""
 
-    store_uuid: str
-    metadata_uuid: str
+    store_uuid: Text
+    metadata_uuid: Text
 
     def ensure_of(self, place: str, metadata_uuid: str, known_store_uuid: str | None) -> None:
         """Raise StoreMismatchError unless the store at `place` belongs to `metadata_uuid`, which know that store.
@@ -59,8 +64,7 @@ def read_store_identity(client: ObjectClient) -> StoreIdentity | None:
     except RemoteObjectNotFoundError:
         return None
     try:
-        document = JsonDocument(raw, f"{client.root}/{STORE_IDENTITY}", FORMAT_VERSION)
-        return StoreIdentity(document.text("store_uuid"), document.text("metadata_uuid"))
+        return JsonDocument(raw, f"{client.root}/{STORE_IDENTITY}", FORMAT_VERSION).read(StoreIdentity)
     except RemoteObjectCorruptError as error:
         raise RemoteObjectCorruptError(
             f"{error}: run 'tiered-storage metadata take-over' with the metadata of this store to write it again, or "
@@ -108,8 +112,7 @@ def ensure_store_identity(
     """
     identity = find_store_identity(client) if known_store_uuid is None else read_store_identity(client)
     if identity is None and known_store_uuid is None:
-        fields = {"store_uuid": new_uuid(), "metadata_uuid": metadata_uuid}
-        client.create(STORE_IDENTITY, encode_document(FORMAT_VERSION, fields))
+        client.create(STORE_IDENTITY, encode_document(FORMAT_VERSION, StoreIdentity(new_uuid(), metadata_uuid)))
         identity = read_store_identity(client)
     if identity is None:
         raise StoreMismatchError(
@@ -138,8 +141,7 @@ def rebind_store(
     """
     store_uuid = _readable_uuid(client) or known_store_uuid or new_uuid()
     remember(store_uuid)
-    fields = {"store_uuid": store_uuid, "metadata_uuid": metadata_uuid}
-    content = encode_document(FORMAT_VERSION, fields)
+    content = encode_document(FORMAT_VERSION, StoreIdentity(store_uuid, metadata_uuid))
     client.put(STORE_IDENTITY, len(content), iter((memoryview(content),)))
     # A process that was killed as it wrote the object left a temporary one.
     discard_unfinished(client, [STORE_IDENTITY])

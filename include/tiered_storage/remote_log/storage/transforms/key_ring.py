@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import ConfigDict, TypeAdapter
 
 from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.regular_files import open_regular
@@ -85,6 +86,7 @@ class Key:
     kms_endpoint: str | None = None
     problem: str | None = None
     file: Path | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,34 +119,12 @@ class KeyRing:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read what `to_text` wrote."""
-        document: dict[str, Any] = json.loads(text)
-        keys = {
-            each["id"]: Key(
-                **{
-                    **each,
-                    "algorithm": None if each["algorithm"] is None else WrapAlgorithm(each["algorithm"]),
-                    "material": base64.b64decode(each["material"]),
-                }
-            )
-            for each in document.pop("keys")
-        }
-        return cls(keys=keys, **document)
+        return TypeAdapter(cls).validate_json(text)
 
     def to_text(self) -> str:
         """Return the ring with its keys as JSON, for the secret environment of a job."""
-        keys = [
-            {
-                "id": key.id,
-                "algorithm": key.algorithm,
-                "material": base64.b64encode(key.material).decode(),
-                "is_public": key.is_public,
-                "kms_key_id": key.kms_key_id,
-                "kms_endpoint": key.kms_endpoint,
-                "problem": key.problem,
-            }
-            for key in self.keys.values()
-        ]
-        return json.dumps({"active": self.active, "source": self.source, "problem": self.problem, "keys": keys})
+        adapter = TypeAdapter(type(self))
+        return adapter.dump_json(self, exclude={"path": True, "keys": {"__all__": {"file"}}}).decode()
 
     def active_key(self) -> Key:
         """Return the key that wraps new data keys. Raises EncryptionKeyError if it cannot."""

@@ -222,8 +222,13 @@ def test_an_interval_stays_as_it_is_if_its_partition_is_left_out(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [("{}", "is invalid"), ('{"format_version": 9', "is invalid"), (None, "version 9")],
-    ids=["empty", "torn", "later"],
+    [
+        ("{}", "format_version is missing"),
+        ('{"format_version": 9', "Invalid JSON"),
+        (None, "version 9"),
+        ('{"format_version": 9}', "version 9"),
+    ],
+    ids=["empty", "torn", "later", "later, with other fields"],
 )
 def test_an_unreadable_manifest_is_reported_and_does_not_affect_other_intervals(
     files: RemoteLogFiles, content: str | None, reason: str

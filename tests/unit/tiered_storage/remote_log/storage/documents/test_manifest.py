@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from support.remote_segments import segment_metadata
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.remote_log.model import RemoteLogSegmentId, SegmentState, TopicIdPartition
+from tiered_storage.remote_log.model import SegmentState
 from tiered_storage.remote_log.storage.documents.manifest import FORMAT_VERSION, Manifest
 from tiered_storage.remote_log.storage.transforms.encoding import (
     HEAD_BYTES,
     MAX_CHUNK_BYTES,
     MAX_PAYLOAD_BYTES,
     EncodedChunk,
-    Encoding,
 )
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -28,9 +27,11 @@ TEXTS = st.text(min_size=1, max_size=30)
 COUNTS = st.none() | OFFSETS
 MANIFESTS = st.builds(
     Manifest,
-    segment_id=st.builds(
-        RemoteLogSegmentId, st.builds(TopicIdPartition, TEXTS, TEXTS, st.integers(0, 2**31 - 1), TEXTS), TEXTS
-    ),
+    cluster_id=TEXTS,
+    topic=TEXTS,
+    topic_id=TEXTS,
+    partition=st.integers(0, 2**31 - 1),
+    id=TEXTS,
     base_offset=st.integers(0, 2**62),
     end_offset=st.integers(2**62, 2**63 - 1),
     max_timestamp=st.integers(-1, 2**63 - 1),
@@ -42,6 +43,7 @@ MANIFESTS = st.builds(
     batch_count=COUNTS,
     record_count=COUNTS,
     data_crc32c=st.none() | st.integers(0, 2**32 - 1),
+    codec=st.just("none"),
 )
 METADATA = segment_metadata(1000)
 MANIFEST = replace(Manifest.of(METADATA), data_crc32c=0xE3069283, batch_count=7, record_count=900)
@@ -56,7 +58,6 @@ def changed(**fields: Any) -> bytes:
 def test_a_manifest_comes_back_as_it_was_written(manifest: Manifest) -> None:
     parsed = Manifest.parse(manifest.to_bytes(), "manifest")
     assert parsed == manifest
-    assert parsed.segment_id.topic_id_partition.topic == manifest.segment_id.topic_id_partition.topic
 
 
 def test_a_manifest_is_json_with_documented_keys() -> None:
@@ -84,16 +85,14 @@ def test_a_manifest_is_json_with_documented_keys() -> None:
 
 
 def test_the_manifest_of_an_encoded_segment_lists_its_chunks() -> None:
-    manifest = replace(
-        MANIFEST, encoding=Encoding(True, encryption=True), chunks=(EncodedChunk(600, 99, 7), EncodedChunk(400, 50, 8))
-    )
+    manifest = replace(MANIFEST, codec="zstd+aes-256-gcm", chunks=(EncodedChunk(600, 99, 7), EncodedChunk(400, 50, 8)))
     document = json.loads(manifest.to_bytes())
     assert (document["format_version"], document["codec"]) == (2, "zstd+aes-256-gcm")
     assert document["chunks"] == [[600, 99, 7], [400, 50, 8]]
     assert manifest.stored_size == 149
     assert Manifest.parse(manifest.to_bytes(), "manifest") == manifest
     for wrong in (None, [], [[600, 99, 7]], [[1000, 99]], [[1000, 99, -1]], [[1000, 99, True]], [3]):
-        with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
+        with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks"):
             Manifest.parse(json.dumps({**document, "chunks": wrong}).encode(), "manifest")
 
 
@@ -109,9 +108,9 @@ def test_the_manifest_of_an_encoded_segment_lists_its_chunks() -> None:
 )
 def test_a_chunk_of_an_impossible_size_is_corrupt(chunk: list[int]) -> None:
     """A reader would ask the store for so much at once."""
-    document = json.loads(replace(MANIFEST, encoding=Encoding(True), chunks=(EncodedChunk(1000, 99, 7),)).to_bytes())
+    document = json.loads(replace(MANIFEST, codec="zstd", chunks=(EncodedChunk(1000, 99, 7),)).to_bytes())
     raw = json.dumps({**document, "size": chunk[0] + 1000, "chunks": [chunk, [1000, 99, 0]]}).encode()
-    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks is "):
+    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: chunks"):
         Manifest.parse(raw, "manifest")
 
 
@@ -159,7 +158,7 @@ def test_keys_of_the_same_version_that_are_not_known_are_left_alone() -> None:
     ],
 )
 def test_a_field_that_cannot_be_meant_is_named(field: str, value: object) -> None:
-    with pytest.raises(RemoteObjectCorruptError, match=f"^manifest: {field} is "):
+    with pytest.raises(RemoteObjectCorruptError, match=f"^manifest: {field}[. ]"):
         Manifest.parse(changed(**{field: value}), "manifest")
 
 

@@ -92,7 +92,7 @@ def test_a_document_with_such_a_number_in_it_is_refused_by_name(field: str) -> N
     document = PartitionManifest(ORDERS_0, 7, PartitionState(), 5)
     written = StoredGeneration(7, "token", "reason", 5) if field == "number" else document
     raw = written.to_bytes().replace(b'number":7', b'number":%d' % HIGHEST_INT64)
-    with pytest.raises(RemoteObjectCorruptError, match=f"the object: {field} is {HIGHEST_INT64}, not an integer"):
+    with pytest.raises(RemoteObjectCorruptError, match=f"the object: {field} is {HIGHEST_INT64}: "):
         type(written).parse(raw, "the object")
 
 
