@@ -41,6 +41,7 @@ from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.source.fetched_log import FetchedLog
+from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.partition_log import LeaderFiles
 
 SECONDS = 60
@@ -424,7 +425,7 @@ def test_a_worker_that_does_not_see_the_files_names_them_and_copies_nothing(site
     missing = site.root / "not-mounted"
     with site.open() as remote_log:
         begun = remote_log.begin_copy(remote_log.plan_copy(), "elsewhere")
-        tasks = tuple(_with_files(task, LeaderFiles(1, (missing,))) for task in begun.tasks)
+        tasks = tuple(_with_files(task, BrokerDirectories({1: (missing,)}).files_of(1)) for task in begun.tasks)
         outcomes = each_copied(remote_log, tasks)
         report = remote_log.commit_copy(outcomes)
 

@@ -19,7 +19,7 @@ from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA
 from tiered_storage.kafka_log.files.topic_partition import partition_directory_name
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_source import local_segments
-from tiered_storage.remote_log.source.partition_log import Elsewhere, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import Elsewhere, LeaderFiles, LocalSegment, LogDirLocation
 
 SETTING = "broker.log.dirs"
 
@@ -35,7 +35,7 @@ class BrokerDirectories:
 
     def files_of(self, broker: int) -> LeaderFiles:
         """Return where the files of `broker` are; nowhere if the setting does not name it."""
-        return LeaderFiles(broker, self.by_broker.get(broker, ()))
+        return LeaderFiles(broker, tuple(LogDirLocation(str(each)) for each in self.by_broker.get(broker, ())))
 
     def elsewhere(self, brokers: Sequence[int], cluster_id: str) -> dict[int, Elsewhere]:
         """Return those of `brokers` whose files this host cannot read, and why not."""
@@ -55,7 +55,7 @@ def why_unseen(files: LeaderFiles, cluster_id: str) -> str | None:
             f"broker {broker} leads, and {SETTING} names no directory of it: add {broker}=FOLDER, or take {SETTING} "
             "out to copy by Fetch"
         )
-    reasons = [why_not_of(each, broker, cluster_id) for each in files.directories]
+    reasons = [why_not_of(Path(each), broker, cluster_id) for each in files.directories]
     if None in reasons:
         return None
     return (
@@ -90,10 +90,11 @@ def find_directory(files: LeaderFiles, partition: TopicIdPartition, *, has_topic
     if reason := why_unseen(files, partition.cluster_id):
         raise InvalidLogDirectoryError(f"{partition}: {reason}")
     name = partition_directory_name(partition.topic, partition.partition)
-    found = [each / name for each in files.directories if (each / name).is_dir()]
-    shown = " and ".join(map(str, files.directories))
+    directories = [Path(each) for each in files.directories]
+    found = [each / name for each in directories if (each / name).is_dir()]
+    shown = " and ".join(files.directories)
     if not found:
-        unseen = filter(None, (why_not_of(each, files.broker, partition.cluster_id) for each in files.directories))
+        unseen = filter(None, (why_not_of(each, files.broker, partition.cluster_id) for each in directories))
         but = "".join(f"; {each}" for each in unseen)
         raise SourceClusterError(
             f"{partition}: broker {files.broker} leads it, and {shown} ({SETTING}) has no {name}{but}. If the broker "

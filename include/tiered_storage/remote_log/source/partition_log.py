@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NewType, TypeAlias
 
 from pydantic import AliasChoices, Field
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 SegmentLocation = NewType("SegmentLocation", str)
 """Where a source keeps a segment. It names the segment to a person, and opens it (open_segment) on every host that
 sees what the source sees. Its format is private to the source."""
+
+LogDirLocation = NewType("LogDirLocation", str)
+"""Where the hosts of copies see a log directory of a broker; only the source opens it."""
 
 FETCHED_SCHEME: Final = "fetched"
 """Of the location (`fetched://` and a path) of a file that this process alone writes, out of what a broker sent."""
@@ -50,7 +52,7 @@ class LeaderFiles:
     """The broker that leads a partition, and its log directories as the hosts of copies see them (broker.log.dirs)."""
 
     broker: int
-    directories: tuple[Path, ...]
+    directories: tuple[LogDirLocation, ...]
 
 
 @dataclass(frozen=True, slots=True)

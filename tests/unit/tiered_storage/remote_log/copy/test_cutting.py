@@ -21,7 +21,8 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, SegmentLocation
+from tiered_storage.remote_log.source.leader_files import BrokerDirectories
+from tiered_storage.remote_log.source.partition_log import CutRules, SegmentLocation
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
 
@@ -40,7 +41,8 @@ def work_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tasks(tmp_path: Path) -> list[CopyTask]:
     """Two tasks, which copy the first two segments of a leader that answers nothing."""
     log_directory_under_test(tmp_path)
-    rules = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, files=LeaderFiles(1, (tmp_path / "logs",)))
+    files = BrokerDirectories({1: (tmp_path / "logs",)}).files_of(1)
+    rules = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20, files=files)
     end = list_segments(tmp_path / "logs" / str(ORDERS_0))[2].base_offset - 1
     return [
         CopyTask(

@@ -37,7 +37,7 @@ class Disks:
 
     @property
     def files(self) -> LeaderFiles:
-        return LeaderFiles(1, (self.first, self.second))
+        return BrokerDirectories({1: (self.first, self.second)}).files_of(1)
 
     def partition(self, root: Path, name: str = "orders-0", *offsets: int, topic_id: str = ORDERS_0.topic_id) -> Path:
         directory = root / name

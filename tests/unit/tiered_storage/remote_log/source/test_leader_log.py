@@ -14,8 +14,9 @@ from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.source.fetched_log import CutRange
+from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.leader_log import LeaderLog
-from tiered_storage.remote_log.source.partition_log import CutRules, LeaderFiles, LocalSegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment
 
 RULES = CutRules(1000, 1 << 40, 1 << 20, 4096, 1 << 20)
 
@@ -26,7 +27,7 @@ class Leader:
     def __init__(self, root: Path) -> None:
         log_directory_under_test(root)
         self.directory = root / "logs" / str(ORDERS_0)
-        self.files = LeaderFiles(1, (root / "logs",))
+        self.files = BrokerDirectories({1: (root / "logs",)}).files_of(1)
         self.scratch = root / "scratch"
         self.scratch.mkdir()
         self.client = ClusterClient(parse_client_settings({"bootstrap.servers": "127.0.0.1:1"}, "nobody"))
@@ -85,7 +86,7 @@ def test_a_partition_that_moves_to_another_directory_is_followed(leader: Leader,
     more.mkdir()
     (more / "meta.properties").write_bytes((leader.directory.parent / "meta.properties").read_bytes())
     first, second, third, *_ = list_segments(leader.directory)
-    leader.files = LeaderFiles(1, (leader.directory.parent, more))
+    leader.files = BrokerDirectories({1: (leader.directory.parent, more)}).files_of(1)
     log = leader.log(first.base_offset, third.base_offset)
     leader.next_of(log)
 
