@@ -104,5 +104,5 @@ class ClusterSettings(PropertyModel):
     enable_min_retention_margin_ms: Whole = setting(
         "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0
     )
-    """How long brokers must keep records after a copy may take them: the longest outage that loses none. `topics
-    enable` refuses a topic with less, and each copy run reports it as an error."""
+    """How long copies must be able to stop before a running cluster's brokers delete records that are not copied yet.
+    `topics enable` refuses a topic with less, and each copy run reports it as an error."""

@@ -1,8 +1,8 @@
-"""How long brokers keep records after a copy may take them: the longest outage that loses none.
+"""How long copies may stop before a topic's brokers delete records that are not copied yet: the margin.
 
-A record is due at the latest when the tail that it is in is cut for its age (CutRules.tail_ms), and the topic's lag is
-over. The margin is what is left then of the brokers' retention: by age, and by size at the rate at which the partition
-is written.
+A record may wait for its copy until its tail is old enough to be cut (CutRules.tail_ms) and the topic's lag is over.
+The margin is what then remains of the brokers' retention: by age, and by size at the rate at which the partition is
+written.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def why_margin_is_short(configs: TopicConfigs, topic: TopicSettings, least_ms: i
         needed = least_ms + max(min(_segment_ms(configs, topic), least_ms), topic.remote_copy_lag_ms)
         remedy = f"set its retention.ms at the brokers to {needed} or more, {ask}"
         if topic.remote_copy_lag_ms < 0:
-            remedy = "set remote.copy.lag.ms: now records may wait for ever until remote.copy.lag.bytes follow them"
+            remedy = "set remote.copy.lag.ms: without it, records wait for remote.copy.lag.bytes more, perhaps for ever"
         return (
-            f"its brokers delete records {_in_hours(by_age)} after a copy may take them at the latest "
-            f"(retention.ms={configs.retention_ms}): a longer outage loses records: {remedy}"
+            f"its brokers delete records that are not copied yet, if copies stop for longer than {_in_hours(by_age)} "
+            f"(retention.ms={configs.retention_ms}): {remedy}"
         )
     if by_size is not None and by_size < least_ms:
         needed = int(configs.retention_bytes + (least_ms - by_size) * bytes_a_ms)
         return (
-            f"its brokers keep {configs.retention_bytes} bytes of a partition (retention.bytes), which at "
-            f"{bytes_a_ms * 1000:.0f} bytes a second last {_in_hours(by_size)} after a copy may take them: a longer "
-            f"outage loses records: set its retention.bytes at the brokers to {needed} or more, {ask}"
+            f"its brokers delete records that are not copied yet, if copies stop for longer than {_in_hours(by_size)} "
+            f"(retention.bytes={configs.retention_bytes}, written at {bytes_a_ms * 1000:.0f} bytes a second and "
+            f"partition): set its retention.bytes at the brokers to {needed} or more, {ask}"
         )
     return None
 

@@ -150,8 +150,8 @@ class BrokerRetention:
     def troubles(self) -> Iterator[str]:
         """What a person should look at, in words."""
         if self.is_short and self.margin_ms is not None:
-            margin = f"{self.margin_ms / 3_600_000:.1f} h after a copy may take them"
-            yield f"its brokers delete records {margin} (enable.min.retention.margin.ms)"
+            margin = f"if copies stop for longer than {self.margin_ms / 3_600_000:.1f} h"
+            yield f"its brokers delete records that are not copied yet, {margin} (enable.min.retention.margin.ms)"
         for name in self.lowered:
             yield f"its brokers lowered {name} (remote.log.lowered.limit.grace.ms)"
 

@@ -102,7 +102,7 @@ def test_what_brokers_may_delete_is_by_topic_and_what_limits_are_taken_by_partit
     name = f"{KAFKA_REMOTE}localretentionsizeinpercent"
     assert [found.value(name, topic="orders", partition=each) for each in "01"] == [0, None]
     troubles = " ".join(metrics.topics[0].troubles)
-    for word in ("0.0 h after a copy may take them", "lowered retention.ms", "lowered local.retention.ms"):
+    for word in ("if copies stop for longer than 0.0 h", "lowered retention.ms", "lowered local.retention.ms"):
         assert word in troubles
 
 
