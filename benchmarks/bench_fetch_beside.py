@@ -7,6 +7,7 @@ copy is a process of its own, limited to a quarter of what `cp` and a sync get f
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -56,10 +57,11 @@ def latencies(servers: str, seconds: float) -> Latencies:
 
     def consume() -> None:
         while not over.is_set():
-            for message in consumer.consume(1000, 0.05):
-                value = message.value()
-                if message.error() is None and value is not None:
-                    found.arrived.append(time.perf_counter() - float(value[:20]))
+            # One by one: consume() waits for a full list, up to its whole timeout.
+            message = consumer.poll(0.05)
+            value = message.value() if message is not None and message.error() is None else None
+            if value is not None:
+                found.arrived.append(time.perf_counter() - float(value[:20]))
 
     reader = threading.Thread(target=consume)
     reader.start()
@@ -114,10 +116,16 @@ def begin_copy(root: Path, servers: str, bytes_a_second: int) -> subprocess.Pope
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
+def settle() -> None:
+    """Wait until the disk is quiet: what was written and removed before would be measured too."""
+    os.sync()
+    time.sleep(LEAD_SECONDS)
+
+
 def main() -> int:
     """Measure; return 1 if a goal was missed."""
     parser = arguments(__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     given = parser.parse_args()
     alone: list[Latencies] = []
@@ -130,6 +138,7 @@ def main() -> int:
         rate = int(disk_rate(root, kafka.log_dir) / SHARE_OF_DISK)
         # Twice what a copy moves while it is measured: it must not end before.
         produce(servers, max(0, int(2 * rate * (LEAD_SECONDS + given.seconds)) - first), COPIED)
+        settle()
         latencies(servers, 3)
         for number in range(given.rounds):
             alone.append(latencies(servers, given.seconds))
@@ -141,9 +150,14 @@ def main() -> int:
             copying.terminate()
             copying.wait()
             shutil.rmtree(place)
+            settle()
             if is_over:
                 raise SystemExit("the copy ended before the measurement: nothing was measured")
     print(f"  the copy was limited to {rate / 1e6:.0f} MB/s")
+    for name in ("acknowledged", "arrived"):
+        pairs = zip(alone, beside, strict=True)
+        each = (f"{Latencies.p99(getattr(one, name)) * 1e3:.1f}" for pair in pairs for one in pair)
+        print(f"  p99 (ms) of each round, without and beside, {name}: {' '.join(each)}")
     return judge(
         [
             _goal("producer's p99 beside a copy by Fetch", *_p99(alone, beside, "acknowledged")),

@@ -43,6 +43,7 @@ from tiered_storage.remote_log.storage.listable_storage import ensure_encodes
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, LogSegmentData, RemoteStorageManager
 
 LEAST_WINDOW = 64 << 10
+WINDOWS_A_SECOND = 50
 NO_LIMIT = RateLimit()
 _LIBRARY = str(Path(__file__).parents[2])
 
@@ -57,10 +58,14 @@ class CopySizes:
     custom_metadata: int = 128
 
     def within(self, bytes_per_second: float) -> CopySizes:
-        """Return the sizes for a limited copy: it waits for a window's bytes, so they are some second's at most."""
+        """Return the sizes for a limited copy: it moves a window's bytes at once, so they are 20 ms' at most.
+
+        Producers and consumers of the same disk and processors wait behind each window.
+        """
         if bytes_per_second <= 0:
             return self
-        return dataclasses.replace(self, window=max(LEAST_WINDOW, min(self.window, int(bytes_per_second))))
+        window = int(bytes_per_second / WINDOWS_A_SECOND)
+        return dataclasses.replace(self, window=max(LEAST_WINDOW, min(self.window, window)))
 
 
 def copy_segment(

@@ -82,10 +82,12 @@ class SegmentCuts:
         storage: RemoteStorageManager,
         clock: Clock,
         fetched: Callable[[int], None] = lambda _: None,
+        window: int = LARGEST_ANSWER,
     ) -> None:
         """Open nothing yet; `access` are the properties of the cluster's client.
 
-        `fetched` is called with the bytes of each answer. Folders that a killed process left are removed.
+        `fetched` is called with the bytes of each answer, which has at most `window` bytes or one batch. Folders that a
+        killed process left are removed.
         """
         tasks = list(tasks)
         self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
@@ -94,6 +96,7 @@ class SegmentCuts:
         self._storage = storage
         self._clock = clock
         self._fetched = fetched
+        self._window = window
         self._logs: dict[TopicIdPartition, _OpenLog] = {}
         self._lock = Lock()
         self._of_thread = local()
@@ -150,7 +153,8 @@ class SegmentCuts:
             return self._logs[partition]
 
     def _open(self, task: CopyTask, order: CutOrder) -> _OpenLog:
-        partition, rules, clock = task.metadata.topic_id_partition, order.rules, self._clock
+        partition, clock = task.metadata.topic_id_partition, self._clock
+        rules = replace(order.rules, fetch_bytes=min(order.rules.fetch_bytes, self._window))
         wanted = CutRange(order.from_offset, task.metadata.end_offset + 1)
         # Before the folder: what this raises leaves none.
         known = self._producers(task, order) if rules.files is None else None

@@ -14,6 +14,8 @@ Its folder holds:
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -43,6 +45,8 @@ NO_LIMIT = QuotaLimit()
 NO_ACCESS: Mapping[str, str] = {}
 COPIES_AT_ONCE = 2
 """Copies that a worker makes at once: while one waits for the disk or the store, the other is read and checked."""
+LEAST_PRIORITY = 19
+"""As `nice` counts: the higher, the later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,8 @@ class CopyJob:
             def copy(task: CopyTask) -> CopyOutcome:
                 return copy_segment(task, storage, sizes, clock, history, progress.moved, limit)
 
-            with closing(SegmentCuts(tasks, access, storage, clock, fetched)) as cuts:
-                for outcome in _copied(tasks, lambda task: cuts.copy(task, copy)):
+            with closing(SegmentCuts(tasks, access, storage, clock, fetched, sizes.window)) as cuts:
+                for outcome in _copied(tasks, lambda task: cuts.copy(task, copy), limit):
                     results.add(outcome)
                     progress.ended()
                     copied += outcome.failure is None
@@ -183,8 +187,12 @@ def copy_groups(tasks: Iterable[CopyTask]) -> Iterator[list[CopyTask]]:
     return grouped(ordered, _partition_of, lambda task: task.size)
 
 
-def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) -> Iterator[CopyOutcome]:
+def _copied(
+    tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome], limit: QuotaLimit
+) -> Iterator[CopyOutcome]:
     """Yield how each of `tasks` ended, each partition's in order, with COPIES_AT_ONCE under way.
+
+    Where `limit` limits them, all else on this machine goes first.
 
     A copy that hangs takes one of these places and holds up only its own partition. A copy that raises ends all, after
     the copies under way have ended.
@@ -201,7 +209,8 @@ def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) 
         entered.extend(islice(lanes, 1))
         return entered[-1] if entered and entered[-1].can_begin else None
 
-    with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+    begin = None if limit.is_unlimited else _let_others_go_first
+    with ThreadPoolExecutor(COPIES_AT_ONCE, initializer=begin) as pool:
         while True:
             while not broken and len(busy) < COPIES_AT_ONCE and (lane := free_lane()) is not None:
                 busy.add(lane.begin(pool, copy))
@@ -214,6 +223,11 @@ def _copied(tasks: Iterable[CopyTask], copy: Callable[[CopyTask], CopyOutcome]) 
             entered = [lane for lane in entered if not lane.is_over]
     for copying in broken:
         copying.result()
+
+
+def _let_others_go_first() -> None:
+    """Give this thread the least priority on its processors: a broker may run beside it."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 @dataclass(slots=True)

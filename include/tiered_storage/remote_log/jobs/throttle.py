@@ -177,6 +177,11 @@ class QuotaLimit(RateLimit):
         """The limit; -1: none."""
         return self._counted.quota.bytes_per_second
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether there is no limit."""
+        return self._counted.quota.is_unlimited
+
     def another(self) -> QuotaLimit:
         """Return a limit by the same quota that counts other bytes."""
         return QuotaLimit(self._counted.quota, self._now, self._sleep)

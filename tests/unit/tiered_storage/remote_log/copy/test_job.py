@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -23,10 +25,11 @@ from support.remote_logs import (
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.copy import job as copy_job
 from tiered_storage.remote_log.copy.copier import copy_segment
-from tiered_storage.remote_log.copy.job import CopyJob, copy_groups
+from tiered_storage.remote_log.copy.job import LEAST_PRIORITY, CopyJob, copy_groups
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask
 from tiered_storage.remote_log.jobs import groups as job_groups
 from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.throttle import Quota, QuotaLimit
 from tiered_storage.remote_log.model import Finding, Lease, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.storage.clients.local_directory import LocalDirectory
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
@@ -192,6 +195,25 @@ def test_a_dying_worker_leaves_results_of_what_it_copied(tmp_path: Path) -> None
         (10, True, None),
         (20, False, None),
     ]
+
+
+@pytest.mark.parametrize(("limit", "priority"), [(QuotaLimit(), 0), (QuotaLimit(Quota(1e9)), LEAST_PRIORITY)])
+def test_only_a_limited_copy_lets_others_go_first(tmp_path: Path, limit: QuotaLimit, priority: int) -> None:
+    seen: list[int] = []
+
+    class Watched(ObjectRemoteStorageManager):
+        def copy_log_segment_data(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().copy_log_segment_data(metadata, data)
+
+    files = a_remote_log(tmp_path)
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    with files.open() as remote_log:
+        job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
+        assert job.run_group(0, Watched(LocalDirectory(files.store)), SIZES, files.clock, limit=limit) == 3
+
+    assert seen == [max(before, priority)] * 3
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 @pytest.mark.parametrize("seconds", [1e9, 0.0])
