@@ -337,6 +337,21 @@ def test_an_old_tail_of_an_idle_partition_is_copied(site: LiveSite) -> None:
     assert site.copied() == []
 
 
+def test_one_run_catches_up_every_segment_that_rolled_by_time(site: LiveSite) -> None:
+    [topic], client = site.topics, site.kafka.client
+    client.create_topic(topic, 1, {"segment.ms": "2000"})
+    begun = wall_clock() - 3_600_000
+    for number in range(5):
+        records = [Record(0, begun + 10_000 * number + each, b"key", b"value") for each in range(20)]
+        client.produce(topic, records, batch_num_messages=5)
+    client.produce(topic, [Record(0, wall_clock() + 60_000, b"key", b"fresh")])
+    assert len(site.local()) == 6, "the broker has closed five"
+
+    assert site.copied() == [(20 * number, 20 * number + 19) for number in range(5)]
+    assert site.copied() == []
+    assert ensure_as_stored(site) == 5
+
+
 def test_a_tail_is_copied_before_the_brokers_retention_deletes_it(site: LiveSite) -> None:
     [topic], client, hour = site.topics, site.kafka.client, 3_600_000
     site = replace(site, properties={"enable.min.retention.margin.ms": hour})

@@ -1,16 +1,17 @@
 """Plan the copy of a log whose segments only its brokers see: the offsets to cut segments from (source/fetched_log.py).
 
 Beside the disks of brokers, the closed segments of the leader are due (source/leader_log.py). Otherwise the number of
-segments is an estimate, from the bytes that an offset takes in the last remote segment or in a sample of the log. If it
-is one too low, the next run copies the rest; if it is one too high, the last task ends unused. If it is zero, later
-samples decide, because records may have become larger. A burst of large records that no sample hits shows in the size
-of the log on its leader's disk, as far as that exceeds the remote log and one more segment: of the first one, only the
-last offset may count. Less than one whole segment is due only once its first record is old (CutRules.tail_ms);
-otherwise an idle partition would never be copied.
+segments is an estimate: by size, from the bytes that an offset takes in the last remote segment or in a sample of the
+log, and by time, from look-ups of where the broker rolled (segment.ms). If it is one too low, the next run copies the
+rest; if it is one too high, the last task ends unused. If it is zero, later samples decide, because records may have
+become larger. A burst of large records that no sample hits shows in the size of the log on its leader's disk, as far as
+that exceeds the remote log and one more segment: of the first one, only the last offset may count. Less than one whole
+segment is due only once its first record is old (CutRules.tail_ms); otherwise an idle partition would never be copied.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,9 @@ from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import PartitionState
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
 from tiered_storage.settings.topics import TopicSettings
+
+_ROLLS_LOOKED_UP = 100
+"""How many segments of a partition are looked up by time; each takes two requests. The rest is estimated by those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +90,21 @@ def plan_cuts(
     if start > end:
         return None
     if uncut.closed_sizes is not None:
-        sizes = tuple(uncut.closed_sizes(start, end))[:max_segments]
-        size = max(1, int((end - start + 1) * density))
-    else:
-        whole, bounds = uncut.rules.segment_bytes, _size_bounds(log, uncut, coverage)
-        if (end - start + 1) * density < whole <= bounds.most:
-            density = max(density, _later_density(uncut, start, end))
-        size = int((end - start + 1) * density)
-        if end == log.last_stable_offset - 1:
-            size = max(size, bounds.least)
-        sizes = (whole,) * min(size // whole, max_segments or size)
-    if sizes:
-        return PlannedCuts(start, end, sizes)
-    return _old_tail(uncut, start, end, size, times.now)
+        sizes = tuple(uncut.closed_sizes(start, end))
+        if not sizes and times.now is not None and _is_old(uncut, start, times.now):
+            sizes = (max(1, int((end - start + 1) * density)),)
+        return PlannedCuts(start, end, sizes[:max_segments]) if sizes else None
+    whole, bounds = uncut.rules.segment_bytes, _size_bounds(log, uncut, coverage)
+    if (end - start + 1) * density < whole <= bounds.most:
+        density = max(density, _later_density(uncut, start, end))
+    size = int((end - start + 1) * density)
+    if end == log.last_stable_offset - 1:
+        size = max(size, bounds.least)
+    sizes = (whole,) * min(size // whole, max_segments or size)
+    # What is young enough has not rolled by time.
+    if size > 0 and (times.now is None or _is_old(uncut, start, times.now)):
+        sizes = max(sizes, _rolled_sizes(uncut, start, end, density, times.now, max_segments), key=len)
+    return PlannedCuts(start, end, sizes) if sizes else None
 
 
 def as_the_topic_rolls(uncut: UncutLog, topic: TopicSettings) -> UncutLog:
@@ -111,12 +117,40 @@ def as_the_topic_rolls(uncut: UncutLog, topic: TopicSettings) -> UncutLog:
     return replace(uncut, rules=replace(rules, segment_bytes=segment_bytes, segment_ms=segment_ms))
 
 
-def _old_tail(uncut: UncutLog, start: int, end: int, size: int, now: int | None) -> PlannedCuts | None:
-    """Return the offsets as one segment if its first record is old enough for less than a whole one."""
-    if size <= 0 or now is None:
-        return None
-    is_old = uncut.offset_at(now - uncut.rules.tail_ms + 1) > start
-    return PlannedCuts(start, end, (size,)) if is_old else None
+def _rolled_sizes(
+    uncut: UncutLog, start: int, end: int, density: float, now: int | None, max_segments: int | None
+) -> tuple[int, ...]:
+    """Return the estimated sizes of the segments in [`start`, `end`] that roll by time or size, as FetchedLog cuts.
+
+    The last one counts once it is old. Where an earlier record has a later timestamp, no look-up finds the next roll:
+    one more segment counts, and the next run plans from its end on.
+    """
+    rules, sizes, at = uncut.rules, list[int](), start
+    for _ in range(_ROLLS_LOOKED_UP):
+        began = uncut.timestamp_at(at)
+        after = end + 1 if began < 0 else min(end + 1, uncut.offset_at(began + rules.segment_ms + 1))
+        size = max(1, int((after - at) * density))
+        is_old = now is not None and (at == start or 0 <= began <= now - rules.tail_ms)
+        if whole := size // rules.segment_bytes:
+            sizes += [rules.segment_bytes] * whole
+            at = min(after, at + math.ceil(whole * rules.segment_bytes / density))
+        elif after <= end or is_old:
+            sizes.append(size)
+            at = after if after > at else end + 1
+        else:
+            break
+        if at > end or len(sizes) >= (max_segments or sys.maxsize):
+            break
+    else:
+        looked_up = at - start
+        more = len(sizes) * (end + 1 - at) // looked_up
+        sizes += [max(1, int(looked_up * density / len(sizes)))] * min(more, max_segments or more)
+    return tuple(sizes[:max_segments])
+
+
+def _is_old(uncut: UncutLog, start: int, now: int) -> bool:
+    """Return whether the record at `start` is old enough for less than a whole segment."""
+    return uncut.offset_at(now - uncut.rules.tail_ms + 1) > start
 
 
 def _next_offset(log: PartitionLog, coverage: Coverage, state: PartitionState) -> int:

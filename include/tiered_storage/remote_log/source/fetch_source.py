@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tiered_storage.settings.settings import Settings
 
 _SAMPLE_BYTES: Final = 64 << 10
+_ONE_BATCH: Final = 1
+"""The first batch comes whole, however few bytes are asked for."""
 _SAMPLE_BUFFER: Final = 64 << 20
 
 
@@ -304,14 +306,14 @@ class FetchSource:
         return sum(header.size for header in headers) / offsets if offsets else 0.0
 
     def _timestamp_at(self, partition: TopicPartition, offset: int) -> int:
-        headers = self._sampled(partition, offset)
-        return headers[0].base_timestamp if headers else -1
+        headers = self._sampled(partition, offset, _ONE_BATCH)
+        return headers[0].max_timestamp if headers else -1
 
-    def _sampled(self, partition: TopicPartition, offset: int) -> list[RecordBatch]:
-        """Return the headers of the batches that one small answer has from `offset` on."""
-        position = FetchPosition(partition.topic, partition.partition, offset, _SAMPLE_BYTES)
+    def _sampled(self, partition: TopicPartition, offset: int, most: int = _SAMPLE_BYTES) -> list[RecordBatch]:
+        """Return the headers of the batches that one answer of at `most` so many bytes has from `offset` on."""
+        position = FetchPosition(partition.topic, partition.partition, offset, most)
         with self._lock:
-            [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=_SAMPLE_BYTES)).partitions
+            [found] = self._client.fetch([position], self._sample, FetchLimits(max_bytes=most)).partitions
             if found.error is not None:
                 raise found.error.as_exception()
             size, headers = 0, list[RecordBatch]()

@@ -103,7 +103,7 @@ class UncutLog:
 
     `offset_at` returns the first offset whose record has a timestamp (ms) or a later one, the end of the log if none
     has. `bytes_an_offset` estimates the bytes an offset takes, from a record or two at the given one; `timestamp_at`
-    returns the timestamp (ms) of the first record there, -1 if it has none.
+    returns the largest timestamp (ms) of the batch there, by which its broker rolls, -1 if it has none.
     `committed_offsets` returns the offset that each consumer group has committed, active or not, by the group's name:
     where it reads on, or UNREAD. It raises if that is unknown of any group, except those it is given. All four ask the
     cluster, and raise SourceClusterError. `size_on_disk` is how many bytes the leader has of it; None: it was not

@@ -30,7 +30,7 @@ NO_LAG = TopicSettings.model_validate({"remote.copy.lag.ms": 0, "remote.copy.lag
 
 @dataclass
 class FakeLog:
-    """Offset n has the timestamp 1000 * n, and takes `density` bytes."""
+    """Offset n has the timestamp 1000 * n, and takes `density` bytes. Without a size, 101 offsets are a segment."""
 
     end: int
     start: int = 0
@@ -41,7 +41,7 @@ class FakeLog:
 
     @property
     def uncut(self) -> UncutLog:
-        return UncutLog(RULES, self.at, lambda _: self.density, lambda _: -1, lambda _: {})
+        return UncutLog(RULES, self.at, lambda _: self.density, lambda offset: 1000 * offset, lambda _: {})
 
     @property
     def log(self) -> PartitionLog:
@@ -81,12 +81,12 @@ def planned(
 
 
 def test_a_first_copy_begins_where_the_brokers_log_does() -> None:
-    assert planned(FakeLog(end=350, start=20)) == PlannedCuts(20, 349, (1000, 1000, 1000))
+    assert planned(FakeLog(end=350, start=20), now=0) == PlannedCuts(20, 349, (1000, 1000, 1000))
 
 
 def test_a_copy_goes_on_where_the_remote_log_ends_at_its_density() -> None:
     # 100 offsets took 500 bytes: 5 each, whatever a sample says.
-    assert planned(FakeLog(end=500), remote((0, 99), size=500)) == PlannedCuts(100, 499, (1000, 1000))
+    assert planned(FakeLog(end=500), remote((0, 99), size=500), now=0) == PlannedCuts(100, 499, (1000, 1000))
 
 
 def test_records_that_became_larger_do_not_wait_for_their_age() -> None:
@@ -153,6 +153,38 @@ def test_less_than_a_segment_does_not_wait_until_the_brokers_delete_it() -> None
         found = plan_cuts(fake.log, uncut, remote(), PartitionState(), NO_LAG, CutTimes(950_000 + age), None)
         assert found == expected
     assert replace(RULES, retention_ms=-1).tail_ms == RULES.segment_ms
+
+
+def test_every_segment_that_rolled_by_time_is_due() -> None:
+    fake = FakeLog(end=350, density=1.0)
+    # Offset 303 begins the last one: its broker has not closed it, and it is young until its first record is not.
+    assert planned(fake, now=303_000 + RULES.segment_ms - 1) == PlannedCuts(0, 349, (101,) * 3)
+    assert planned(fake, now=303_000 + RULES.segment_ms) == PlannedCuts(0, 349, (101, 101, 101, 47))
+    assert planned(fake, now=NOW, limit=2) == PlannedCuts(0, 349, (101,) * 2)
+
+
+def test_segments_roll_by_size_and_by_time() -> None:
+    # 80 offsets are a segment by size; the rest of a segment's time is in the next one.
+    fake = FakeLog(end=350, density=12.5)
+    assert planned(fake) == PlannedCuts(0, 349, (1000, 1000, 1000, 1000, 375))
+
+
+def test_rolls_by_time_are_estimated_after_a_hundred() -> None:
+    found = planned(FakeLog(end=101 * 250, density=1.0), now=101 * 250_000 + RULES.segment_ms)
+    assert found is not None
+    assert found.sizes == (101,) * 250
+
+
+def test_a_later_timestamp_before_the_copy_holds_no_old_segment_back() -> None:
+    fake = FakeLog(end=350, density=1.0)
+
+    def at(timestamp: int) -> int:
+        # Offset 50 claims to be from the last offset's time.
+        return min(fake.at(timestamp), 50) if timestamp < 349_000 else fake.at(timestamp)
+
+    uncut = replace(fake.uncut, offset_at=at)
+    found = plan_cuts(fake.log, uncut, remote((0, 99), size=100), PartitionState(), NO_LAG, CutTimes(NOW), None)
+    assert found == PlannedCuts(100, 349, (1,))
 
 
 def test_nothing_is_due_of_a_log_that_is_all_remote_or_empty() -> None:
