@@ -106,11 +106,12 @@ def copy(
     troubles = (*refused, *due.troubles, *begun.left, *report.failures, *report.damages)
     moved = sum(segment.size for segment in report.committed)
     title = f"Copied: {len(rows):,} segments, {show_size(moved)}"
+    notices = (*due.notices, *report.notices)
     output.rows(
         title, ("partition", "start offset", "end offset", "bytes"), rows,
-        troubles=[asdict(trouble) for trouble in troubles],
+        troubles=[asdict(trouble) for trouble in troubles], notices=[asdict(notice) for notice in notices],
     )  # fmt: skip
-    output.findings("note", (*due.notices, *report.notices))
+    output.findings("note", notices)
     if has_hung:
         output.findings("error", troubles)
         leave_at_once(1)
@@ -166,12 +167,12 @@ def retain(
         if each.segments or as_json
     ]
     title = "Would be removed locally" if dry_run else "Removed locally"
+    notices = [*waiting, *(Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes)]
     output.rows(
         title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
-        troubles=[asdict(trouble) for trouble in troubles],
+        troubles=[asdict(trouble) for trouble in troubles], notices=[asdict(notice) for notice in notices],
     )  # fmt: skip
-    notes = [Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes]
-    output.findings("note", [*waiting, *notes])
+    output.findings("note", notices)
     output.end(troubles)
 
 

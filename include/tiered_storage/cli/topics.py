@@ -236,7 +236,8 @@ def _change(
             try:
                 _change_topic(remote_log, of_name, change, check, found)
             except TieredStorageError as error:
-                if len(chosen) == 1:
+                # A pattern is recorded all the same: it also enables what comes later.
+                if len(chosen) == 1 and not (enables_pattern and is_pattern(named)):
                     raise
                 is_kafkas = any(each.tiered_by_kafka for one in of_name for each in found.local_of(one))
                 (notes if is_kafkas else refused).append(f"left alone: {error}" if is_kafkas else str(error))

@@ -301,6 +301,20 @@ def test_a_pattern_changes_all_topics_but_the_refused(tmp_path: Path) -> None:
     assert "cleanup.policy=compact" in result.document["troubles"][0]["message"]
 
 
+def test_a_pattern_whose_only_match_is_refused_enables_what_comes(tmp_path: Path) -> None:
+    files = a_remote_log(tmp_path, topics={"orders": {"cleanup.policy": "compact"}})
+
+    enabled = topics(files, "enable", "orders.*")
+
+    assert enabled.exit_code == 1
+    assert "error: topic orders has cleanup.policy=compact" in enabled.err
+    assert "note: topics that match orders.* are enabled as they appear" in enabled.err
+    with LogDirectoryWriter.open(files.log_directory, LOG_CONFIG) as writer:
+        append_batches(writer.create_log("orders-a", 0, topic_id("orders-a"), LOG_CONFIG), 3)
+    copied = run_on(files, "copy", "--json")
+    assert {row["partition"] for row in copied.rows} == {"orders-a-0"}
+
+
 def test_every_life_of_a_topic_is_decided_on(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     (files.partition_directory() / "partition.metadata").write_text("version: 0\ntopic_id: BBBBBBBBBBBBBBBBBBBBBA\n")
