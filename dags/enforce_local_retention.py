@@ -32,7 +32,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={
         **fields.common_params(),
-        "max_segments": fields.max_segments_param(),
+        "max_segments": fields.max_segments_param("local.retention.max.segments.per.run of the settings"),
         "dry_run": fields.dry_run_param("Only show what would be deleted"),
     },
     doc_md=__doc__,

@@ -27,7 +27,9 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     params={
         "what": Param("both", type="string", enum=["both", "local", "remote"], title="Which tier"),
         **fields.common_params(),
-        "max_segments": fields.max_segments_param(),
+        "max_segments": fields.max_segments_param(
+            "local.retention.max.segments.per.run of the settings, and all that are past total retention"
+        ),
     },
     doc_md=__doc__,
 )

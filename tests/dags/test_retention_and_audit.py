@@ -40,6 +40,26 @@ def test_local_retention_takes_now_and_partitions_from_each_event(
         assert site.local("payments-0") == [0, 10, 20, 30]
 
 
+def test_a_scheduled_run_deletes_no_more_local_segments_than_the_settings_say(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    site.write_logs({"orders-0": 2, "orders-1": 2})
+    topics = {"orders": {**DELETABLE, "local.retention.ms": HOUR_MS}}
+    site.configure(topics)
+    airflow.run("copy_segments")
+    site.configure(topics, local_retention_max_segments_per_run=3)
+    now = FIRST_TIMESTAMP + 100 * HOUR_MS
+    events = [{"partitions": [name], "now": now} for name in ("orders-0", "orders-1")]
+
+    bounded = airflow.run_for_events("enforce_local_retention", events)
+
+    assert bounded.state == "success"
+    assert "orders-1: this run deletes no more segments; the next runs" in bounded.log
+    assert (site.local("orders-0"), site.local("orders-1")) == ([20], [10, 20])
+    assert airflow.run_by_schedule("enforce_local_retention").state == "success"
+    assert site.local("orders-1") == [20]
+
+
 def test_an_event_that_a_person_created_means_all_partitions_and_the_wall_clock_as_a_run_by_hand_does(
     airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
 ) -> None:

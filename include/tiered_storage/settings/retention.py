@@ -113,6 +113,12 @@ class RetentionSettings(PropertyModel):
     """Whether to read back the remote copy and compare its checksum before deleting a local segment. Without it only
     objects, sizes and manifests are checked."""
 
+    local_retention_max_segments_per_run: Whole = setting(
+        "local.retention.max.segments.per.run", 10_000, RETENTION, Source.OURS, unit="segments", at_least=1
+    )
+    """How many local segments one run deletes, at the brokers or in log directories; the next runs delete the rest. As
+    many as a run copies (copy.max.segments.per.run), so that trimming keeps up."""
+
     local_retention_ignored_groups: Names = setting(
         "local.retention.ignored.groups",
         (),

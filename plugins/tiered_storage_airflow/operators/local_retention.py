@@ -35,7 +35,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
     :param topics: a regular expression (RE2) over whole topic names
     :param partitions: numbers of partitions, such as 0,2-4; empty: all
     :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: the most segments of this run; None: all that are due
+    :param max_segments: the most segments of this run; None: the limit of the settings
     :param wanted: whether there is anything to plan; else the task skips itself
     :param dry_run: only show the plan
     """
@@ -63,7 +63,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
         self.wanted = wanted
 
     def execute(self, context: Context) -> str:
-        """Plan event by event; if two events name a partition, keep the plan that removes more."""
+        """Plan event by event, within one limit; if two events name a partition, keep the plan that removes more."""
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionRun
 
@@ -73,9 +73,11 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
         furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
         unreadable: dict[str, Finding] = {}
         with self.opened() as remote_log:
+            most = most or remote_log.settings.local_retention_max_segments_per_run
             selection = selected(remote_log, self.topics, self.partitions, self.must_match)
             for now, partitions in occasions_of(context):
-                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, most)
+                room = most - sum(len(plan.segments) for plan in furthest.values())
+                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, room)
                 unreadable.update((finding.partition, finding) for finding in left_alone)
                 for plan in plans:
                     known = furthest.get(plan.topic_id_partition)

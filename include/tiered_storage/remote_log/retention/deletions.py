@@ -55,6 +55,10 @@ from tiered_storage.remote_log.source.partition_log import PartitionLog, Unreada
 from tiered_storage.remote_log.tiering_policy import decide, is_wanted
 from tiered_storage.settings.topics import TopicSettings
 
+_LIMIT_REACHED = (
+    "this run deletes no more segments; the next runs delete what else is due (local.retention.max.segments.per.run "
+    "or --max-segments)"
+)
 _DELETED_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
@@ -81,11 +85,11 @@ class RemoteLogDeletions:
         reasons.
 
         Only enabled topics for which local deletion is allowed. `names` (such as orders-0) narrow it further;
-        `max_segments` limits the number of segments, partition by partition. Planning works while deletions are
-        stopped; the plan is not executed then.
+        `max_segments` limits the number of segments, partition by partition; None: to
+        local.retention.max.segments.per.run. Planning works while deletions are stopped; the plan is not executed then.
         """
         plans: list[LocalRetentionPlan] = []
-        room = max_segments
+        room = self.context.settings.local_retention_max_segments_per_run if max_segments is None else max_segments
         unreadable: list[Finding] = []
         identities = LostIdentities(self.context.segments.list_partitions(), self.context.segments)
         for log in identities.recognised(self.context.source.partitions(), unless_remote=True):
@@ -113,8 +117,8 @@ class RemoteLogDeletions:
                 continue
             try:
                 plan = self._planned(log, decision.settings, now, room)
-                plans.append(plan)
-                room = None if room is None else room - len(plan.segments)
+                room -= len(plan.segments)
+                plans.append(plan if room or not plan.segments else replace(plan, notes=(*plan.notes, _LIMIT_REACHED)))
             except (LineageContradictedError, InvalidLogDirectoryError, SourceClusterError) as error:
                 unreadable.append(Finding(name, str(error)))
         return plans, unreadable

@@ -277,6 +277,23 @@ def test_retention_takes_no_more_than_was_asked_for(tmp_path: Path) -> None:
     assert [(row["new_local_start"], row["segments"]) for row in rest.rows] == [(20, 0), (20, 1)]
 
 
+def test_retention_takes_no_more_than_the_settings_say(tmp_path: Path) -> None:
+    partitions = {("orders", 0): 2, ("orders", 1): 2}
+    files = a_copied_remote_log(
+        tmp_path, partitions, topics=limited(local_retention_bytes=0), local_retention_max_segments_per_run=3
+    )
+
+    done = run_on(files, "retain", "--json")
+    rest = run_on(files, "retain", "--json")
+
+    assert [(row["new_local_start"], row["segments"]) for row in done.rows] == [(20, 2), (10, 1)]
+    [notice] = done.document["notices"]
+    assert notice["partition"] == "orders-1"
+    assert "local.retention.max.segments.per.run" in notice["message"]
+    assert [(row["new_local_start"], row["segments"]) for row in rest.rows] == [(20, 0), (20, 1)]
+    assert (done.exit_code, rest.exit_code, rest.document["notices"]) == (0, 0, [])
+
+
 def test_retention_says_why_something_is_held_back(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path, topics=limited(local_retention_bytes=0))
 

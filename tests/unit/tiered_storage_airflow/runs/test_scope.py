@@ -103,6 +103,7 @@ HELD = {
         "clock.max.skew.ms",
         "copy.over.gaps",
         "local.retention.ignored.groups",
+        "local.retention.max.segments.per.run",
         "local.retention.topics.ignoring.groups",
         "remote.log.deletion.grace.ms",
         "remote.log.orphan.grace.ms",
