@@ -1,4 +1,4 @@
-"""copy_segments beside a running broker, by a real Spark: the cluster is an Airflow connection."""
+"""copy_segments beside a running broker: the cluster is an Airflow connection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
 import pytest
@@ -17,12 +18,17 @@ from dags.airflow_runs import AirflowHome
 from servers.guarded_kafka import KEY_PASSWORD, PASSWORD, READER, READS, GuardedKafka
 from servers.real_kafka import RealKafka
 from support.airflow_home import HOME
-from support.command_line import run
+from support.command_line import mentions, run
 from support.records import varied_records
 from support.shown_secrets import holds, process_list
 from support.tiered_site import TIERED, TieredSite
+from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.remote_log.model import SegmentState
+
+if TYPE_CHECKING:
+    from support.spark_in_process import SparkInProcess
 
 TOPIC = "copied-by-a-dag"
 
@@ -155,3 +161,58 @@ def test_the_broker_deletes_what_is_remote_and_readers_have_read(
         assert f"{topic} at offset {ends[1] - 1}" in trim.log
         assert f"{topic}-0 begins locally at offset {ends[0]}" in trim.log
         assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[0] == ends[0]
+
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "16384", "segment.ms": str(7 * 24 * 3_600_000)}
+
+
+def write_topics(site: TieredSite, live: RealKafka, *topics: str, **config: str) -> None:
+    """Make `topics` of one partition with some closed segments, and tier them alone."""
+    settings = yaml.safe_load(site.config.read_text())
+    given = {"bootstrap.servers": live.bootstrap_servers, "topics": {topic: dict(TIERED) for topic in topics}}
+    site.config.write_text(yaml.safe_dump(settings | given))
+    named = {name.replace("_", "."): value for name, value in config.items()}
+    for topic in topics:
+        live.client.create_topic(topic, 1, SMALL_SEGMENTS | named)
+        produce(live, topic)
+
+
+def produce(live: RealKafka, topic: str) -> None:
+    """Produce a few segments of records of now."""
+    records = [Record(0, wall_clock(), b"key", bytes(500)) for _ in range(200)]
+    live.client.produce(topic, records, batch_num_messages=10)
+
+
+def test_offsets_that_brokers_deleted_before_their_copy_fail_the_run_and_others_are_copied(
+    airflow: AirflowHome, site: TieredSite, live: RealKafka, spark: SparkInProcess
+) -> None:
+    gapped, whole = "gapped-for-a-dag", "whole-for-a-dag"
+    write_topics(site, live, gapped, whole)
+    assert run("copy", "--config", site.config).exit_code == 0
+    for topic in (gapped, whole):
+        produce(live, topic)
+    live.client.delete_records(gapped, 0, 300)
+
+    failed = airflow.run("copy_segments")
+
+    assert failed.state == "failed"
+    assert mentions(failed.messages, f"{gapped}-0", "the brokers deleted offsets", "to 299", "copy.over.gaps"), failed
+    assert f"{whole}-0" not in failed.messages
+    assert airflow.events_of(failed)[0]["partitions"] == [f"{whole}-0"]
+
+
+def test_a_retention_that_was_shortened_below_the_margin_fails_the_run_which_copies_all_the_same(
+    airflow: AirflowHome, site: TieredSite, live: RealKafka, spark: SparkInProcess
+) -> None:
+    topic, hour = "alarmed-for-a-dag", 3_600_000
+    write_topics(site, live, topic, retention_ms=str(48 * hour))
+    assert run("copy", "--config", site.config).exit_code == 0
+    live.client.alter_topic(topic, {"retention.ms": str(12 * hour)})
+    produce(live, topic)
+
+    failed = airflow.run("copy_segments")
+
+    assert failed.state == "failed"
+    expected = (topic, "its brokers delete records 6.0 h after", "enable.min.retention.margin.ms")
+    assert mentions(failed.messages, *expected), failed
+    assert airflow.events_of(failed)[0]["partitions"] == [f"{topic}-0"]
