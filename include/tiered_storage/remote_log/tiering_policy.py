@@ -78,6 +78,14 @@ def effective(
     return resolved.model_copy(update=decided)
 
 
+def held_of(partition: TopicIdPartition, configs: TopicConfigs | None, topics: Topics) -> HeldLimits:
+    """Return which earlier limits of a topic's brokers still count; none if the brokers do not show `configs`.
+
+    Raises as Topics.get, and MetadataCorruptError.
+    """
+    return NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
+
+
 def is_held(name: str, settings: Settings, configs: TopicConfigs, held: HeldLimits) -> bool:
     """Return whether an earlier limit of the brokers still counts in place of their present one."""
     value = configs.limits.get(name)
@@ -209,7 +217,7 @@ def decide_partition(
     """
     start = _decided(partition.cluster_id, partition.topic_id, partition.topic, topics, settings)
     configs = None if log is None else log.configs
-    held = NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, topics)
+    held = held_of(partition, configs, topics)
     return _checked(start, effective(start.topic, settings, configs, held), log, held)
 
 

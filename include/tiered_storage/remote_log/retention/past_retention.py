@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import RemoteLogContext
-from tiered_storage.remote_log.metadata.held_limits import held_limits
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.progress import Amount
@@ -22,7 +21,7 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import PartitionLog
 from tiered_storage.remote_log.source.segment_age import is_indexed_before
 from tiered_storage.remote_log.source.segment_source import configured_partitions
-from tiered_storage.remote_log.tiering_policy import NOTHING_HELD, effective
+from tiered_storage.remote_log.tiering_policy import effective, held_of
 from tiered_storage.settings.topics import TopicSettings
 
 PlanLocal: TypeAlias = Callable[[PartitionLog, TopicSettings, int], LocalRetentionPlan]
@@ -83,8 +82,7 @@ def _with(
     planned: PlanLocal,
 ) -> PastRetention:
     configs = None if log is None else log.configs
-    held = NOTHING_HELD if configs is None else held_limits(partition.cluster_id, partition.topic_id, context.topics)
-    settings = effective(known.topic, context.settings, configs, held)
+    settings = effective(known.topic, context.settings, configs, held_of(partition, configs, context.topics))
     if log is not None and log.uncut is not None:
         remote = RemoteSide.of(partition, context.segments)
         known = replace(known, local=known.local + past_cluster_retention(log, remote, settings, now))

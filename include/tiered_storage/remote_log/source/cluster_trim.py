@@ -24,7 +24,14 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     PartitionError,
     error_name,
 )
-from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition, leadership, partition_problem
+from tiered_storage.kafka_wire.metadata import (
+    ClusterMetadata,
+    Group,
+    Leadership,
+    TopicPartition,
+    leadership,
+    partition_problem,
+)
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.partition_log import UNREAD, LocalSegment
 
@@ -143,20 +150,21 @@ class ConsumerGroups:
     def _read(self) -> CommittedOffsets:
         admin = AdminClient({"log_level": 0, **self._properties})
         client = self._client()
-        _ensure_groups_are_shown(admin, client)
-        before = _coordinators(client)
+        found = client.metadata([OFFSETS_TOPIC])
+        _ensure_groups_are_shown(admin, found)
+        before = _coordinators(found)
         # Before the list: who has loaded its groups keeps them for as long as it leads.
-        _ensure_groups_are_loaded(client)
+        _ensure_groups_are_loaded(client, found)
         groups = client.list_groups()
         # A group that moved meanwhile may be in no broker's list: its old one is gone, its new one was asked before.
-        if _coordinators(client) != before:
+        if _coordinators(client.metadata([OFFSETS_TOPIC])) != before:
             raise SourceClusterError(
                 "consumer groups moved between brokers while they were listed: the next run looks again"
             )
         return _committed(admin, groups)
 
 
-def _ensure_groups_are_shown(admin: AdminClient, client: ClusterClient) -> None:
+def _ensure_groups_are_shown(admin: AdminClient, ours: ClusterMetadata) -> None:
     """Raise ClusterRefusedError if brokers may hide groups from this login, or the two clients have two clusters."""
     try:
         found = admin.describe_cluster(include_authorized_operations=True, request_timeout=_SECONDS).result(
@@ -164,12 +172,11 @@ def _ensure_groups_are_shown(admin: AdminClient, client: ClusterClient) -> None:
         )
     except KafkaException as error:
         raise ClusterUnreachableError(f"the rights on the cluster cannot be read: {error.args[0].str()}") from error
-    cluster_id = client.metadata([]).cluster_id
-    if None not in {cluster_id, found.cluster_id} and found.cluster_id != cluster_id:
+    if None not in {ours.cluster_id, found.cluster_id} and found.cluster_id != ours.cluster_id:
         raise ClusterRefusedError(
             f"bootstrap.servers leads to two clusters: the consumer groups are those of {found.cluster_id}, and "
-            f"records would be deleted in {cluster_id}. So nothing is deleted at the brokers: let bootstrap.servers "
-            "and what the brokers advertise (advertised.listeners) lead to one cluster"
+            f"records would be deleted in {ours.cluster_id}. So nothing is deleted at the brokers: let "
+            "bootstrap.servers and what the brokers advertise (advertised.listeners) lead to one cluster"
         )
     if AclOperation.DESCRIBE not in (found.authorized_operations or ()):
         raise ClusterRefusedError(
@@ -178,9 +185,9 @@ def _ensure_groups_are_shown(admin: AdminClient, client: ClusterClient) -> None:
         )
 
 
-def _ensure_groups_are_loaded(client: ClusterClient) -> None:
+def _ensure_groups_are_loaded(client: ClusterClient, metadata: ClusterMetadata) -> None:
     """Raise SourceClusterError if some coordinator does not serve its groups yet, or no longer."""
-    topic = client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
+    topic = metadata.topics.get(OFFSETS_TOPIC)
     if topic is None or not topic.partitions:
         return
     problems = list(client.coordinator_problems(topic, seconds=_SECONDS).values())
@@ -217,12 +224,12 @@ def topics_without(right: AclOperation, properties: Mapping[str, str], topics: S
     return sorted(lacking)
 
 
-def _coordinators(client: ClusterClient) -> Mapping[int, Leadership]:
+def _coordinators(metadata: ClusterMetadata) -> Mapping[int, Leadership]:
     """Return who leads each partition of the offsets topic, and thus lists its groups; empty if there is no such topic.
 
     Raises SourceClusterError if nobody leads one of them.
     """
-    found = client.metadata([OFFSETS_TOPIC]).topics.get(OFFSETS_TOPIC)
+    found = metadata.topics.get(OFFSETS_TOPIC)
     if found is None or found.error_code == UNKNOWN_TOPIC_OR_PARTITION:
         # No group has ever committed anything.
         return {}

@@ -154,13 +154,15 @@ class Coordinators:
     then: dict[int, tuple[int, int]] | None
     loading: Mapping[TopicPartition, PartitionError] = field(default_factory=dict)
     listed: bool = False
+    asked: int = 0
 
     def coordinator_problems(self, topic: TopicMetadata, *, seconds: float) -> Mapping[TopicPartition, PartitionError]:
         assert (topic.name, seconds > 0, self.listed) == (OFFSETS_TOPIC, True, False)
         return self.loading
 
     def metadata(self, topics: Collection[str]) -> ClusterMetadata:
-        assert topics in ([OFFSETS_TOPIC], [])
+        assert topics == [OFFSETS_TOPIC]
+        self.asked += 1
         partitions = {
             number: PartitionMetadata(number, 0, leader, epoch, (1, 2), (1, 2), ())
             for number, (leader, epoch) in (self.led or {}).items()
@@ -194,7 +196,10 @@ def test_groups_that_moved_while_they_were_listed_are_an_error(
 
 def test_groups_that_stayed_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     for led in ({0: (1, 7), 1: (2, 7)}, None):
-        Coordinators(led, led).read(monkeypatch)
+        coordinators = Coordinators(led, led)
+        coordinators.read(monkeypatch)
+        # Before the list and after it.
+        assert coordinators.asked == 2
 
 
 def test_groups_of_another_cluster_are_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
