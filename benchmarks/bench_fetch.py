@@ -28,7 +28,6 @@ from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
 from tiered_storage.remote_log.context import store_options
 from tiered_storage.remote_log.copy.job import CopyJob
@@ -156,7 +155,7 @@ def floor(root: Path, servers: str, end_offsets: Sequence[int]) -> tuple[int, fl
     """Receive each partition up to its end, check it, write it and sync it; return bytes, wall and CPU seconds."""
     begun, cpu, size = time.perf_counter(), _cpu(), 0
     buffer = FetchBuffer(64 << 20)
-    with ClusterClient(parse_client_settings({"bootstrap.servers": servers}, "the benchmark")) as cluster:
+    with ClusterClient.by_properties({"bootstrap.servers": servers}) as cluster:
         for partition, end in enumerate(end_offsets):
             at = 0
             with (root / str(partition)).open("wb", buffering=0) as file:

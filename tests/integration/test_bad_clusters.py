@@ -156,27 +156,64 @@ def test_every_command_names_the_setting_that_keeps_it_from_the_cluster(
         assert "guess" not in said
 
 
+@pytest.fixture(scope="module")
+def half_reachable(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealKafka]:
+    """The first of two brokers; the second one's listener OUTSIDE answers with another address."""
+    folder = tmp_path_factory.mktemp("half-reachable")
+    with (
+        RealKafka(kafka_programs, folder / "near", listeners={"OUTSIDE": "PLAINTEXT"}) as near,
+        near.another(2, folder / "far", advertised={"OUTSIDE": UNREACHABLE}),
+    ):
+        yield near
+
+
+def create_near_and_far(near: RealKafka, name: str) -> dict[str, dict[str, bool]]:
+    """Create two topics, of one and of three partitions, one on each broker; return their settings."""
+    for topic, replicas in ((f"{name}-near", [[1]]), (f"{name}-far", [[2]] * 3)):
+        near.client.create_topic(topic, len(replicas), SMALL_SEGMENTS, replicas)
+        for number in range(len(replicas)):
+            near.client.produce(topic, varied_records(200, seed=1), partition=number, batch_num_messages=20)
+    return {f"{name}-{side}": {"remote.storage.enable": True} for side in ("near", "far")}
+
+
 @pytest.mark.nightly
 def test_a_partition_whose_leader_advertises_an_unreachable_address_is_named_and_others_are_copied(
-    kafka_programs: KafkaPrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    half_reachable: RealKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_patience(monkeypatch, SLOW_SECONDS)
-    with (
-        RealKafka(kafka_programs, tmp_path / "near", listeners={"OUTSIDE": "PLAINTEXT"}) as near,
-        near.another(2, tmp_path / "far", advertised={"OUTSIDE": UNREACHABLE}),
-    ):
-        near.client.create_topic("far", config=SMALL_SEGMENTS, replicas=[[2]])
-        near.client.create_topic(TOPIC, config=SMALL_SEGMENTS, replicas=[[1]])
-        near.client.produce(TOPIC, varied_records(200, seed=1), batch_num_messages=20)
-        topics = {name: {"remote.storage.enable": True} for name in (TOPIC, "far")}
-        config = configured(tmp_path, near, topics=topics, bootstrap_servers=near.address("OUTSIDE"))
-        copied = run("copy", "--json", "--config", config)
-        looked = run("doctor", "--config", config)
+    topics = create_near_and_far(half_reachable, "planned")
+    config = configured(tmp_path, half_reachable, topics=topics, bootstrap_servers=half_reachable.address("OUTSIDE"))
+    copied = run("copy", "--json", "--topics", "planned-.*", "--config", config)
+    looked = run("doctor", "--config", config)
 
     assert copied.exit_code == looked.exit_code == 1
-    assert {row["partition"] for row in copied.rows} == {f"{TOPIC}-0"}
+    assert {row["partition"] for row in copied.rows} == {"planned-near-0"}
     for said in (copied.err, " ".join(looked.out.split())):
-        assert mentions(said, "far-0", "advertised.listeners", UNREACHABLE)
+        assert mentions(said, "planned-far-0", "advertised.listeners", UNREACHABLE)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(100)
+def test_a_leader_that_only_the_worker_does_not_reach_is_waited_for_once_and_others_are_copied(
+    half_reachable: RealKafka, tmp_path: Path
+) -> None:
+    topics = create_near_and_far(half_reachable, "worked")
+    settings = load_settings(configured(tmp_path, half_reachable, topics=topics), environ={})
+    with RemoteLogManager.open(settings, wall_clock, store_options(settings, {}), create=True) as remote_log:
+        begun = remote_log.begin_copy(remote_log.plan_copy(), "test")
+        job = remote_log.write_copy_job("runs/test/1", begun)
+        access = remote_log.access(job.files)
+        # As the worker's host sees the brokers.
+        outside = {"bootstrap.servers": half_reachable.address("OUTSIDE")}
+        copied = run_copy_groups(replace(access, secrets=replace(access.secrets, source_access=outside)), [0])
+        ended = {str(each.task.metadata.topic_id_partition): each.failure for each in job.outcomes()}
+
+    assert copied > 0
+    assert ended.pop("worked-near-0") is None
+    assert len(ended) == 3
+    for name, failure in ended.items():
+        assert failure is not None
+        assert mentions(failure.message, name, "broker 2 advertises", "advertised.listeners", UNREACHABLE)
 
 
 def test_every_right_that_a_copy_lacks_is_named_and_other_topics_are_copied(

@@ -33,7 +33,6 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 )
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.metadata import NO_LEADER
 from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
@@ -503,8 +502,7 @@ def replicated(kafka: RealKafka, topic: str, leaders: tuple[int, ...], config: M
 
 
 def leader_of(kafka: RealKafka, topic: str, partition: int) -> int:
-    settings = parse_client_settings({"bootstrap.servers": kafka.bootstrap_servers}, "test")
-    with ClusterClient(settings) as client:
+    with ClusterClient.by_properties({"bootstrap.servers": kafka.bootstrap_servers}) as client:
         found = client.metadata([topic]).topics[topic].partitions.get(partition)
         return NO_LEADER if found is None else found.leader
 

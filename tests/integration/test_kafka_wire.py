@@ -20,7 +20,6 @@ from support.kafka_clients import CODECS
 from support.records import varied_records
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import ClientSettings, parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
 from tiered_storage.kafka_wire.fetch import (
     AbortedTransaction,
@@ -42,8 +41,8 @@ GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 _KAFKAS: Any = admin.OffsetSpec  # type: ignore[attr-defined]
 
 
-def settings(kafka: RealKafka) -> ClientSettings:
-    return parse_client_settings({"bootstrap.servers": kafka.bootstrap_servers}, "test")
+def client_of(kafka: RealKafka) -> ClusterClient:
+    return ClusterClient.by_properties({"bootstrap.servers": kafka.bootstrap_servers})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ OPEN: list[Producer] = []
 
 @pytest.fixture
 def cluster(real_kafka: RealKafka) -> Iterator[ClusterClient]:
-    with ClusterClient(settings(real_kafka)) as cluster:
+    with client_of(real_kafka) as cluster:
         yield cluster
 
 
@@ -207,7 +206,7 @@ def test_records_are_deleted_from_many_partitions_at_once(real_kafka: RealKafka,
 
 
 def test_offsets_of_a_tiered_topic_are_those_of_kafkas_tool(kafka_programs: KafkaPrograms, tmp_path: Path) -> None:
-    with tiering_kafka(kafka_programs, tmp_path) as kafka, ClusterClient(settings(kafka)) as cluster:
+    with tiering_kafka(kafka_programs, tmp_path) as kafka, client_of(kafka) as cluster:
         kafka.client.create_topic("tiered", 1, TIERED)
         kafka.client.produce("tiered", varied_records(1_500, seed=1), batch_num_messages=50)
         partition = TopicPartition("tiered", 0)

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.records import varied_records
+from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
@@ -51,7 +52,10 @@ def test_leaders_are_followed_wherever_they_go(brokers: tuple[RealKafka, RealKaf
     buffer = FetchBuffer(2 << 20)
     position = FetchPosition(TOPIC, 0, 0)
     latest = {MOVING: OffsetSpec.LATEST}
-    with ClusterClient(settings) as client, ClusterClient(replace(settings, rack="a")) as nearby:
+    with (
+        ClusterClient(Brokers(settings)) as client,
+        ClusterClient(Brokers(replace(settings, rack="a"))) as nearby,
+    ):
         [before] = client.fetch([position], buffer).partitions
         batches = bytes(before.records)
         assert (before.error_code, before.leader_epoch, before.high_watermark) == (0, 0, 10)

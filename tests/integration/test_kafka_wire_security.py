@@ -10,6 +10,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 from servers.guarded_kafka import DESCRIBER, PASSWORD, READER, SESSION_MS, GuardedKafka, unsecured_token
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError, ClusterUnreachableError
+from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED, PartitionError
@@ -34,7 +35,7 @@ def guarded(guarded_broker: GuardedKafka) -> GuardedKafka:
 def client_of(guarded: GuardedKafka, listener: str, **properties: str) -> ClusterClient:
     """Return a client of a listener; `properties` have _ for the dots."""
     settings = parse_client_settings(guarded.properties(listener, **properties), "test")
-    return ClusterClient(settings, lambda: unsecured_token("reader"))
+    return ClusterClient(Brokers(settings, lambda: unsecured_token("reader")))
 
 
 def _reads_all(client: ClusterClient) -> None:
@@ -80,7 +81,7 @@ def test_a_mechanism_that_the_listener_lacks_names_those_it_has(guarded: Guarded
 def test_an_expired_token_is_refused(guarded: GuardedKafka) -> None:
     settings = client_of(guarded, "OAUTH").settings
     with (
-        ClusterClient(settings, lambda: unsecured_token("reader", -600)) as client,
+        ClusterClient(Brokers(settings, lambda: unsecured_token("reader", -600))) as client,
         pytest.raises(ClusterRefusedError, match=r"refuses the OAUTHBEARER (login|token)"),
     ):
         client.metadata()

@@ -28,7 +28,6 @@ from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_wire import partition_requests
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.metadata import Group
 from tiered_storage.kafka_wire.metadata import TopicPartition as Partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadataUpdate, SegmentState
@@ -80,9 +79,8 @@ def remote(site: LiveSite, partition: int = 0) -> list[tuple[int, int]]:
 
 def begins(site: LiveSite, partition: int = 0, topic: str | None = None) -> int:
     """The broker's log start."""
-    settings = parse_client_settings({"bootstrap.servers": site.kafka.bootstrap_servers}, "test")
     asked = Partition(topic or site.topics[0], partition)
-    with ClusterClient(settings) as client:
+    with ClusterClient.by_properties({"bootstrap.servers": site.kafka.bootstrap_servers}) as client:
         found = client.list_offsets({asked: partition_requests.OffsetSpec.EARLIEST})[asked]
     assert isinstance(found, partition_requests.ListedOffset)
     return found.offset
@@ -287,7 +285,7 @@ def test_a_share_group_holds_back_everything_unless_it_is_named(site: LiveSite) 
     segments = filled(site, 400)
     with closing(ShareConsumer({"bootstrap.servers": servers, "group.id": "queue"})) as consumer:
         consumer.subscribe([topic])
-        with ClusterClient(parse_client_settings({"bootstrap.servers": servers}, "test")) as client:
+        with ClusterClient.by_properties({"bootstrap.servers": servers}) as client:
             while Group("queue", "share") not in client.list_groups():
                 consumer.poll(0.1)
 

@@ -24,7 +24,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from support.command_line import CommandResult, run
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 from tiered_storage.remote_log.context import store_options
@@ -116,8 +115,7 @@ class LiveSite:
     def log_starts(self, topic: str, partitions: int = 3) -> dict[int, int]:
         """Return where the brokers' logs of a topic begin, of the partitions that have a leader."""
         wanted = {TopicPartition(topic, number): OffsetSpec.EARLIEST for number in range(partitions)}
-        settings = parse_client_settings({"bootstrap.servers": self.brokers.bootstrap_servers}, "test")
-        with ClusterClient(settings) as client:
+        with ClusterClient.by_properties({"bootstrap.servers": self.brokers.bootstrap_servers}) as client:
             found = client.list_offsets(wanted)
         return {each.partition: one.offset for each, one in found.items() if isinstance(one, ListedOffset)}
 

@@ -9,7 +9,9 @@ import random
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, TypeVar
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, NamedTuple, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_result
 from tenacity.wait import wait_random_exponential
@@ -42,6 +44,64 @@ FAILED: Final = (ClusterUnreachableError, MalformedAnswerError)
 """After these another broker, or another connection, may serve."""
 Found = TypeVar("Found")
 _PAUSE = wait_random_exponential(multiplier=0.05, max=2.0)
+_REACHED_SECONDS = 20.0
+"""How long a live broker is tried to be reached. Metadata no longer name one that died 18 s ago (its session's end)."""
+_TRIES_APART_SECONDS = 10.0
+"""Tries that are further apart are not about the same outage."""
+_GIVEN_UP_SECONDS = 300.0
+"""How long an address that was tried in vain counts as out of reach."""
+_NEXT_TRY_SECONDS = 30.0
+"""How often such an address is tried again, by all clients together, and _SHORT_TRY_SECONDS how long."""
+_SHORT_TRY_SECONDS = 5.0
+
+
+class OutOfReachError(ClusterUnreachableError):
+    """A live broker was tried for long enough: another try now would only take time."""
+
+
+class _Tries(NamedTuple):
+    """When clients began to try an address, when the last try ended (s), and why it failed."""
+
+    began: float
+    ended: float
+    reason: str
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.ended - self.began >= _REACHED_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class UnreachedAddresses:
+    """The addresses of live brokers that clients try in vain; they wait for each of them once together. Thread-safe."""
+
+    _tries: dict[BrokerAddress, _Tries] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def failed(self, address: BrokerAddress, began: float, ended: float, reason: str) -> None:
+        """Remember a try that failed."""
+        with self._lock:
+            earlier = self._tries.get(address)
+            if earlier is not None and began - earlier.ended <= self._apart(earlier):
+                began = earlier.began
+            self._tries[address] = _Tries(began, ended, reason)
+
+    def reached(self, address: BrokerAddress) -> None:
+        """Forget the tries before one that succeeded."""
+        with self._lock:
+            self._tries.pop(address, None)
+
+    def given_up(self, address: BrokerAddress, now: float) -> _Tries | None:
+        """Return the tries of an address that is out of reach; None if it is to be tried as any other."""
+        tries = self._tries.get(address)
+        return tries if tries is not None and tries.is_given_up and now - tries.ended <= _GIVEN_UP_SECONDS else None
+
+    @staticmethod
+    def _apart(tries: _Tries) -> float:
+        return _GIVEN_UP_SECONDS if tries.is_given_up else _TRIES_APART_SECONDS
+
+
+_OF_THIS_PROCESS = UnreachedAddresses()
 
 
 class Brokers:
@@ -59,17 +119,19 @@ class Brokers:
         *,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        unreached: UnreachedAddresses = _OF_THIS_PROCESS,
     ) -> None:
         """Log in by tokens of `token`, instead of those of the settings, if it is given.
 
         `cluster_id` is the id that each broker's cluster must have, or ConfigurationError is raised before it is asked
-        for anything; None: whichever it has.
+        for anything; None: whichever it has. Clients that share `unreached` have the same clock.
         """
         self.settings = settings
         self._cluster_id = cluster_id
         self._token = token or token_source(settings.sasl)
         self._now = now
         self._sleep = sleep
+        self._unreached = unreached
         self._connections: dict[BrokerAddress, Connection] = {}
         self._brokers: Mapping[int, Broker] = {}
         self._topics: dict[str, TopicMetadata] = {}
@@ -160,19 +222,30 @@ class Brokers:
         return found[0]
 
     def connection(self, node: int, deadline: Deadline) -> Connection:
-        """Return an open connection to the broker with the id `node`."""
+        """Return an open connection to the broker with the id `node`.
+
+        Raises OutOfReachError once all clients have tried it in vain for long enough.
+        """
         if node not in self._brokers:
             raise ClusterUnreachableError(f"broker {node} is not running: {error_name(LEADER_NOT_AVAILABLE)}")
-        address = self._brokers[node].address
+        address, began = self._brokers[node].address, self._now()
+        given_up = self._unreached.given_up(address, began)
+        if given_up is not None and began - given_up.ended < _NEXT_TRY_SECONDS:
+            raise OutOfReachError(given_up.reason)
         try:
-            return self._connection_at(address, deadline)
+            connection = self._connection_at(
+                address, deadline if given_up is None else deadline.within(_SHORT_TRY_SECONDS)
+            )
         except ClusterUnreachableError as error:
-            if address in self.settings.bootstrap:
-                raise
-            raise ClusterUnreachableError(
+            advertised = (
                 f"broker {node} advertises {address} (advertised.listeners) to clients of "
-                f"{', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers): {error}"
-            ) from error
+                f"{', '.join(map(str, self.settings.bootstrap))} (bootstrap.servers): "
+            )
+            reason = str(error) if address in self.settings.bootstrap else f"{advertised}{error}"
+            self._unreached.failed(address, began, self._now(), reason)
+            raise ClusterUnreachableError(reason) from error
+        self._unreached.reached(address)
+        return connection
 
     def repeat(self, once: Callable[[], bool], deadline: Deadline) -> None:
         """Call `once` until it returns True, with growing pauses, until the deadline."""

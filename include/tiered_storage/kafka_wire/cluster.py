@@ -9,9 +9,8 @@ that concerns the whole cluster: no broker answers, or a login is refused.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +18,7 @@ from typing import Any, Self, TypeVar
 from tiered_storage.errors import ClusterRefusedError, MalformedAnswerError, SourceClusterError
 from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
 from tiered_storage.kafka_wire.connections.apis import DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, LIST_GROUPS, METADATA
-from tiered_storage.kafka_wire.connections.client_settings import ClientSettings, parse_client_settings
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.connection import Connection
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
@@ -29,7 +28,6 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     NONE,
     PartitionError,
 )
-from tiered_storage.kafka_wire.connections.sasl import TokenSource
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
     EpochEnd,
@@ -76,38 +74,27 @@ Found = TypeVar("Found")
 
 
 class ClusterClient:
-    """The cluster that `settings` lead to. For one thread; nothing is opened before the first call.
+    """The cluster of `brokers`. For one thread; nothing is opened before the first call.
 
     Calls take `seconds` for everything. They raise ClusterUnreachableError or MalformedAnswerError if no broker answers
     in time; ClusterRefusedError for a refused login, certificate or version; ConfigurationError for an unreadable file
     or invalid arguments.
     """
 
-    def __init__(
-        self,
-        settings: ClientSettings,
-        token: TokenSource | None = None,
-        *,
-        cluster_id: str | None = None,
-        now: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        """Log in by tokens of `token`, instead of those of the settings, if it is given.
-
-        `cluster_id` is the id that each broker's cluster must have, or calls raise ConfigurationError before they ask
-        it for anything; None: whichever it has.
-        """
-        self.settings = settings
-        self._brokers = Brokers(settings, token, cluster_id, now=now, sleep=sleep)
-        self._fetcher = Fetcher(self._brokers)
+    def __init__(self, brokers: Brokers) -> None:
+        """Take over `brokers`: close them by closing this."""
+        self.settings = brokers.settings
+        self._brokers = brokers
+        self._fetcher = Fetcher(brokers)
 
     @classmethod
     def by_properties(cls, properties: Mapping[str, str], cluster_id: str | None = None) -> Self:
         """Return the client of the cluster that `properties` lead to, by librdkafka's names.
 
-        Raises ConfigurationError for properties that are invalid or refused.
+        `cluster_id` is as in Brokers. Raises ConfigurationError for properties that are invalid or refused.
         """
-        return cls(parse_client_settings(properties, "the properties of the cluster's client"), cluster_id=cluster_id)
+        settings = parse_client_settings(properties, "the properties of the cluster's client")
+        return cls(Brokers(settings, cluster_id=cluster_id))
 
     def __enter__(self) -> Self:
         return self
@@ -312,9 +299,12 @@ class ClusterClient:
             else:
                 found = self._brokers.leader(each)
                 led[found.leader][each] = found.leader_epoch
-        for leader, epochs in led.items():
+        for asked, (leader, epochs) in enumerate(led.items()):
+            # A broker that is silent leaves the others their time.
+            connecting = deadline.within(max(_QUESTION_SECONDS, deadline.left / (len(led) - asked)))
             try:
-                answers.update(self._ask_leader(request, leader, epochs, deadline))
+                connection = self._brokers.connection(leader, connecting)
+                answers.update(self._ask_leader(request, connection, epochs, deadline))
             except FAILED as error:
                 for each in epochs:
                     answers[each] = PartitionError(
@@ -325,11 +315,10 @@ class ClusterClient:
     def _ask_leader(
         self,
         request: PartitionRequest[Found],
-        leader: int,
+        connection: Connection,
         epochs: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> dict[TopicPartition, Found | PartitionError]:
-        connection = self._brokers.connection(leader, deadline)
         seconds = min(self.settings.broker_seconds, self.settings.request_seconds)
         try:
             message = request.build(connection.version(request.api), epochs, seconds)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiered_storage.errors import ClusterUnreachableError, SourceClusterError
-from tiered_storage.kafka_wire.brokers import FAILED, Brokers, telling
+from tiered_storage.kafka_wire.brokers import FAILED, Brokers, OutOfReachError, telling
 from tiered_storage.kafka_wire.connections.apis import FETCH
 from tiered_storage.kafka_wire.connections.error_codes import (
     FENCED_LEADER_EPOCH,
@@ -84,7 +84,10 @@ class Fetcher:
     def _repeated(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline
     ) -> FetchAnswer:
-        """Fetch until the deadline, or until an answer is for the caller, or has no partition, or no leader comes."""
+        """Fetch until the deadline, or until an answer is for the caller, or has no partition, or no leader comes.
+
+        A leader that all clients of this process have tried in vain fails its partitions at once.
+        """
         asked = {(each.topic, each.partition): each for each in positions}
         answer = FetchAnswer(0.0, ())
         if not positions:
@@ -95,11 +98,15 @@ class Fetcher:
             nonlocal answer, failure
             try:
                 answer, failure = self._once(positions, buffer, limits, deadline), None
+            except OutOfReachError as error:
+                is_known = failure is not None and not self._replicas
+                failure = ClusterUnreachableError(f"{_partition(positions[0])}: {error}")
+                self._forget(positions[0])
+                # Once more with fresh metadata: another broker may lead by now, or this one be elsewhere.
+                return is_known
             except FAILED as error:
                 failure = telling(failure, error, deadline)
-                self._brokers.forget_leaders(positions[0].topic)
-                # The broker may be a follower, which no leader is asked about while it counts.
-                self._replicas.clear()
+                self._forget(positions[0])
                 return False
             # Every partition is looked at.
             is_wanted = sum(self._learn(asked[each.topic, each.partition], each) for each in answer.partitions) > 0
@@ -109,6 +116,12 @@ class Fetcher:
         if failure is not None:
             raise failure
         return answer
+
+    def _forget(self, position: FetchPosition) -> None:
+        """Ask for the leaders of a position's topic again before the next try."""
+        self._brokers.forget_leaders(position.topic)
+        # The broker may be a follower, which no leader is asked about while it counts.
+        self._replicas.clear()
 
     def _once(
         self, positions: Sequence[FetchPosition], buffer: FetchBuffer, limits: FetchLimits, deadline: Deadline

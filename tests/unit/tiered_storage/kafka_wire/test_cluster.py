@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,8 @@ from tiered_storage.errors import (
     MalformedAnswerError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
+from tiered_storage.kafka_wire import cluster as cluster_of_brokers
+from tiered_storage.kafka_wire.brokers import Brokers, UnreachedAddresses
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import (
     APIS,
@@ -217,9 +220,17 @@ def client(
     sleep: Callable[[float], None] | None = None,
     cluster_id: str | None = None,
     clock: Clock | None = None,
+    unreached: UnreachedAddresses | None = None,
 ) -> ClusterClient:
     clock = clock or Clock()
-    return ClusterClient(settings, cluster_id=cluster_id, now=clock, sleep=sleep or clock.sleep)
+    brokers = Brokers(
+        settings,
+        cluster_id=cluster_id,
+        now=clock,
+        sleep=sleep or clock.sleep,
+        unreached=UnreachedAddresses() if unreached is None else unreached,
+    )
+    return ClusterClient(brokers)
 
 
 @contextmanager
@@ -229,6 +240,7 @@ def served(
     sleep: Callable[[float], None] | None = None,
     cluster_id: str | None = None,
     clock: Clock | None = None,
+    unreached: UnreachedAddresses | None = None,
 ) -> Iterator[ClusterClient]:
     """The client of the scripted cluster, which knows broker 1; `sleep` takes the place of its pauses."""
     found = dict(ranges or {each.key: (0, each.latest) for each in APIS})
@@ -239,7 +251,7 @@ def served(
             if node == 1:
                 bootstrap = broker.address
         settings = ClientSettings((bootstrap,), connect_seconds=30, request_seconds=30)
-        yield stack.enter_context(client(settings, sleep, cluster_id, clock))
+        yield stack.enter_context(client(settings, sleep, cluster_id, clock, unreached))
 
 
 def positions(**values: Any) -> list[FetchPosition]:
@@ -477,6 +489,55 @@ def test_a_leader_that_cannot_be_reached_names_the_address_that_it_advertises() 
         assert expected in failed.reason
         with pytest.raises(ClusterUnreachableError, match=r"broker 2 advertises 127\.0\.0\.1:1 "):
             cluster.fetch(positions()[1:], FetchBuffer(1000), seconds=0.3)
+
+
+def test_a_leader_that_cannot_be_reached_is_waited_for_once_by_all_clients() -> None:
+    scripted = Scripted(leaders={0: 1, 1: 2, 2: 2, 3: 2})
+    clock, unreached, buffer = Clock(), UnreachedAddresses(), FetchBuffer(1000)
+    with served(scripted, clock=clock, unreached=unreached) as first:
+        reachable, scripted.addresses[2] = scripted.addresses[2], UNREACHABLE
+        with client(first.settings, clock=clock, unreached=unreached) as second:
+            for asking, number, begin, latest in ((first, 1, 0, 24), (second, 2, 25, 26), (second, 3, 300, 302)):
+                clock.at = begin
+                with pytest.raises(
+                    ClusterUnreachableError, match=rf"orders-{number}: broker 2 advertises 127.0.0.1:1 "
+                ):
+                    asking.fetch([FetchPosition("orders", number, 0)], buffer)
+                assert clock.at <= latest
+                assert bytes(asking.fetch(positions()[:1], buffer).partitions[0].records) == RECORDS
+            scripted.addresses[2] = reachable
+            assert bytes(second.fetch(positions()[1:], buffer).partitions[0].records) == RECORDS
+
+
+def test_tries_of_one_outage_count_together_until_one_succeeds() -> None:
+    unreached = UnreachedAddresses()
+    for began in (0.0, 9.0, 30.0, 39.0):
+        # A broker that was down twice for nine seconds, as a restart takes.
+        unreached.failed(UNREACHABLE, began, began + 0.5, "refused")
+        assert unreached.given_up(UNREACHABLE, began + 0.5) is None
+    unreached.failed(UNREACHABLE, 40.0, 50.0, "timed out")
+    for later in (50.0, 349.0):
+        found = unreached.given_up(UNREACHABLE, later)
+        assert found is not None
+        assert found.reason == "timed out"
+    assert unreached.given_up(UNREACHABLE, 351.0) is None
+    unreached.reached(UNREACHABLE)
+    unreached.failed(UNREACHABLE, 51.0, 52.0, "refused")
+    assert unreached.given_up(UNREACHABLE, 52.0) is None
+
+
+def test_a_broker_that_is_silent_leaves_the_others_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_of_brokers, "_QUESTION_SECONDS", 0.1)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        scripted = Scripted(
+            addresses={2: BrokerAddress("127.0.0.1", silent.getsockname()[1])},
+            leaders={0: 1, **dict.fromkeys(range(1, 10), 2)},
+        )
+        with served(scripted) as cluster, ClusterClient(Brokers(cluster.settings)) as timed:
+            wanted = {TopicPartition("orders", number): -1 for number in scripted.leaders}
+            found = timed.list_offsets(wanted, seconds=1.0)
+    assert found.pop(ZERO) == ListedOffset(10, -1, 3)
+    assert {one.name for one in found.values() if isinstance(one, PartitionError)} == {"NETWORK_EXCEPTION"}
 
 
 def test_a_cluster_that_nobody_answers_for_names_its_addresses_and_why() -> None:

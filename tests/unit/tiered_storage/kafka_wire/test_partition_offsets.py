@@ -6,7 +6,6 @@ import pytest
 
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.apis import LIST_OFFSETS
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import LEADER_NOT_AVAILABLE, PartitionError
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_offsets import ask_offsets
@@ -26,7 +25,7 @@ def test_a_partition_without_a_leader_is_waited_for_once(monkeypatch: pytest.Mon
         return {each: error if each == LEADERLESS else ListedOffset(7, -1, 0) for each in wanted}
 
     monkeypatch.setattr(ClusterClient, "list_offsets", list_offsets)
-    client = ClusterClient(parse_client_settings({"bootstrap.servers": "127.0.0.1:9092"}, "the test"))
+    client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:9092"})
 
     found = ask_offsets(client, [LED, LEADERLESS])
 

@@ -11,7 +11,6 @@ from support.fake_cluster import FakeCluster, base_of, delta_of, path_of
 from support.remote_logs import NOW, ORDERS_0, cut
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.fetch import FetchBuffer
 from tiered_storage.remote_log.source.fetched_log import CutRange
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
@@ -30,7 +29,7 @@ class Leader:
         self.files = BrokerDirectories({1: (root / "logs",)}).files_of(1)
         self.scratch = root / "scratch"
         self.scratch.mkdir()
-        self.client = ClusterClient(parse_client_settings({"bootstrap.servers": "127.0.0.1:1"}, "nobody"))
+        self.client = ClusterClient.by_properties({"bootstrap.servers": "127.0.0.1:1"})
 
     def log(self, start: int, end: int) -> LeaderLog:
         return LeaderLog(
