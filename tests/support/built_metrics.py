@@ -60,13 +60,15 @@ def many(count: int, topics: int = 10) -> RemoteLogMetrics:
     return RemoteLogMetrics(TAKEN_AT, 1500, tuple(in_order))
 
 
-def served_names() -> set[str]:
-    """Return the names of all series of an endpoint that has metrics, and has fetched something."""
+def served_labels() -> dict[str, set[str]]:
+    """Return the names of all series of an endpoint that has metrics, and has fetched something, with their labels."""
     exporter, counts = MetricsExporter(lambda: many(3), 60, print), FetchCounts()
     exporter.look()
     for name in ("requests", "bytes", "errors"):
         counts.add(name, "topic-0")
     counts.registry.register(exporter)
-    found = Scrape.of(generate_latest(counts.registry).decode()).names
+    found: dict[str, set[str]] = {}
+    for name, labels in Scrape.of(generate_latest(counts.registry).decode()).samples:
+        found.setdefault(name, set()).update(label for label, _ in labels)
     # prometheus_client adds when a counter began.
-    return {name for name in found if not name.endswith("_created")}
+    return {name: labels for name, labels in found.items() if not name.endswith("_created")}

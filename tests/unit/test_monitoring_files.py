@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser as promql
 import pytest
 import yaml
 
-from support.built_metrics import served_names
+from support.built_metrics import served_labels
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docs" / "monitoring"
 PAGE = (PROJECT / "docs" / "monitoring.md").read_text("utf-8")
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text("utf-8"))
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-METRIC = re.compile(r"\b(?:kafka_server|remote_log)_[a-z_]+")
 DURATION = re.compile(r"\d+[smhd]")
-FUNCTIONS = {"max", "min", "sum", "by", "increase", "rate", "time", "absent", "or"}
+OF_GRAFANA = {"$__rate_interval": "5m", "$topic": ".*"}
+"""What Grafana puts in place of its variables."""
+LABEL_VALUES = re.compile(r"label_values\((?P<metric>\w+), (?P<label>\w+)\)")
+"""A query of Grafana's own: the values of a label."""
+SERVED = served_labels()
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -35,27 +39,45 @@ def expressions() -> Iterator[tuple[str, str]]:
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
-    for variable in DASHBOARD["templating"]["list"]:
-        if variable["type"] == "query":
-            yield variable["name"], variable["query"]["query"].replace("label_values", "max")
 
 
-EXPRESSIONS = list(expressions())
+def parsed(expression: str) -> list[promql.Expr]:
+    """Parse as Prometheus does, which also checks names and types of functions; return all parts."""
+    for variable, value in OF_GRAFANA.items():
+        expression = expression.replace(variable, value)
+    parts: list[promql.Expr] = []
+    promql.walk(promql.parse(expression), parts.append)
+    return parts
 
 
-@pytest.mark.parametrize(("title", "expression"), EXPRESSIONS)
-def test_an_expression_names_only_metrics_that_are_served_and_is_well_formed(title: str, expression: str) -> None:
-    named = set(METRIC.findall(expression))
+def metric_of(part: promql.Expr) -> str | None:
+    """Return the metric that a selector names; None for any other part."""
+    vector = part.vector_selector if isinstance(part, promql.MatrixSelector) else part
+    return vector.name if isinstance(vector, promql.VectorSelector) else None
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_an_expression_is_promql_over_metrics_and_labels_that_are_served(title: str, expression: str) -> None:
+    parts = parsed(expression)
+    named = {metric for part in parts if (metric := metric_of(part)) is not None}
     assert named
-    assert named <= served_names()
-    for opening, closing in ("()", "[]", "{}"):
-        assert expression.count(opening) == expression.count(closing)
-    without_labels = re.sub(r"\{.*?\}|\[.*?\]|by \(.*?\)", "", expression)
-    words = set(re.findall(r"[a-z_]+", without_labels)) - named
-    assert words <= FUNCTIONS | {"topic"}
-    # Only counters have a rate.
-    for counted in re.findall(r"(?:rate|increase)\((\w+)", expression):
-        assert counted.endswith("_total")
+    assert named <= SERVED.keys()
+    every = set.intersection(*(SERVED[metric] for metric in named))
+    for part in parts:
+        if isinstance(part, promql.VectorSelector) and part.name is not None:
+            assert {each.name for each in part.matchers.matchers} <= SERVED[part.name]
+        elif isinstance(part, promql.AggregateExpr) and part.modifier is not None:
+            assert set(part.modifier.labels) <= every
+        elif isinstance(part, promql.Call) and part.func.name in {"rate", "increase"}:
+            # Only counters have a rate.
+            assert str(metric_of(part.args[0])).endswith("_total")
+
+
+@pytest.mark.parametrize("variable", [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"])
+def test_a_variable_of_the_dashboard_has_the_values_of_a_label_that_is_served(variable: dict[str, Any]) -> None:
+    query = LABEL_VALUES.fullmatch(variable["query"]["query"])
+    assert query is not None
+    assert query["label"] in SERVED[query["metric"]]
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
@@ -90,5 +112,5 @@ def test_panels_do_not_overlap() -> None:
     assert len(set(taken)) == len(taken)
 
 
-def test_the_page_names_every_metric_that_is_served_names() -> None:
-    assert {name for name in served_names() if f"`{name}`" not in PAGE} == set()
+def test_the_page_names_every_metric_that_is_served() -> None:
+    assert {name for name in SERVED if f"`{name}`" not in PAGE} == set()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.built_metrics import served_names
+from support.built_metrics import served_labels
 from support.scraping import KAFKA, KAFKA_REMOTE
 from tiered_storage.settings.properties.model import Source
 from tiered_storage.settings.properties.sources import environment_variable
@@ -123,7 +123,7 @@ def test_the_counterparts_are_served_or_in_the_report_of_a_task() -> None:
 
     served = Metrics().text().decode()
     of_kafka = {name: here.strip("`") for name, here in metrics_table().items() if here.startswith("`kafka_")}
-    assert set(of_kafka.values()) == {name for name in served_names() if name.startswith("kafka_")}
+    assert set(of_kafka.values()) == {name for name in served_labels() if name.startswith("kafka_")}
     for name, here in of_kafka.items():
         bare = here.removeprefix(KAFKA).removeprefix(KAFKA_REMOTE).removesuffix("_total")
         assert bare == name.removesuffix("PerSec").lower()
