@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -145,13 +144,6 @@ class Stage:
         files = [(path, path.stat()) for path in sorted(store.rglob("*")) if path.is_file()]
         objects = [(str(path.relative_to(store)), status.st_size, status.st_mtime_ns) for path, status in files]
         return Remote(tuple(segments), tuple(objects))
-
-
-def free_port() -> int:
-    """Return a port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

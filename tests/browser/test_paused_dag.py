@@ -13,8 +13,9 @@ import pytest
 from playwright.sync_api import Request
 
 from browser.past_log import PARTITIONS
-from browser.stage import COPY, RUN_WITHIN, Remote, Stage, free_port, stage
+from browser.stage import COPY, RUN_WITHIN, Remote, Stage, stage
 from tiered_storage.remote_log.model import SegmentState
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded.api_client import DagRun
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
@@ -80,7 +81,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     root = tmp_path_factory.mktemp("stage")
-    with stage(root, root / "pictures", free_port(), schedules=True) as on:
+    with stage(root, root / "pictures", free_ports(1)[0], schedules=True) as on:
         on.api.unpause(COPY)
         on.run_by_form(COPY, on.pages.fill_trigger_form(COPY), "copy")
         on.expect_state(on.first_scheduled_run(COPY), "success")

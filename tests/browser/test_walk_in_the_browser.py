@@ -11,8 +11,9 @@ import pytest
 from browser.backfills import Backfilled
 from browser.past_log import PARTITIONS, WINDOW, closed_by
 from browser.runs_by_hand import DAMAGED, DOUBT, RESTORED, STUCK_AFTER_MS
-from browser.stage import Committed, free_port, stage
+from browser.stage import Committed, stage
 from browser.take_pictures import Seen, walk
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded.credentials import ADMIN
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(2400)]
@@ -49,7 +50,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, pictures: Path) -> Iterator[Seen]:
-    with stage(tmp_path_factory.mktemp("stage"), pictures, free_port()) as open_stage:
+    with stage(tmp_path_factory.mktemp("stage"), pictures, free_ports(1)[0]) as open_stage:
         yield walk(open_stage)
 
 

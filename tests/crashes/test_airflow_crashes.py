@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from support.clocks import SharedClock
 from support.remote_logs import ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_remote_log, partition_of, segments_of
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.manager import RemoteLogManager
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.api_client import AirflowApi, DagRun
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
@@ -140,9 +140,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, state_directory: Path) -> 
     root = tmp_path_factory.mktemp("crashing-airflow")
     files = a_remote_log(root, PARTITIONS, remote_log_storage_manager_class_name=STORAGE)
     files.clock = SharedClock(root / "clock")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     embedded = EmbeddedAirflow(
         root / "airflow-state",
         config=files.config,

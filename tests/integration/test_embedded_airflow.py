@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -19,12 +18,15 @@ import psutil
 import pytest
 
 from servers.postgres import PASSWORD, the_server
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.credentials import read
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, PROJECT_ROOT, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import members
 from tiered_storage_airflow.embedded.record import SERVICE_NAMES, RunningAirflow
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
+
+pytestmark = pytest.mark.xdist_group("Airflow")
 
 DAGS = """
 import time
@@ -94,9 +96,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAirflow
     trial = DAGS.replace("POOLS", repr(slots)).replace("STOPPED", str(root / "stopped"))
     (root / "dags" / "trial.py").write_text(trial)
     (root / "dags" / "broken.py").write_text("from airflow.sdk import dag\nraise RuntimeError('broken on purpose')\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     airflow = EmbeddedAirflow(root / "state", port=port, dags_folder=root / "dags")
     said: list[str] = []
     environ = {**os.environ, DATABASE_VARIABLE: the_server().database("airflow")}

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from servers.hdfs import HadoopPrograms, RealHdfs, free_ports, write_hadoop_settings
+from servers.hdfs import HadoopPrograms, RealHdfs, write_hadoop_settings
 from tiered_storage.errors import (
     ConfigurationError,
     RemoteStorageError,
@@ -22,6 +22,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.options import HDFS_USER, ObjectStoreOptions
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 
 MIB = 1 << 20
 NAME = "folder/object"

@@ -10,12 +10,13 @@ from uuid import uuid4
 import pytest
 from hdfs_native import Client
 
-from servers.hdfs import RealHdfs, free_ports
+from servers.hdfs import RealHdfs
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.hdfs import Hdfs
 from tiered_storage.remote_log.storage.clients.object_store import ObjectStore
 from tiered_storage.remote_log.storage.clients.options import HDFS_USER, ObjectStoreOptions
 from tiered_storage.settings.settings import Settings
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
 

@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 from support.object_stores import StoreUnderTest
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.demo_cluster.maven_jars import MavenJars, fetched_jars
 from tiered_storage_airflow.embedded.java import java_home
 
@@ -308,13 +309,3 @@ def write_hadoop_settings(path: Path, settings: Mapping[str, str]) -> None:
         for name, value in settings.items()
     ]
     path.write_text("\n".join(["<configuration>", *rows, "</configuration>\n"]))
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

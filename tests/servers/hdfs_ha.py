@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from servers.hdfs import HadoopPrograms, RealHdfs, beans_of, free_ports
+from servers.hdfs import HadoopPrograms, RealHdfs, beans_of
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 
 NAME_SERVICE = "lake"
 NAME_NODES = ("nn0", "nn1")

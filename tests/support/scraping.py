@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from typing import Self
 
@@ -43,10 +42,3 @@ class Scrape:
     def names(self) -> set[str]:
         """The names of all series."""
         return {name for name, _ in self.samples}
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,9 +13,10 @@ from fastapi.testclient import TestClient
 
 from support.read_service_site import ReadServiceSite, prepare_logins
 from support.remote_logs import a_copied_remote_log
-from support.scraping import KAFKA, Scrape, free_port
+from support.scraping import KAFKA, Scrape
 from tiered_storage.remote_log.metrics.look import take_metrics
 from tiered_storage.remote_log.metrics.stored import keep_metrics
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 
 WITHIN_SECONDS = 60
 
@@ -48,7 +49,7 @@ def scraped_until(port: int, is_reached: Callable[[Scrape], bool]) -> Scrape:
 
 
 def test_a_scrape_shows_the_kept_metrics_and_what_was_fetched(logins: None, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with ReadServiceSite.open(tmp_path) as site:
         site.changed(lambda log: keep_metrics(log.work, take_metrics(log)))
         with endpoint_of(site, port):
@@ -65,7 +66,7 @@ def test_a_scrape_shows_the_kept_metrics_and_what_was_fetched(logins: None, tmp_
 
 
 def test_before_a_run_has_kept_metrics_only_the_process_has_metrics(logins: None, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with ReadServiceSite.open(tmp_path) as site, endpoint_of(site, port):
         found = scraped_until(port, lambda one: one.value("remote_log_look_failed") == 0)
     assert "remote_log_streams" in found.names
@@ -73,7 +74,7 @@ def test_before_a_run_has_kept_metrics_only_the_process_has_metrics(logins: None
 
 
 def test_without_a_port_nothing_is_served_and_a_taken_one_stops_nothing(logins: None, tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     with ReadServiceSite.open(tmp_path) as site:
         with endpoint_of(site, 0), pytest.raises(httpx.TransportError):
             Scrape.get(port)
@@ -94,7 +95,7 @@ def test_the_api_server_serves_them_while_it_runs(
 ) -> None:
     from tiered_storage_airflow.web_app import read_service
 
-    port, files = free_port(), a_copied_remote_log(tmp_path)
+    port, files = free_ports(1)[0], a_copied_remote_log(tmp_path)
     with files.open() as remote_log:
         keep_metrics(remote_log.work, take_metrics(remote_log))
     files.properties["read.service.metrics.port"] = port

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiered_storage.errors import ConfigurationError
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 from tiered_storage_airflow.embedded import services
 from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE, EmbeddedAirflow
 from tiered_storage_airflow.embedded.processes import EmbeddedAirflowError
@@ -19,18 +20,10 @@ COMMANDS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@pytest.fixture
-def airflow(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedAirflow]:
+def airflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedAirflow]:
     """An Airflow whose database needs no preparing, and whose services a test names."""
     monkeypatch.setattr(services, "_prepare", lambda *_: None)
-    yield EmbeddedAirflow(tmp_path / "state", port=free_port, dags_folder=tmp_path)
+    yield EmbeddedAirflow(tmp_path / "state", port=free_ports(1)[0], dags_folder=tmp_path)
     services.down(tmp_path / "state", say=lambda _: None)
 
 
@@ -101,8 +94,8 @@ def test_stopping_what_never_ran_is_fine(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
-def test_a_failed_preparation_shows_the_end_of_its_log(tmp_path: Path, free_port: int) -> None:
-    airflow = EmbeddedAirflow(tmp_path, port=free_port)
+def test_a_failed_preparation_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    airflow = EmbeddedAirflow(tmp_path, port=free_ports(1)[0])
     airflow.home.mkdir()
     with pytest.raises(EmbeddedAirflowError, match=r"exit status 4.*; the end of .*db-migrate\.log:\nno disk"):
         services._run(airflow, "db-migrate", ["bash", "-c", "echo no disk; exit 4"], {})

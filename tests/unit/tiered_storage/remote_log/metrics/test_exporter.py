@@ -10,10 +10,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from support.built_metrics import many
-from support.scraping import KAFKA, Scrape, free_port
+from support.scraping import KAFKA, Scrape
 from tiered_storage.errors import ConfigurationError, MetadataUnavailableError
 from tiered_storage.remote_log.metrics.exporter import AGE_PER_LOOK, MetricsExporter, serve
 from tiered_storage.remote_log.metrics.partition_metrics import RemoteLogMetrics
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
 
 
 def answers(*results: RemoteLogMetrics | Exception | None) -> Callable[[], RemoteLogMetrics | None]:
@@ -64,7 +65,7 @@ def test_a_failed_look_is_shown_and_keeps_the_metrics_of_the_last_one() -> None:
 
 
 def test_metrics_are_served_on_loopback_only_until_the_end() -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     exporter = MetricsExporter(answers(many(20)), 60, print)
     exporter.look()
     end = serve(port, exporter, setting="--serve")
