@@ -46,8 +46,11 @@ status: setup ## Show what runs, and where; CONFIG=… as for up
 airflow: setup ## Run an Airflow command in the running Airflow: ARGS='dags list'; CONFIG=… as for up
 	@$(PYTHON_BIN)/python -m tiered_storage_airflow.embedded.airflow_command $(OPTIONS) $(ARGS)
 
+# A test that waits for a server leaves its core to another. A file's tests share a process: see tests/conftest.py.
+BESIDE_UNIT := --ignore=tests/unit --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
 test: setup-test test-unit ## Run all tests but the nightly ones
-	@$(PYTHON_BIN)/python -m pytest --ignore=tests/unit
+	@$(PYTHON_BIN)/python -m pytest $(BESIDE_UNIT) --durations=25
 
 test-unit: setup-test ## Run the unit tests only, on all cores
 	@$(PYTHON_BIN)/python -m pytest tests/unit --numprocesses=auto --dist=worksteal
@@ -67,7 +70,7 @@ STARTS_AIRFLOW := tests/browser tests/dags tests/crashes/test_airflow_crashes.py
 
 nightly: setup-test ## Run all tests, also those that take minutes
 	@failed=0; \
-	$(PYTHON_BIN)/python -m pytest --ignore=tests/unit || failed=1; \
+	$(PYTHON_BIN)/python -m pytest $(BESIDE_UNIT) || failed=1; \
 	$(PYTHON_BIN)/python -m pytest tests/unit -m 'nightly or not nightly' --hypothesis-profile=nightly --timeout=1800 \
 		--numprocesses=auto --dist=worksteal || failed=1; \
 	$(PYTHON_BIN)/python -m pytest tests/fuzz/test_any_bytes.py --hypothesis-profile=nightly --timeout=1800 \

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tiered_storage import disk_space
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer  # type: ignore[import-untyped]
+
     from servers.guarded_kafka import GuardedKafka
     from servers.hdfs import HadoopPrograms, RealHdfs
     from servers.kafka_programs import KafkaPrograms
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from support.object_stores import S3Endpoint
 
 PROJECT = Path(__file__).parent.parent
+
+STARTS_AIRFLOW = ("tests/integration/test_demo.py", "tests/integration/test_embedded_airflow.py")
+"""The nightly ones are named in the Makefile."""
 
 # Examples of each property that does not count its own. `make test` looks at the same ones each time, so that a change
 # is judged by what it changed; `make nightly` looks for new ones, and at many more. None has a deadline: a machine that
@@ -40,6 +46,23 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+class FilesTogether(LoadFileScheduling):  # type: ignore[misc]
+    """Gives all tests of a file to one process, where they share the servers that its fixtures start.
+
+    Those that start an Airflow share one too: two at once on the same cores would both miss their time limits.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the name of what stays together; xdist's documentation lets a scheduler define this."""
+        file: str = super()._split_scope(nodeid)
+        return "Airflow" if file in STARTS_AIRFLOW else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether | None:
+    """Choose it for --dist=loadfile."""
+    return FilesTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

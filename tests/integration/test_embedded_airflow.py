@@ -26,8 +26,6 @@ from tiered_storage_airflow.embedded.processes import members
 from tiered_storage_airflow.embedded.record import SERVICE_NAMES, RunningAirflow
 from tiered_storage_airflow.embedded.settings_file import read_airflow_settings
 
-pytestmark = pytest.mark.xdist_group("Airflow")
-
 DAGS = """
 import time
 from pathlib import Path
