@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -135,6 +137,19 @@ def test_a_python_without_ensurepip_is_refused_in_one_line_to_paste(clone: Path)
 def test_an_unknown_mode_is_refused_in_one_line(clone: Path) -> None:
     refused = run_setup(clone, "everything")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+
+
+def test_the_one_test_that_is_named_as_an_example_is_there() -> None:
+    [line] = re.findall(r"^One test: `([^`]+)`", (PROJECT_ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    python, *arguments = shlex.split(line)
+
+    assert python == ".venv/bin/python"
+    collected = subprocess.run(
+        [sys.executable, *arguments, "--collect-only", "-q", "-p", "no:cacheprovider"],
+        cwd=PROJECT_ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stdout
+    assert len(re.findall(r"^tests/\S+::test_\w+", collected.stdout, re.MULTILINE)) == 1
 
 
 ARROW_JOB = """

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 from contextlib import closing
@@ -89,16 +87,3 @@ def test_every_file_that_the_recipes_name_is_there() -> None:
 
     assert len(named) > 15
     assert [name for name in sorted(named) if not (PROJECT / name).exists()] == []
-
-
-def test_the_one_test_that_is_named_as_an_example_is_there() -> None:
-    [line] = re.findall(r"^One test: `([^`]+)`", (PROJECT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
-    python, *arguments = shlex.split(line)
-
-    assert python == ".venv/bin/python"
-    collected = subprocess.run(
-        [sys.executable, *arguments, "--collect-only", "-q", "-p", "no:cacheprovider"],
-        cwd=PROJECT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert collected.returncode == 0, collected.stdout
-    assert len(re.findall(r"^tests/\S+::test_\w+", collected.stdout, re.MULTILINE)) == 1

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +15,6 @@ from tiered_storage.cli import main as cli
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 
 COMMANDS = ["plan", "copy", "retain", "expire", "segments", "read", "audit", "dump", "topics", "version"]
-
-WHAT_TAKES_LONG = {"airflow", "alembic", "awscrt", "confluent_kafka", "numba", "numpy", "obstore", "pyarrow"}
 
 
 def test_help_names_every_command() -> None:
@@ -59,33 +54,6 @@ def test_help_has_a_short_name_everywhere(command: str) -> None:
 
     assert (short.exit_code, short.out) == (0, whole.out)
     assert "Usage: " in short.out
-
-
-def imported_by(*arguments: object) -> set[str]:
-    """Return the packages that the installed command imports for `arguments`."""
-    program = (
-        "import atexit, sys; from tiered_storage.cli.main import main\n"
-        "atexit.register(lambda: print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr))\n"
-        f"sys.argv[1:] = {list(map(str, arguments))!r}; main()"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(ended.stderr.split())
-
-
-@pytest.mark.parametrize("asked", ["--version", "--help"])
-def test_commands_do_not_import_slow_modules_that_they_do_not_need(asked: str) -> None:
-    imported = imported_by(asked)
-
-    assert "typer" in imported
-    assert imported & {*WHAT_TAKES_LONG, "pydantic", "sqlalchemy"} == set()
-
-
-@pytest.mark.parametrize("command", ["segments", "failed-deletions", "topics list"])
-def test_a_command_that_looks_into_no_log_imports_nothing_that_does(tmp_path: Path, command: str) -> None:
-    imported = imported_by(*command.split(), "--config", a_copied_remote_log(tmp_path).config)
-
-    assert "sqlalchemy" in imported
-    assert imported & WHAT_TAKES_LONG == set()
 
 
 def test_an_unknown_option_is_refused() -> None:
@@ -162,19 +130,6 @@ def test_system_errors_are_reported_with_both_file_names_or_none(
     assert result.err.count("\n") == 1
 
 
-def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
-    files = a_copied_remote_log(tmp_path)
-    program = Path(sys.executable).with_name("tiered-storage")
-
-    with Path("/dev/full").open("w") as full:
-        command: list[str | Path] = [program, "segments", "--config", files.config]
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-
-    assert ended.returncode != 0
-    assert "No space left on device" in ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
 @pytest.mark.parametrize(
     ("content", "expected"),
     [("log.dirz: /logs\n", "log.dirz"), ("log.dirs: [\n", "line"), (None, "No such file")],
@@ -209,22 +164,6 @@ def test_notices_about_settings_go_to_standard_error(tmp_path: Path) -> None:
     assert "note: " in result.err
     assert "remote.log.retention.minutes" in result.err
     assert len(result.rows) == 3
-
-
-def test_the_installed_command_runs_with_the_settings_that_the_environment_names(tmp_path: Path) -> None:
-    files = a_remote_log(tmp_path)
-    program = Path(sys.executable).with_name("tiered-storage")
-
-    ended = subprocess.run(
-        [program, "copy", "--json"],
-        env={**os.environ, "TIERED_STORAGE_CONFIG": str(files.config)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert [row["start_offset"] for row in json.loads(ended.stdout)["rows"]] == [0, 10, 20]
 
 
 def test_a_log_is_copied_trimmed_expired_and_read_by_commands(tmp_path: Path) -> None:
