@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,18 @@ def job() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of the library, which takes half a second to build."""
+    return build_library_archive(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture
+def archive(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It, as submitted: alone in a folder."""
+    return Path(shutil.copy(built, tmp_path_factory.mktemp("submitted")))
+
+
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with an empty directory for temporary files, whose workers import what they would import."""
@@ -34,9 +47,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_workers_that_start_at_once_unpack_one_library_and_leave_nothing_else(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory
+    job: ModuleType, machine: Path, archive: Path
 ) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(job.use_library, [["", str(archive)]] * 4))
     cache = machine / f"remote-log-{os.getuid()}"
@@ -46,13 +58,8 @@ def test_workers_that_start_at_once_unpack_one_library_and_leave_nothing_else(
     assert (cache / archive.stem / "tiered_storage" / "remote_log" / "copy" / "job.py").is_file()
 
 
-def test_another_library_is_unpacked_beside_it(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
-    other = archive.with_name("tiered_storage-0000000000000000.zip")
-    archive.rename(other)
-    archive = build_library_archive(other.parent)
+def test_another_library_is_unpacked_beside_it(job: ModuleType, machine: Path, archive: Path) -> None:
+    other = Path(shutil.copy(archive, archive.with_name("tiered_storage-0000000000000000.zip")))
     job.use_library([str(other)])
     job.use_library([str(archive)])
     assert sorted(path.name for path in (machine / f"remote-log-{os.getuid()}").iterdir()) == sorted(
@@ -72,9 +79,8 @@ def belongs_to_somebody_else(monkeypatch: pytest.MonkeyPatch, *folders: Path) ->
 
 
 def test_a_folder_that_somebody_else_made_first_is_not_used(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    job: ModuleType, machine: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     theirs = machine / f"remote-log-{os.getuid()}"
     (theirs / archive.stem / "tiered_storage").mkdir(parents=True)
     belongs_to_somebody_else(monkeypatch, theirs)
@@ -91,9 +97,8 @@ def test_a_folder_that_somebody_else_made_first_is_not_used(
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "file", "writable for all"])
 def test_a_job_uses_no_folder_that_others_own_or_can_write_to(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, kind: str
+    job: ModuleType, machine: Path, archive: Path, kind: str
 ) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     there, elsewhere = machine / f"remote-log-{os.getuid()}", machine / "elsewhere"
     if kind == "file":
         there.touch()
@@ -112,9 +117,8 @@ def test_a_job_uses_no_folder_that_others_own_or_can_write_to(
 
 
 def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    job: ModuleType, machine: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     belongs_to_somebody_else(monkeypatch, machine / f"remote-log-{os.getuid()}", archive.parent / "remote-log")
     with pytest.raises(PermissionError, match=r"belongs to somebody else; .*TMPDIR"):
         job.use_library([str(archive)])
@@ -122,9 +126,8 @@ def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
 
 
 def test_a_job_unpacks_again_what_a_cleaner_of_temporary_files_deleted(
-    job: ModuleType, machine: Path, tmp_path_factory: pytest.TempPathFactory
+    job: ModuleType, machine: Path, archive: Path
 ) -> None:
-    archive = build_library_archive(tmp_path_factory.mktemp("submitted"))
     job.use_library([str(archive)])
     taken = machine / f"remote-log-{os.getuid()}" / archive.stem / "tiered_storage" / "remote_log" / "copy" / "job.py"
     taken.unlink()

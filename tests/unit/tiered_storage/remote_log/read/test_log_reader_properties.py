@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.records import USUAL_EXAMPLES
 from support.remote_logs import NOW, ORDERS_0, RemoteLogFiles, copy, held_by, local_log
 from support.storages import StagedStorage
 from tiered_storage.remote_log.manager import RemoteLogManager
@@ -50,6 +51,7 @@ def remote_end(remote_log: RemoteLogManager) -> int:
     return max((each.end_offset + 1 for each in remote_log.segments.list_remote_log_segments(ORDERS_0)), default=0)
 
 
+@settings(max_examples=USUAL_EXAMPLES // 2)
 @given(
     written=steps(st.integers(0, 60).map(lambda seconds: 1000 * seconds)),
     last=LAST_ENDS,
