@@ -22,6 +22,8 @@ plugins_folder = {PROJECT / "plugins"}
 load_examples = False
 [api_auth]
 jwt_secret = {secrets.token_hex(64)}
+# A login ends when its token says so, and not ten seconds later.
+jwt_leeway = 0
 [logging]
 colored_console_log = False
 """
