@@ -54,9 +54,11 @@ def test_workers_take_the_library_from_the_zip_alone_unpack_it_once_and_compile_
     record_property("seconds_of_first_and_later_segments", [first[0].seconds, second[0].seconds])
 
 
+@pytest.mark.nightly
 def test_workers_take_no_library_from_a_folder_that_others_can_write_to_and_leave_none(
     spark_submit: SparkSubmit, tmp_path: Path
 ) -> None:
+    """By day tests/unit/spark_jobs/test_use_library.py tries the stub by itself on such folders."""
     theirs = tmp_path / "tmp" / f"remote-log-{os.getuid()}"
     theirs.mkdir()
     theirs.chmod(0o777)
@@ -107,10 +109,14 @@ def test_workers_load_a_store_of_ones_own_and_everything_works_on_it(spark_submi
     assert "own_store.SqliteStorage is your own class" in output
 
 
+@pytest.mark.nightly
 def test_workers_reach_hdfs_by_their_environment(
     spark_submit: SparkSubmit, real_hdfs: RealHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name service is known and the user has rights only by what the environment names."""
+    """The name service is known and the user has rights only by what the environment names.
+
+    By day tests/integration/test_hdfs.py opens a store so in its own process.
+    """
     configuration = tmp_path / "hadoop"
     configuration.mkdir()
     addresses = {"dfs.ha.namenodes.lake": "nn0", "dfs.namenode.rpc-address.lake.nn0": real_hdfs.address}
