@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dags.airflow_runs import AirflowHome
+from support.command_line import mentions
 from support.tiered_site import FIRST_TIMESTAMP, HOUR_MS, TIERED, TieredSite, partition
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, SegmentState
 
@@ -84,7 +85,7 @@ def test_local_retention_by_hand_looks_at_all_and_takes_nothing_where_deletion_i
     assert "compared in both tiers, in total: 4 of 4 segments" in run.log
     assert site.local("forbidden-0") == [0, 10, 20]
     assert site.local("late-0") == [0, 10, 20]
-    assert "late-0: offsets 0 to 9 are past local retention but not yet remote" in run.log
+    assert mentions(run.log, "late-0: offsets 0 to 9", "not yet remote")
     [trimmed] = [path for path in site.state.rglob("trimmed.jsonl") if "allowed" in path.read_text()]
     assert (trimmed.parent.name, len(trimmed.read_text().splitlines())) == ("1", 1)
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from servers.tiering_kafka import TIERED, tiering_kafka
-from support.command_line import CommandResult, run
+from support.command_line import CommandResult, mentions, run
 from support.records import varied_records
 from tiered_storage.clock import wall_clock
 from tiered_storage.kafka_log.records.record import Record
@@ -255,8 +255,7 @@ def test_a_retention_that_is_lowered_at_the_brokers_expires_nothing_before_the_g
     client.alter_topic(topic, {"retention.ms": str(short)})
     alarmed = site.run("copy", "--json")
     assert alarmed.exit_code == 1
-    assert f"{topic}: its brokers lowered retention.ms from {long} to {short}" in alarmed.err
-    assert "after the next run that deletes (remote.log.lowered.limit.grace.ms)" in alarmed.err
+    assert mentions(alarmed.err, f"{topic}: ", "retention.ms", long, short, "remote.log.lowered.limit.grace.ms")
     kept = site.remote(topic)
     site.done("expire")
     site.done("expire")
@@ -400,7 +399,7 @@ def test_an_old_incarnation_is_deleted_after_the_grace_time_where_that_is_allowe
     site.done("topics", "allow-deletion", topic, "--only", "remote")
     site.done("expire")
     assert site.incarnations(topic) == {old, new}, "the grace time has begun"
-    assert "are deleted by the first run of expire after" in site.done("copy").err
+    assert mentions(site.done("copy").err, topic, old, "expire")
     replace(site, properties=now).done("expire")
 
     assert site.incarnations(topic) == {new}
@@ -448,8 +447,8 @@ def test_names_that_are_nearly_the_same_are_named(site: Site) -> None:
 
     unknown = site.run("topics", "enable", "near_orders")
     assert unknown.exit_code == 1
-    assert "Near.orders, near.orders differ only in case, or in dot and underscore" in unknown.err
+    assert mentions(unknown.err, "near_orders", "Near.orders, near.orders")
     enabled = site.done("topics", "enable", "near.orders")
-    assert "Near.orders differs only in case" in enabled.err
+    assert mentions(enabled.err, "Near.orders")
     seeded = replace(site, properties={"topics": {"NEAR.orders": {"remote.storage.enable": True}}})
-    assert "note: NEAR.orders: the settings file names it, and no such topic is there" in seeded.run("plan").err
+    assert mentions(seeded.run("plan").err, "note: NEAR.orders: ")

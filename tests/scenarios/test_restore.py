@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import CommandResult, run_on
+from support.command_line import CommandResult, mentions, run_on
 from support.counted_limits import counted_limits
 from support.local_logs import read_all
 from support.metadata_stores import a_step
@@ -434,7 +434,7 @@ def test_a_new_incarnation_ends_before_an_undecided_transaction(files: RemoteLog
     result = restore(files, target, "--as-topic-id", random_uuid(), "--validation", "records")
     assert result.exit_code == 0, result.err
     [notice] = result.document["notices"]
-    assert "the transaction from offset 36 on has no end in the store" in notice["message"]
+    assert mentions(notice["message"], "transaction", "offset 36")
     assert result.rows[0]["end_offset"] == 34
     assert records_in(target) == records(0, 35)
     assert (read_log_directory(target).high_watermarks or {})["orders", 0] == 35
@@ -491,7 +491,7 @@ def test_a_cluster_that_does_not_know_the_topic_is_reported(files: RemoteLogFile
     with LogDirectoryWriter.create(target, "another-cluster"):
         pass
     result = restore(files, target)
-    assert "is of cluster another-cluster, which does not know orders" in result.document["message"]
+    assert mentions(result.document["message"], "cluster another-cluster", "orders")
     assert partitions_in(target) == []
     assert restore(files, target, "--as-topic-id", topic_id("orders")).exit_code == 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.command_line import run_on
+from support.command_line import mentions, run_on
 from support.remote_logs import BATCH_BYTES, ENABLED, SEGMENT_BYTES, RemoteLogFiles, a_copied_remote_log, a_remote_log
 
 ENABLED_ONLY = {"remote.storage.enable": True}
@@ -88,10 +88,10 @@ def test_segments_that_wait_for_a_grace_time_are_reported_without_a_failure(tmp_
     assert run_on(files, "delete-records", "orders", 0, "--before", 10).exit_code == 0
 
     assert past(files, "plan") == amounts(local=3, local_waiting=3)
-    assert "deletion allowed (3 of them wait: 'tiered-storage retain --dry-run' says why)" in run_on(files, "plan").err
+    assert mentions(run_on(files, "plan").err, "3 of them wait", "'tiered-storage retain --dry-run'")
     for arguments in (("retain", "--dry-run"), ("retain",)):
         retained = run_on(files, *arguments)
-        assert "note: orders-0: offsets 0 to 9 lie below our log start" in retained.err
+        assert mentions(retained.err, "note: orders-0: offsets 0 to 9", "log start")
         assert (retained.exit_code, files.local_starts()) == (0, [0, 10, 20, 30])
     files.clock.now += 3_600_000
     assert past(files, "plan") == amounts(local=3)

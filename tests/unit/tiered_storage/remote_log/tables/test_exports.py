@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support import remote_logs
+from support.command_line import mentions
 from support.files import files_in
 from support.metadata_stores import a_step
 from support.remote_logs import (
@@ -325,7 +326,7 @@ def test_a_block_with_too_many_broken_batches_is_not_exported(
     report = export(files, block_offsets=100)
     [failed] = report.failures
     assert failed.failure is not None
-    assert "more than 1 batches of the block could not be decoded" in failed.failure.message
+    assert mentions(failed.failure.message, "more than 1 batches", "decoded")
     assert not failed.failure.retriable
     assert not list(interval_folder(files).glob("*.parquet"))
 
