@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.remote_log_operator import (
+    RemoteLogOperator,
+    SelectingOperator,
+)
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
-from tiered_storage_airflow.runs.scope import is_switched_on, selected
+from tiered_storage_airflow.runs.scope import is_switched_on
 from tiered_storage_airflow.runs.stats import emit_metrics
 from tiered_storage_airflow.runs.summary import summarize
 from tiered_storage_airflow.runs.task_context import run_folder
@@ -30,15 +33,12 @@ MOST_ANOMALIES_SHOWN = 20
 """The most anomalies in a message; the report has all of them."""
 
 
-class VerifySegmentsOperator(SparkGroupsOperator):
+class VerifySegmentsOperator(SelectingOperator, SparkGroupsOperator):
     """Audit the remote log: references, contiguity and sizes; if `deep`, every batch, index and checksum too.
 
     The task does the quick part. Spark reads what a deep audit needs, unless that takes less time than Spark's start.
     The task fails without a retry for any anomaly, and with a retry for segments that it could not read.
 
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
     :param deep: read every byte back
     """
 
@@ -46,19 +46,8 @@ class VerifySegmentsOperator(SparkGroupsOperator):
         *SparkGroupsOperator.template_fields, "topics", "partitions", "must_match", "deep",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        *,
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        deep: bool | str = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, deep: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
         self.deep = deep
 
     def execute(self, context: Context) -> str:  # type: ignore[override]
@@ -67,7 +56,7 @@ class VerifySegmentsOperator(SparkGroupsOperator):
 
         deep = is_switched_on(self.deep, "deep")
         with self.opened(outdated=True) as remote_log:
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             report = remote_log.checks.audit(selection)
             if deep:
                 job = self._read_all(context, remote_log, selection, report)

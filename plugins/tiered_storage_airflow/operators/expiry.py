@@ -6,20 +6,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin, XComArg
+from airflow.sdk import XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tiered_storage_airflow.operators.local_retention import skip_unless_wanted
 from tiered_storage_airflow.operators.remote_log_operator import (
+    DeletionPlanOperator,
     RemoteLogOperator,
+    SelectingOperator,
     described,
-    fail_for,
     fail_for_left,
     log_stop,
     skip_unless_asked_for_or_armed,
     why_only_planned,
 )
-from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.scope import whole_number
 from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import effective_now, lease_owner, own_path, run_folder
@@ -31,53 +31,22 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.selection import Selection
 
 
-class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
+class PlanExpiryOperator(DeletionPlanOperator):
     """Plan which remote segments are past total retention, in topics where deletion is allowed.
 
-    Returns the plan's path. A dry run skips everything after it, and so does a run that nobody requested while
-    scheduled.deletion.enable is off. An empty plan does not: the next tasks retry deletions that failed earlier.
+    Returns the plan's path. An empty plan skips nothing: the next tasks retry deletions that failed earlier.
     Partitions that cannot be read make a dry run fail; else the plan keeps them for the task that ends the run.
-
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: the most segments of this run; None: all that are due
-    :param wanted: whether there is anything to plan; else the task skips itself
-    :param dry_run: only show the plan
     """
-
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments", "wanted",
-    )  # fmt: skip
-    shows_dry_run = True
-
-    def __init__(
-        self,
-        *,
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        max_segments: int | str | None = None,
-        wanted: bool | str = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
-        self.max_segments = max_segments
-        self.wanted = wanted
 
     def execute(self, context: Context) -> str:
         """Look at every partition that has remote segments."""
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.retention.expiry import ExpiryRun
 
-        skip_unless_wanted(self.wanted)
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        self.skip_unless_wanted()
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             plans, unreadable = remote_log.deletions.plan_expiry(selection, effective_now(context, wall_clock()), most)
             path = f"runs/{run_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
@@ -109,12 +78,7 @@ class PlanExpiryOperator(RemoteLogOperator, SkipMixin):
             )
             log_stop(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
-        if only_show:
-            fail_for(unreadable, "cannot expire")
-        if only_planned:
-            self.log.warning("%s", only_planned)
-        if only_show or only_planned:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        self.conclude(context, unreadable, "cannot expire", only_planned)
         return path
 
 
@@ -157,37 +121,17 @@ class MarkDeletedOperator(RemoteLogOperator):
         return path
 
 
-class DeleteSegmentsOperator(RemoteLogOperator):
+class DeleteSegmentsOperator(SelectingOperator):
     """Delete the objects of all marked segments, including those that earlier runs could not delete.
 
     :param not_marked: what MarkDeletedOperator returned, to fail at the end for what it left out; empty: fail only for
         what this task leaves
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields,
-        "topics",
-        "partitions",
-        "must_match",
-        "not_marked",
-    )
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "not_marked")
 
-    def __init__(
-        self,
-        *,
-        not_marked: str | XComArg = "",
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, not_marked: str | XComArg = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
         self.not_marked: str = not_marked  # type: ignore[assignment]  # Airflow puts the value in before execute
 
     def execute(self, context: Context) -> None:
@@ -200,7 +144,7 @@ class DeleteSegmentsOperator(RemoteLogOperator):
 
         with self.opened() as remote_log:
             skip_unless_asked_for_or_armed(remote_log, context)
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             progress = TaskProgress("deleted", remote_log.deletions.marked(selection), self.log.info)
             report = remote_log.deletions.delete_marked(lease_owner(context), selection, on_moved=progress)
             progress.conclude()

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import SkipMixin, XComArg
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk import XComArg
+from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
+    DeletionPlanOperator,
     RemoteLogOperator,
     fail_for,
     log_stop,
     skip_unless_asked_for_or_armed,
     why_only_planned,
 )
-from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.scope import whole_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder
 
@@ -25,56 +26,26 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.model import Finding
 
 
-class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
+class PlanLocalRetentionOperator(DeletionPlanOperator):
     """Plan which local segments are past local retention and safe in the remote tier, where deletion is allowed.
 
     A run that asset events started checks the partitions that each event names, with that event's now. Any other run,
-    and an event that a person created, checks all partitions with the wall clock. Returns the plan's path. A dry run
-    skips everything after it, and so does a run that nobody requested while scheduled.deletion.enable is off.
-
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
-    :param max_segments: the most segments of this run; None: the limit of the settings
-    :param wanted: whether there is anything to plan; else the task skips itself
-    :param dry_run: only show the plan
+    and an event that a person created, checks all partitions with the wall clock. Returns the plan's path. Without
+    `max_segments`, the limit of the settings holds.
     """
-
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments", "wanted",
-    )  # fmt: skip
-    shows_dry_run = True
-
-    def __init__(
-        self,
-        *,
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        max_segments: int | str | None = None,
-        wanted: bool | str = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
-        self.max_segments = max_segments
-        self.wanted = wanted
 
     def execute(self, context: Context) -> str:
         """Plan event by event, within one limit; if two events name a partition, keep the plan that removes more."""
         from tiered_storage.remote_log.model import TopicIdPartition
         from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionRun
 
-        skip_unless_wanted(self.wanted)
-        only_show = is_switched_on(self.is_dry_run, "dry_run")
+        self.skip_unless_wanted()
         most = whole_number(self.max_segments, "max_segments")
         furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
         unreadable: dict[str, Finding] = {}
         with self.opened() as remote_log:
             most = most or remote_log.settings.local_retention_max_segments_per_run
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             for now, partitions in occasions_of(context):
                 room = most - sum(len(plan.segments) for plan in furthest.values())
                 plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, room)
@@ -99,12 +70,7 @@ class PlanLocalRetentionOperator(RemoteLogOperator, SkipMixin):
             log_stop(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
         self._show(furthest.values(), unreadable.values())
-        if only_show:
-            fail_for(list(unreadable.values()), "cannot be trimmed")
-        if only_planned:
-            self.log.warning("%s", only_planned)
-        if only_show or only_planned:
-            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
+        self.conclude(context, list(unreadable.values()), "cannot be trimmed", only_planned)
         return path
 
     def _show(self, plans: Any, unreadable: Any) -> None:
@@ -165,12 +131,6 @@ class TrimLocalLogsOperator(RemoteLogOperator):
         if report.stopped:
             raise AirflowFailException(report.stopped)
         fail_for(failures, "not trimmed")
-
-
-def skip_unless_wanted(wanted: bool | str) -> None:
-    """Raise AirflowSkipException if nothing is to be planned."""
-    if not is_switched_on(wanted, "wanted"):
-        raise AirflowSkipException("this run does not plan this tier")
 
 
 def occasions_of(context: Context) -> list[tuple[int, frozenset[str] | None]]:

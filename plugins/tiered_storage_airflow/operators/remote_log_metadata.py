@@ -14,11 +14,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
+    SelectingOperator,
     described,
     not_begun_message,
     not_begun_of,
 )
-from tiered_storage_airflow.runs.scope import is_switched_on, selected, whole_number
+from tiered_storage_airflow.runs.scope import is_switched_on, whole_number
 from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import summarize
 from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder, window_end
@@ -30,36 +31,20 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.model import Finding, RemoteLogSegmentMetadata
 
 
-class PlanCopyOperator(RemoteLogOperator, SkipMixin):
+class PlanCopyOperator(SelectingOperator, SkipMixin):
     """Plan what a copy run copies; the task's log is the dry run's output.
 
     Returns the plan's path. A dry run or an empty plan skips everything after it.
 
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
     :param max_segments: the most segments of this run; None: the limit of the settings
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "max_segments",
-    )  # fmt: skip
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments")
     shows_dry_run = True
 
-    def __init__(
-        self,
-        *,
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        max_segments: int | str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, max_segments: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
         self.max_segments = max_segments
 
     def execute(self, context: Context) -> str | None:
@@ -68,7 +53,7 @@ class PlanCopyOperator(RemoteLogOperator, SkipMixin):
 
         most = whole_number(self.max_segments, "max_segments")
         with self.opened() as remote_log:
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             plan = remote_log.plan_copy(selection, window_end(context), most)
             path = f"runs/{run_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
@@ -204,7 +189,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
         self.log.info("announced: %s", extra)
 
 
-class ConcludeCopyOperator(RemoteLogOperator):
+class ConcludeCopyOperator(SelectingOperator):
     """Fail a run that left out something requested, or a backfill whose window is not wholly copied.
 
     Only a backfill promises a whole window. Another run that held the leases may never copy what the backfill left to
@@ -212,34 +197,12 @@ class ConcludeCopyOperator(RemoteLogOperator):
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
     :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
     """
 
-    template_fields: Sequence[str] = (
-        *RemoteLogOperator.template_fields,
-        "topics",
-        "partitions",
-        "must_match",
-        "plan",
-        "not_begun",
-    )
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan", "not_begun")
 
-    def __init__(
-        self,
-        *,
-        plan: str | XComArg,
-        not_begun: str = "",
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, plan: str | XComArg, not_begun: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
         self.not_begun = not_begun
 
@@ -251,7 +214,7 @@ class ConcludeCopyOperator(RemoteLogOperator):
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
             failed = not_begun_of(remote_log, context, self.not_begun)
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             lacking = () if end is None else remote_log.plan_copy(selection, end).segments
         if failed:
             raise AirflowFailException(not_begun_message([*failed, *plan.troubles]))

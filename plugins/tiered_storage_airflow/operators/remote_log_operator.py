@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
-from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, opened_remote_log
+from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, opened_remote_log, selected
 from tiered_storage_airflow.runs.task_context import is_asked_for, own_path
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tiered_storage.remote_log.manager import RemoteLogManager
     from tiered_storage.remote_log.model import Finding
+    from tiered_storage.remote_log.selection import Selection
 
 
 class RemoteLogOperator(BaseOperator):
@@ -68,6 +69,64 @@ class RemoteLogOperator(BaseOperator):
         return opened_remote_log(
             self.settings, self.remote_storage_conn_id, self.cluster, is_form=self._is_form, outdated=outdated
         )
+
+
+class SelectingOperator(RemoteLogOperator):
+    """Base of operators on selected partitions.
+
+    :param topics: a regular expression (RE2) over whole topic names
+    :param partitions: numbers of partitions, such as 0,2-4; empty: all
+    :param must_match: whether it is an error when no partition that is known matches
+    """
+
+    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match")
+
+    def __init__(
+        self, *, topics: str = ".*", partitions: str | None = None, must_match: bool | str = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.partitions = partitions
+        self.must_match = must_match
+
+    def selection(self, remote_log: RemoteLogManager) -> Selection:
+        """Return what is selected. Raises ConfigurationError; see selected."""
+        return selected(remote_log, self.topics, self.partitions, self.must_match)
+
+
+class DeletionPlanOperator(SelectingOperator, SkipMixin):
+    """Base of operators that plan what a run deletes.
+
+    A dry run skips everything after it, and so does a run that nobody requested while scheduled.deletion.enable is off.
+
+    :param max_segments: the most segments of this run; None: all that are due, or as many as the settings allow
+    :param wanted: whether there is anything to plan; else the task skips itself
+    """
+
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "max_segments", "wanted")
+    shows_dry_run = True
+
+    def __init__(self, *, max_segments: int | str | None = None, wanted: bool | str = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_segments = max_segments
+        self.wanted = wanted
+
+    def skip_unless_wanted(self) -> None:
+        """Raise AirflowSkipException if nothing is to be planned."""
+        if not is_switched_on(self.wanted, "wanted"):
+            raise AirflowSkipException("this run does not plan this tier")
+
+    def conclude(
+        self, context: Context, unreadable: Sequence[Finding], introduction: str, only_planned: str | None
+    ) -> None:
+        """Fail a dry run for what is `unreadable`; skip what follows in a dry run, and if the run is `only_planned`."""
+        only_shows = is_switched_on(self.is_dry_run, "dry_run")
+        if only_shows:
+            fail_for(unreadable, introduction)
+        if only_planned:
+            self.log.warning("%s", only_planned)
+        if only_shows or only_planned:
+            self.skip(ti=context["ti"], tasks=self.get_flat_relatives(upstream=False))
 
 
 def described(findings: Iterable[Finding]) -> str:

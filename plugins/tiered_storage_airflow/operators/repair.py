@@ -10,11 +10,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tiered_storage_airflow.operators.remote_log_operator import (
     RemoteLogOperator,
+    SelectingOperator,
     described,
     not_begun_message,
     not_begun_of,
 )
-from tiered_storage_airflow.runs.scope import is_switched_on, selected
+from tiered_storage_airflow.runs.scope import is_switched_on
 from tiered_storage_airflow.runs.summary import keep_done, summarize
 from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
 
@@ -25,37 +26,22 @@ if TYPE_CHECKING:
     from tiered_storage.remote_log.repair.plan import RepairPlan
 
 
-class PlanRepairOperator(RemoteLogOperator, SkipMixin):
+class PlanRepairOperator(SelectingOperator, SkipMixin):
     """Audit, and plan the repairs: copy damaged segments again, and remove what copies left over.
 
     Has two outputs: the path of the plan's `copies`, for CopySegmentsOperator, and that of all its `repairs`, for
     FinishRepairOperator. A dry run or an empty plan skips everything after it. It fails if only a person can repair
     what is wrong.
 
-    :param topics: a regular expression (RE2) over whole topic names
-    :param partitions: numbers of partitions, such as 0,2-4; empty: all
-    :param must_match: whether it is an error when no partition that is known matches
     :param deep: run a deep audit, in this task
     :param dry_run: only show the plan
     """
 
-    template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "topics", "partitions", "must_match", "deep")
+    template_fields: Sequence[str] = (*SelectingOperator.template_fields, "deep")
     shows_dry_run = True
 
-    def __init__(
-        self,
-        *,
-        topics: str = ".*",
-        partitions: str | None = None,
-        must_match: bool | str = True,
-        deep: bool | str = False,
-        dry_run: bool | str = True,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, deep: bool | str = False, dry_run: bool | str = True, **kwargs: Any) -> None:
         super().__init__(dry_run=dry_run, multiple_outputs=True, **kwargs)
-        self.topics = topics
-        self.partitions = partitions
-        self.must_match = must_match
         self.deep = deep
 
     def execute(self, context: Context) -> dict[str, str]:
@@ -67,7 +53,7 @@ class PlanRepairOperator(RemoteLogOperator, SkipMixin):
         only_show = is_switched_on(self.is_dry_run, "dry_run")
         deep = is_switched_on(self.deep, "deep")
         with self.opened(outdated=True) as remote_log:
-            selection = selected(remote_log, self.topics, self.partitions, self.must_match)
+            selection = self.selection(remote_log)
             progress = TaskProgress("read", remote_log.checks.to_read(selection) if deep else Amount(), self.log.info)
             found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)
             progress.conclude()

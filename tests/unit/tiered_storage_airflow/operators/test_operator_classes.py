@@ -10,10 +10,14 @@ import pytest
 from airflow.sdk import BaseOperator
 
 from tiered_storage_airflow import operators
-from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
+from tiered_storage_airflow.operators.remote_log_operator import (
+    DeletionPlanOperator,
+    RemoteLogOperator,
+    SelectingOperator,
+)
 from tiered_storage_airflow.operators.spark_groups import SparkGroupsOperator
 
-BASES = (RemoteLogOperator, SparkGroupsOperator)
+BASES = (RemoteLogOperator, SelectingOperator, DeletionPlanOperator, SparkGroupsOperator)
 
 
 def operator_classes() -> list[type[BaseOperator]]:
@@ -31,7 +35,7 @@ def operator_classes() -> list[type[BaseOperator]]:
 
 
 @pytest.mark.parametrize("operator", operator_classes(), ids=lambda operator: operator.__name__)
-def test_an_operator_has_one_base_of_ours_and_airflows(operator: type[BaseOperator]) -> None:
+def test_an_operator_has_only_these_bases_of_ours_and_airflows(operator: type[BaseOperator]) -> None:
     inherited = [each for each in operator.__mro__[1:] if each.__module__.startswith("tiered_storage_airflow.")]
     shared = [each for each in inherited if each not in BASES]
     assert [
