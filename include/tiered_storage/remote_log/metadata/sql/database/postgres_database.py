@@ -32,11 +32,10 @@ from tiered_storage.remote_log.metadata.sql.database.postgres_errors import expl
 from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     DROPPED_TABLES,
-    SCHEMA_VERSION,
     VERSION_TABLE,
     metadata,
 )
-from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version, upgrade
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import migrated_since, schema_version, upgrade
 from tiered_storage.remote_log.metadata.sql.database.sqlite_database import write_new_file, writing_copy
 
 OLDEST_SERVER = 130_000
@@ -147,18 +146,9 @@ class PostgresDatabase(Database):
 
     def explain(self, error: exc.DBAPIError) -> RemoteMetadataError:
         """Translate the server's SQLSTATE, and libpq's text where it has none."""
-        if state_of(error) in ("42P01", "42703") and (found := self._later_version()):
-            return later_version(self.where, found, SCHEMA_VERSION)
+        if state_of(error) in ("42P01", "42703") and (migrated := migrated_since(self._engine, self.where)):
+            return migrated
         return explained(error, self.where, self._busy_timeout_ms)
-
-    def _later_version(self) -> str | None:
-        """Return the store's schema version if another process has migrated it past what this code supports."""
-        try:
-            with self._engine.connect() as connection:
-                found = schema_version(connection)
-        except exc.SQLAlchemyError:
-            return None
-        return found if found is not None and found > SCHEMA_VERSION else None
 
 
 def open_postgres(url: str, busy_timeout_ms: int, fill: Callable[[Database], None]) -> PostgresDatabase:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from sqlalchemy import ColumnClause, Connection, String, column, inspect, select, table
+from sqlalchemy import ColumnClause, Connection, Engine, String, column, exc, inspect, select, table
 
 from tiered_storage.errors import MetadataCorruptError
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
@@ -54,6 +54,17 @@ def later_version(where: str, found: str, newest: str) -> MetadataCorruptError:
         "Remote Log wrote it: end this process and upgrade its installation; the metadata are sound, so do not restore "
         "a backup"
     )
+
+
+def migrated_since(engine: Engine, where: str) -> MetadataCorruptError | None:
+    """Return the error for a store that another process migrated past what this code supports; None for any other."""
+    try:
+        with engine.connect() as connection:
+            found = schema_version(connection)
+    except exc.SQLAlchemyError:
+        return None
+    # An older version means that a migration is under way.
+    return later_version(where, found, SCHEMA_VERSION) if found is not None and found > SCHEMA_VERSION else None
 
 
 def schema_version(connection: Connection) -> str | None:

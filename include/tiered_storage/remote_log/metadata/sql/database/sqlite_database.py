@@ -34,8 +34,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.private_files import PRIVATE_FILE, make_private_folder
 from tiered_storage.remote_log.metadata.sql.database.engine import Database
-from tiered_storage.remote_log.metadata.sql.database.schema import SCHEMA_VERSION
-from tiered_storage.remote_log.metadata.sql.database.schema_migrations import later_version, schema_version
+from tiered_storage.remote_log.metadata.sql.database.schema_migrations import migrated_since
 
 RESTORE = (
     "restore the file from its backup; if there is none, 'tiered-storage rebuild-metadata' rebuilds it from the "
@@ -188,23 +187,13 @@ class SqliteDatabase(Database):
             # The driver itself could not read a value: text that is no UTF-8.
             code = sqlite3.SQLITE_CORRUPT
         code = (code or sqlite3.SQLITE_ERROR) & 0xFF
-        if code == sqlite3.SQLITE_ERROR and (found := self._later_version()):
-            return later_version(self.where, found, SCHEMA_VERSION)
+        if code == sqlite3.SQLITE_ERROR and (migrated := migrated_since(self._engine, self.where)):
+            return migrated
         kind, advice = _ADVICE.get(code, (RemoteMetadataError, RESTORE))
         if self._may_spend and code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
             self._reserve.spend()  # a quota, which the free space on the disk does not show
         advice = advice.format(waited=self._busy_timeout_ms, disk=disk_of(self._path))
         return kind(f"{self.where}: {error.orig}: {advice}")
-
-    def _later_version(self) -> str | None:
-        """Return the store's schema version if another process has migrated it past what this code supports."""
-        try:
-            with self._engine.connect() as connection:
-                found = schema_version(connection)
-        except exc.SQLAlchemyError:
-            return None
-        # An older version means that a migration is under way.
-        return found if found is not None and found > SCHEMA_VERSION else None
 
 
 def open_sqlite(path: Path, busy_timeout_ms: int, fill: Callable[[Database], None]) -> SqliteDatabase:
