@@ -28,7 +28,7 @@ from tiered_storage.remote_log.read.chunks.chunk_files import ChunkFiles
 from tiered_storage.remote_log.read.chunks.fetch_deadline import FetchDeadline, ReadTiming
 from tiered_storage.remote_log.read.chunks.reader_pools import ReaderPool, ReaderPools, outcome_of
 from tiered_storage.remote_log.read.chunks.remote_chunks import RemoteChunks, segment_range
-from tiered_storage.remote_log.read.log_stream import LogStream
+from tiered_storage.remote_log.read.log_stream import LogStream, StreamContext
 from tiered_storage.remote_log.read.offset_search import OffsetSearch, is_certain
 from tiered_storage.remote_log.read.partition_view import PartitionView, PartitionViews, look_at
 from tiered_storage.remote_log.read.read_values import (
@@ -133,6 +133,13 @@ class RemoteLogReader:
             self._timing,
         )
         self._aborted = AbortedTransactionSearch(self._chunks, self._pools.local)
+        self._streams = StreamContext(
+            self._views,
+            self._chunks,
+            self._pools.local,
+            self._aborted,
+            settings.remote_log_reader_read_ahead_bytes,
+        )
         self._offsets = OffsetSearch(self._chunks, self._pools.searches)
 
     @property
@@ -222,16 +229,7 @@ class RemoteLogReader:
         RemoteObjectNotFoundError and RemoteObjectCorruptError for lost data, RemoteStorageError, ReadRefusedError.
         """
         stream = LogStream(
-            partition,
-            start_offset,
-            isolation,
-            views=self._views,
-            chunks=self._chunks,
-            local_pool=self._pools.local,
-            aborted=self._aborted,
-            new_deadline=lambda: self._deadline(deadline_ms),
-            read_ahead_bytes=self._context.settings.remote_log_reader_read_ahead_bytes,
-            epochs=epochs,
+            self._streams, partition, start_offset, isolation, lambda: self._deadline(deadline_ms), epochs
         )
         return stream.fetch(end_offset)
 

@@ -42,36 +42,35 @@ class _Planned:
         return self.entry.first_offset <= offset <= self.entry.last_offset
 
 
-class LogStream:
-    """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once.
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """What all reads of one reader share. Each prefetches at most `read_ahead_bytes` besides the chunk it waits for."""
 
-    It prefetches at most `read_ahead_bytes` besides the chunk that it waits for.
-    """
+    views: PartitionViews
+    chunks: RemoteChunks
+    local_pool: ReaderPool
+    aborted: AbortedTransactionSearch
+    read_ahead_bytes: int
+
+
+class LogStream:
+    """A read of offsets `start_offset` (inclusive) to `end_offset` (exclusive) of a partition; iterate it once."""
 
     def __init__(
         self,
+        context: StreamContext,
         partition: TopicIdPartition,
         start_offset: int,
         isolation: Isolation,
-        *,
-        views: PartitionViews,
-        chunks: RemoteChunks,
-        local_pool: ReaderPool,
-        aborted: AbortedTransactionSearch,
         new_deadline: Callable[[], FetchDeadline],
-        read_ahead_bytes: int,
         epochs: FetchEpochs = NO_EPOCHS,
     ) -> None:
+        self._context = context
         self._partition = partition
         self._offset = start_offset
         self._isolation = isolation
         self._epochs = epochs
-        self._views = views
-        self._chunks = chunks
-        self._local_pool = local_pool
-        self._aborted = aborted
         self._new_deadline = new_deadline
-        self._read_ahead = read_ahead_bytes
         self._opened: tuple[SegmentLocation, OpenSegment] | None = None
         self._planned: deque[_Planned] = deque()
         self._planned_up_to = start_offset
@@ -103,26 +102,26 @@ class LogStream:
 
     async def _first_view(self, deadline: FetchDeadline) -> PartitionView:
         """Return a view that has the start offset, which may be newer than the cached view."""
-        seen = await self._views.get(self._partition, deadline)
+        seen = await self._context.views.get(self._partition, deadline)
         try:
             return await self._checked(seen, deadline)
         except (OffsetOutOfRangeError, LeaderEpochError, RemoteObjectNotFoundError, InvalidLogDirectoryError):
-            return await self._checked(await self._views.refreshed(self._partition, deadline), deadline)
+            return await self._checked(await self._context.views.refreshed(self._partition, deadline), deadline)
 
     async def _checked(self, seen: PartitionView, deadline: FetchDeadline) -> PartitionView:
-        view = await self._aborted.decided(seen, self._isolation, deadline)
+        view = await self._context.aborted.decided(seen, self._isolation, deadline)
         view.check_range(self._offset)
         view.check_epochs(self._offset, self._epochs)
         return view
 
     async def _next(self, deadline: FetchDeadline) -> FetchedBatches:
-        view = await self._views.get(self._partition, deadline)
+        view = await self._context.views.get(self._partition, deadline)
         try:
             return await self._fetch_from(view, deadline)
         except (RemoteObjectNotFoundError, InvalidLogDirectoryError):
             # Deleted, copied again, or mounted again since the last look. Lost data are still missing after another.
             self._forget_plan()
-            return await self._fetch_from(await self._views.refreshed(self._partition, deadline), deadline)
+            return await self._fetch_from(await self._context.views.refreshed(self._partition, deadline), deadline)
 
     async def _fetch_from(self, view: PartitionView, deadline: FetchDeadline) -> FetchedBatches:
         self._check_still_there(view)
@@ -130,7 +129,7 @@ class LogStream:
         fetched = None if segment is None else await self._from_local(view, segment)
         if fetched is None and segment is not None:
             # Trimmed since the last look: the remote tier has it, and a new view shows that.
-            view = await self._views.refreshed(self._partition, deadline)
+            view = await self._context.views.refreshed(self._partition, deadline)
             self._check_still_there(view)
         if fetched is None:
             fetched = await self._from_remote(view, deadline)
@@ -148,7 +147,9 @@ class LogStream:
     ) -> FetchedBatches:
         if self._isolation is not Isolation.READ_COMMITTED:
             return fetched
-        aborted = await self._aborted.find(view, fetched.table, fetched.start_offset, fetched.end_offset, deadline)
+        aborted = await self._context.aborted.find(
+            view, fetched.table, fetched.start_offset, fetched.end_offset, deadline
+        )
         return FetchedBatches(
             fetched.content, fetched.start_offset, fetched.end_offset, fetched.tier, fetched.source,
             fetched.source_position, fetched.table, aborted,
@@ -158,7 +159,7 @@ class LogStream:
 
     async def _from_local(self, view: PartitionView, segment: LocalSegment) -> FetchedBatches | None:
         offset = self._offset
-        return await outcome_of(self._local_pool.submit(lambda: self._read_local(view, segment, offset)))
+        return await outcome_of(self._context.local_pool.submit(lambda: self._read_local(view, segment, offset)))
 
     def _read_local(self, view: PartitionView, segment: LocalSegment, offset: int) -> FetchedBatches | None:
         """Return about 1 MiB of a local segment; None if it is gone."""
@@ -200,17 +201,17 @@ class LogStream:
         await self._plan(view, deadline)
         head = self._planned.popleft()
         try:
-            chunk = await self._chunks.chunk(head.covered.segment, head.entry, deadline, head.shared)
+            chunk = await self._context.chunks.chunk(head.covered.segment, head.entry, deadline, head.shared)
         finally:
             if head.shared is not None:
-                self._chunks.leave(head.shared)
+                self._context.chunks.leave(head.shared)
         end = min(head.covered.end_offset + 1, self._end)
         source = head.entry.object_name
         return _cut(chunk.content, chunk.table, head.entry.position, offset, end, Tier.REMOTE, source)
 
     async def _plan(self, view: PartitionView, deadline: FetchDeadline) -> None:
         """Begin to fetch the next chunk, and later ones within the prefetch limit."""
-        self._window = min(2 * self._window, max(self._read_ahead, 1))
+        self._window = min(2 * self._window, max(self._context.read_ahead_bytes, 1))
         ahead = sum(each.entry.length for each in self._planned)
         while not self._planned or (ahead < self._window and self._planned_up_to < self._end):
             at = self._planned_up_to
@@ -218,18 +219,18 @@ class LogStream:
                 return
             covered = view.existing_remote_range(at)
             if self._planned:
-                known = self._chunks.indexes_ahead(covered.segment)
+                known = self._context.chunks.indexes_ahead(covered.segment)
                 if known is None:
                     return
                 indexes = known
             else:
-                indexes = await self._chunks.indexes(covered.segment, deadline)
+                indexes = await self._context.chunks.indexes(covered.segment, deadline)
             entry = indexes.chunk_for_offset(at)
             if entry is None:
                 raise RemoteObjectNotFoundError(
                     f"{covered.segment.segment_id}: its remote log index has no chunk with offset {at}"
                 )
-            shared = self._chunks.ahead(covered.segment, entry)
+            shared = self._context.chunks.ahead(covered.segment, entry)
             if shared is None and self._planned:
                 return
             self._planned.append(_Planned(covered, entry, shared))
@@ -241,7 +242,7 @@ class LogStream:
         while self._planned:
             shared = self._planned.popleft().shared
             if shared is not None:
-                self._chunks.leave(shared)
+                self._context.chunks.leave(shared)
         self._window = 1
 
 
