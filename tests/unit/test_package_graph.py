@@ -268,6 +268,28 @@ def test_only_a_source_opens_files_of_local_segments() -> None:
     assert openers == set()
 
 
+def test_no_path_leaves_a_source() -> None:
+    """Its border speaks of locations, which only a source opens."""
+    border = (f"{REMOTE}.source.segment_source", f"{REMOTE}.source.partition_log")
+
+    assert not [module for module in border if "pathlib" in imported(modules()[module], set())]
+
+
+def test_only_the_border_of_stores_asks_what_kind_a_storage_is() -> None:
+    """All others ask as_listable or listing_storage: a user's own class may be of any kind."""
+    kinds = {"ListableStorage", "ObjectRemoteStorageManager", "SqlMetadataStore"}
+
+    askers = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+        if kinds & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+    }
+
+    assert askers == {f"{REMOTE}.storage.listable_storage"}
+
+
 def test_only_sources_take_their_logs_from_log_dirs() -> None:
     """Others ask the source: it may have no directory. Places on this machine are compared with log.dirs."""
     places = {f"{LIBRARY}.doctor", f"{REMOTE}.source", f"{REMOTE}.context", f"{REMOTE}.rebuild"}

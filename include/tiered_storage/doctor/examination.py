@@ -24,7 +24,7 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.context import open_storage, store_options
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.settings import Settings, load_settings
 
 __all__ = ["Check", "Verdict", "examine"]
@@ -61,8 +61,8 @@ def _namer(settings: Settings, options: ObjectStoreOptions) -> Callable[[TopicId
     """Return a function that returns why the store can never hold a partition; it does not access the store."""
     try:
         with closing(open_storage(settings, options)) as storage:
-            if isinstance(storage, ListableStorage):
-                return storage.why_no_name
+            if (listable := as_listable(storage)) is not None:
+                return listable.why_no_name
     except TieredStorageError:
         # The check of the store reports why it cannot be opened.
         pass

@@ -17,7 +17,7 @@ from tiered_storage.remote_log.context import open_storage
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient, delete_object
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.settings.settings import Settings
 
 SMALL_ROOM = 1 << 30
@@ -43,7 +43,7 @@ def check_storage(settings: Settings, options: ObjectStoreOptions, clock: Clock)
 def _check_own_class(settings: Settings, options: ObjectStoreOptions) -> Iterator[Check]:
     class_name = settings.remote_log_storage_manager_class_name
     with closing(open_storage(settings, options)) as storage:
-        if isinstance(storage, ListableStorage):
+        if as_listable(storage) is not None:
             yield note("store", f"{class_name} is your own class: it opens, and doctor cannot check its store")
             return
     yield note(

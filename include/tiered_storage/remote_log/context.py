@@ -35,7 +35,7 @@ from tiered_storage.remote_log.source.partition_log import PartitionLog, name_of
 from tiered_storage.remote_log.source.segment_source import SegmentSource
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions, options_of
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager, load_remote_storage_manager
 from tiered_storage.remote_log.storage.transforms.encoding import Encoding
 from tiered_storage.remote_log.storage.transforms.key_ring import KeyRing
@@ -179,9 +179,8 @@ def stop_by_metadata_alone(reason: str, said_by: str, clock: Clock, config: Path
 
 def _ensure_nobodys(storage: RemoteStorageManager, settings: Settings) -> None:
     """Raise MetadataMissingError if the object store belongs to metadata, which are missing."""
-    if not isinstance(storage, ListableStorage):
-        return
-    identity = storage.find_identity()
+    listable = as_listable(storage)
+    identity = None if listable is None else listable.find_identity()
     if identity is not None:
         raise MetadataMissingError(
             f"{_where(settings)}: there are no metadata, and the store "
@@ -333,8 +332,8 @@ class RemoteLogContext:
     def spend_reserves(self) -> None:
         """Let this process use the room reserved on full disks, for writes that free space."""
         self.store.spend_reserve()
-        if isinstance(self.storage, ListableStorage):
-            self.storage.spend_reserve()
+        if (storage := as_listable(self.storage)) is not None:
+            storage.spend_reserve()
 
     def close(self) -> None:
         """Close all parts."""

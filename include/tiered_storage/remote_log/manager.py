@@ -27,7 +27,7 @@ from tiered_storage.remote_log.model import Lease, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.opening import local_place, why_hidden
 from tiered_storage.remote_log.source.partition_log import NamedPartition, UnreadablePartition
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.audit.checks import RemoteLogChecks
@@ -122,8 +122,8 @@ class RemoteLogManager(RemoteLogContext):
         return [finding_of(partition, error) for partition, error in found.items() if isinstance(error, ForkedLogError)]
 
     def _why_no_name(self, partition: TopicIdPartition) -> str | None:
-        storage = self.storage
-        return storage.why_no_name(partition) if isinstance(storage, ListableStorage) else None
+        storage = as_listable(self.storage)
+        return None if storage is None else storage.why_no_name(partition)
 
     def begin_copy(self, plan: CopyPlan, owner: str, new_segment_id: Callable[[], str] = random_uuid) -> BegunCopy:
         """Take leases, write COPY_SEGMENT_STARTED, and renew the generation; see begin_copy."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import listing_storage
 from tiered_storage_airflow.demo.comparison import Compared
 from tiered_storage_airflow.demo.expectation import DemoError, ExpectedPartition
 
@@ -123,9 +123,7 @@ def _row(remote_log: RemoteLogManager, expected: ExpectedPartition, before: Comp
 
 def _count_objects(remote_log: RemoteLogManager, partition: TopicIdPartition) -> int:
     """Return how many objects the store itself shows of `partition`."""
-    if not isinstance(remote_log.storage, ListableStorage):
-        raise DemoError(f"{type(remote_log.storage).__name__} does not list what it holds")
-    return sum(1 for _ in remote_log.storage.list_objects(partition_folder(partition)))
+    return sum(1 for _ in listing_storage(remote_log.storage).list_objects(partition_folder(partition)))
 
 
 def _shown(offsets: Offsets | None) -> str:

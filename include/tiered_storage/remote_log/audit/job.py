@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from tiered_storage.errors import ConfigurationError, RemoteStorageError
+from tiered_storage.errors import RemoteStorageError
 from tiered_storage.remote_log.audit.deep_audit import audit_segment
 from tiered_storage.remote_log.audit.report import Anomaly, AuditReport, AuditTally
 from tiered_storage.remote_log.coverage import finished
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.jobs.worker import JobAccess, opened_job
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, listing_storage
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 from tiered_storage.settings.settings import Settings
 
@@ -89,8 +89,7 @@ class AuditJob:
 
         Raises ConfigurationError for a foreign store class.
         """
-        if not isinstance(storage, ListableStorage):
-            raise ConfigurationError(f"{type(storage).__name__} cannot be audited: it does not keep objects as ours do")
+        listable = listing_storage(storage)
         results = GroupResults(self.files, number, AuditOutcome)
         read = 0
         with ProgressLog(self.files, number) as progress:
@@ -101,7 +100,7 @@ class AuditJob:
 
             reporting = ReportingLimit(limit, moved)
             for segment in self.files.tasks(number, RemoteLogSegmentMetadata):
-                outcome = _audited(segment, storage, reporting)
+                outcome = _audited(segment, listable, reporting)
                 read += outcome.failure is None
                 results.add(outcome)
                 progress.ended()

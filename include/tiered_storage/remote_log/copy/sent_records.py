@@ -39,7 +39,7 @@ from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import LocalSegment, PartitionLog, of_same_offsets, share_offsets
 from tiered_storage.remote_log.storage.commit_marker import CommitMarker
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 
@@ -139,13 +139,14 @@ class _Found:
 
 def readable_batches(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> Iterator[Batches]:
     """Yield the batches of `segment` whose CRC holds, in windows by rising offset."""
-    if not isinstance(storage, ListableStorage):
+    listable = as_listable(storage)
+    if listable is None:
         yield from remote_batches([segment], (), storage.fetch_log_segment)
         return
     with suppress(RemoteObjectNotFoundError, RemoteObjectCorruptError):
         # Nothing can be read if the object or the key of an encrypted segment is lost.
-        size = min(segment.size, storage.readable_size(segment))
-        yield from sound_batches(segment, size, lambda position, count: storage.read_damaged(segment, position, count))
+        size = min(segment.size, listable.readable_size(segment))
+        yield from sound_batches(segment, size, lambda position, count: listable.read_damaged(segment, position, count))
 
 
 def last_sound_offset(segment: RemoteLogSegmentMetadata, storage: RemoteStorageManager) -> int | None:

@@ -26,7 +26,7 @@ from tiered_storage.remote_log.metadata.safety import AuditVerdict, DeletionFail
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.storage.documents.store_generation import StoredGeneration, StoreGenerations
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 LOOKS = 5
@@ -57,8 +57,8 @@ class GenerationGuard:
         a read notices missing objects itself. With `outdated`, only a foreign store is refused. Writes nothing, and
         reads two small objects of the store.
         """
-        storage = self.open_storage()
-        if not isinstance(storage, ListableStorage):
+        storage = as_listable(self.open_storage())
+        if storage is None:
             return
         with suppress(RemoteStorageError):
             storage.ensure_belongs(self.store.identity.metadata_uuid, self.store.identity.bound_store_uuid())
@@ -194,8 +194,8 @@ class GenerationGuard:
 
         Raises StoreMismatchError for a foreign store.
         """
-        storage = self.open_storage()
-        if not isinstance(storage, ListableStorage):
+        storage = as_listable(self.open_storage())
+        if storage is None:
             return None
         identity = self.store.identity
         bound = identity.bound_store_uuid()

@@ -37,7 +37,7 @@ from tiered_storage.remote_log.storage.documents.partition_manifest import (
     PartitionManifest,
     PartitionManifests,
 )
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 REQUESTS_AT_ONCE = 8
@@ -52,7 +52,8 @@ Result = TypeVar("Result")
 
 def manifests_of(storage: RemoteStorageManager) -> PartitionManifests | None:
     """Return the store's partition manifests; None for a store that cannot be listed."""
-    return storage.partition_manifests if isinstance(storage, ListableStorage) else None
+    listable = as_listable(storage)
+    return None if listable is None else listable.partition_manifests
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +176,12 @@ def listed_partition(
     RemoteObjectCorruptError if the document cannot be read, OutdatedMetadataError, and what the store raises. Call
     it before every deletion.
     """
-    if not isinstance(storage, ListableStorage):
+    listable = as_listable(storage)
+    if listable is None:
         return []
-    listed = list(storage.list_objects(partition_folder(partition)))
+    listed = list(listable.list_objects(partition_folder(partition)))
     manifests = [found.document for found in listed if found.document is not None]
-    manifest = ensure_understood(partition, manifests, storage.partition_manifests)
+    manifest = ensure_understood(partition, manifests, listable.partition_manifests)
     if metadata is not None and manifest is not None:
         _ensure_documented(manifest, metadata)
     return listed
@@ -222,13 +224,14 @@ def ensure_all_listed(
     A store that somebody emptied must not lead to deletions: the local data may be all that is left. Call it under
     the partition's lease, with a listing made under it.
     """
-    if not isinstance(storage, ListableStorage):
+    listable = as_listable(storage)
+    if listable is None:
         return
     names = {found.name for found in listed}
     missing = [
         name
         for segment in finished(metadata.list_remote_log_segments(partition))
-        for name in storage.expected_objects(segment)
+        for name in listable.expected_objects(segment)
         if name not in names
     ]
     if missing:

@@ -36,7 +36,7 @@ from tiered_storage.remote_log.restore.validation import Validation
 from tiered_storage.remote_log.source.partition_log import PartitionLog, epochs_within
 from tiered_storage.remote_log.source.segment_source import LooksAtMany
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def plan_restore(
         gaps += _gaps(restored, state, request)
         notices += _undecided(restored, storage)
     numbers = {each.partition for each in wanted}
-    if isinstance(storage, ListableStorage):
-        uncovered = find_uncovered(known, wanted[0], metadata, storage, request)
+    if (listable := as_listable(storage)) is not None:
+        uncovered = find_uncovered(known, wanted[0], metadata, listable, request)
         gaps += uncovered.gaps
         notices += uncovered.notices
         numbers |= uncovered.missing

@@ -23,7 +23,7 @@ from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.records.segment_scan import iterate_segment
 from tiered_storage.remote_log.restore.request import RestoredPartition, RestoredSegment
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 
@@ -48,8 +48,8 @@ def check_store(segments: Iterable[RestoredSegment], storage: RemoteStorageManag
     """
     for segment in segments:
         manifest_of(segment, storage)
-        if validation.checks_sizes and isinstance(storage, ListableStorage):
-            _check_objects(segment, storage)
+        if validation.checks_sizes and (listable := as_listable(storage)) is not None:
+            _check_objects(segment, listable)
 
 
 def check_bytes(segments: Iterable[RestoredSegment], storage: RemoteStorageManager) -> None:

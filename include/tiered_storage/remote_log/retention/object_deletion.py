@@ -37,7 +37,7 @@ from tiered_storage.remote_log.retention.orphan_check import OrphanCheck, listed
 from tiered_storage.remote_log.retention.segment_deleter import DeletionReport, Found, SegmentDeleter
 from tiered_storage.remote_log.retention.topic_deletion import PartitionDeletion
 from tiered_storage.remote_log.storage.documents.object_names import partition_folder
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_listable
 
 GROUP_PARTITIONS = 50
 """How many partitions at most share a batch: their leases are held together."""
@@ -271,9 +271,10 @@ class ObjectDeletion:
         listed: Sequence[ListedObject],
         found: Found,
     ) -> list[RemoteLogSegmentMetadata]:
-        if not isinstance(self.context.storage, ListableStorage):
+        storage = as_listable(self.context.storage)
+        if storage is None:
             return unfinished
-        check = OrphanCheck(self.context.segments, self.context.storage, self.context.local_log)
+        check = OrphanCheck(self.context.segments, storage, self.context.local_log)
         with kept_alive(self.context.leases, [lease], self._lease_duration):
             kept = check.why_kept(lease.topic_id_partition, unfinished, listed)
         self._objects.note([segment for segment in unfinished if segment.segment_id.id in kept], kept, found)
@@ -319,10 +320,11 @@ class ObjectDeletion:
         log_start = self.context.segments.log_start_offset(partition) or 0
         second = [one for one in due if one.end_offset >= log_start]
         is_ended = partition in self.whole_partitions or not self.gate.decided_topic(partition).remote_storage_enable
-        if not second or is_ended or not isinstance(self.context.storage, ListableStorage):
+        storage = as_listable(self.context.storage)
+        if not second or is_ended or storage is None:
             return due
-        sizes = {listed.name: listed.size for listed in self.context.storage.list_objects(partition_folder(partition))}
-        coverage = listed_coverage(partition, self.context.segments, self.context.storage, sizes)
+        sizes = {listed.name: listed.size for listed in storage.list_objects(partition_folder(partition))}
+        coverage = listed_coverage(partition, self.context.segments, storage, sizes)
         kept = {
             one.segment_id.id: _only_copy(one)
             for one in second

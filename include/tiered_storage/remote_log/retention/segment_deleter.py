@@ -23,7 +23,7 @@ from tiered_storage.remote_log.model import (
     TopicIdPartition,
 )
 from tiered_storage.remote_log.progress import OnMoved, unreported
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import delete_singly
 
 LeasedSegment: TypeAlias = tuple[RemoteLogSegmentMetadata, Lease]
@@ -114,6 +114,6 @@ class SegmentDeleter:
         write_partition_states(self.context.storage, self.context.leases, stored, self.context.clock())
 
     def _delete_objects(self, batch: Sequence[RemoteLogSegmentMetadata]) -> Mapping[str, TieredStorageError]:
-        if isinstance(self.context.storage, ListableStorage):
-            return self.context.storage.delete_segments(batch)
+        if (storage := as_listable(self.context.storage)) is not None:
+            return storage.delete_segments(batch)
         return delete_singly(self.context.storage, batch)

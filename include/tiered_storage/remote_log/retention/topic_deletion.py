@@ -40,7 +40,7 @@ from tiered_storage.remote_log.retention.gate.stored_segments import ensure_know
 from tiered_storage.remote_log.source.opening import CLUSTER, local_place
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +252,8 @@ class PartitionDeletion:
         listed = listed_partition(partition, storage)
         old_before = now - self.context.settings.remote_log_orphan_grace_ms
         old = [one for one in listed if one.segment is not None and one.last_modified <= old_before]
-        if old and isinstance(storage, ListableStorage):
-            for error in storage.delete_objects([one.name for one in old]).values():
+        if old and (listable := as_listable(storage)) is not None:
+            for error in listable.delete_objects([one.name for one in old]).values():
                 return str(error)
         foreign = [one.name for one in listed if one.segment is None and one.document is None]
         if foreign:

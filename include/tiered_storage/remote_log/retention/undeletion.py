@@ -35,7 +35,7 @@ from tiered_storage.remote_log.model import (
 )
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present
 from tiered_storage.remote_log.source.partition_log import PartitionLog
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage, ListedObject
+from tiered_storage.remote_log.storage.listable_storage import ListedObject, as_listable
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +202,12 @@ def _plan(partition: TopicIdPartition, context: RemoteLogContext) -> Undeletion:
 
 def _ensure_there(segment: RemoteLogSegmentMetadata, context: RemoteLogContext, listed: Sequence[ListedObject]) -> None:
     """Raise unless the store still has every object of `segment`."""
-    if isinstance(context.storage, ListableStorage):
+    if (storage := as_listable(context.storage)) is not None:
         sizes = {found.name: found.size for found in listed}
-        for name, size in context.storage.expected_objects(segment).items():
+        for name, size in storage.expected_objects(segment).items():
             if sizes.get(name) != size:
                 raise RemoteObjectNotFoundError(
-                    f"{context.storage.place_of(name)}: the store no longer has such an object of {size} bytes, so "
+                    f"{storage.place_of(name)}: the store no longer has such an object of {size} bytes, so "
                     f"offsets {segment.start_offset} to {segment.end_offset} cannot be brought back"
                 )
     ensure_present(segment, context.storage)

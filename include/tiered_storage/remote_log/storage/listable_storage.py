@@ -257,11 +257,17 @@ def list_by_partition(
         yield partition, listed
 
 
+def as_listable(storage: RemoteStorageManager) -> ListableStorage | None:
+    """Return `storage` if it can list its objects; None otherwise."""
+    return storage if isinstance(storage, ListableStorage) else None
+
+
 def listing_storage(storage: RemoteStorageManager) -> ListableStorage:
     """Return `storage` if it can list its objects. Raises ConfigurationError otherwise."""
-    if not isinstance(storage, ListableStorage):
+    listable = as_listable(storage)
+    if listable is None:
         raise ConfigurationError(
             f"{type(storage).__name__} cannot be audited: it does not list its objects. Derive the class from "
             "tiered_storage.remote_log.storage.listable_storage.ListableStorage"
         )
-    return storage
+    return listable

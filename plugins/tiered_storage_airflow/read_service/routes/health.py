@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.manager import RemoteLogManager
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage_airflow.read_service.problem import ProblemError, problem_of
 from tiered_storage_airflow.read_service.routes.schemas import HealthAnswer
 from tiered_storage_airflow.read_service.service import HealthCheck, OpenService
@@ -60,5 +60,5 @@ async def _check(service: OpenService, name: str, ask: Callable[[], object]) -> 
 
 def _ask_store(log: RemoteLogManager) -> None:
     """Ask the store for its first object."""
-    if isinstance(log.storage, ListableStorage):
-        next(iter(log.storage.list_objects()), None)
+    if (storage := as_listable(log.storage)) is not None:
+        next(iter(storage.list_objects()), None)

@@ -15,7 +15,7 @@ from tiered_storage.errors import DeletionRefusedError
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.metadata.metadata_store import ClockReading, ClockReadings
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import RemoteStorageManager
 
 STORE_PRECISION_MS = 1_000
@@ -183,8 +183,8 @@ class ClockAgreement:
         return self.readings.read(self.boot_clock().boot_id)
 
     def _renewed_at(self) -> int | None:
-        storage = self.storage
-        return storage.generations.renewed_at() if isinstance(storage, ListableStorage) else None
+        storage = as_listable(self.storage)
+        return None if storage is None else storage.generations.renewed_at()
 
     def _record(self) -> None:
         own = self._own()
@@ -217,17 +217,18 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
     A store that cannot be listed does not report it, nor does one without room. Raises DeletionRefusedError if `clock`
     is more than `max_skew_ms` from the store's, and what the store raises.
     """
-    if not isinstance(storage, ListableStorage):
+    listable = as_listable(storage)
+    if listable is None:
         return False
     begun = clock()
-    store_time = storage.time_of_a_write()
+    store_time = listable.time_of_a_write()
     ended = clock()
     if store_time is None:
         return False
     if begun - store_time - STORE_PRECISION_MS <= max_skew_ms >= store_time - ended - STORE_PRECISION_MS:
         return True
     raise DeletionRefusedError(
-        f"{storage.place_of('')}: the store's clock showed {as_date(store_time)} when this machine's showed "
+        f"{listable.place_of('')}: the store's clock showed {as_date(store_time)} when this machine's showed "
         f"{as_date(ended)}, more than clock.max.skew.ms ({max_skew_ms}) apart: nothing is deleted, since the age of "
         "segments is uncertain. Set both clocks by NTP, check the plan again, and repeat the run"
     )
@@ -235,7 +236,8 @@ def ensure_store_agrees(clock: Clock, storage: RemoteStorageManager, max_skew_ms
 
 def has_own_clock(storage: RemoteStorageManager) -> bool:
     """Return whether the store's clock is surely not this machine's. A store that cannot be listed shows no time."""
-    return isinstance(storage, ListableStorage) and storage.has_own_clock
+    listable = as_listable(storage)
+    return listable is not None and listable.has_own_clock
 
 
 def _duration(ms: int) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tiered_storage.errors import RemoteObjectCorruptError, RemoteStorageError
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import as_listable
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 
 READS_AT_ONCE = 8
@@ -38,12 +38,13 @@ def _unknown(
     asked: Sequence[RemoteLogSegmentMetadata], storage: RemoteStorageManager
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteStorageError]]:
     """Yield the segments with an error, in order; closing the generator cancels what has not begun."""
-    if not isinstance(storage, ListableStorage) or not asked:
+    listable = as_listable(storage)
+    if listable is None or not asked:
         return
 
     def look(segment: RemoteLogSegmentMetadata) -> RemoteStorageError | None:
         try:
-            return storage.later_version(segment)
+            return listable.later_version(segment)
         except RemoteStorageError as error:
             return error
 
@@ -85,8 +86,8 @@ def ensure_whole(
 
     Raises LaterVersionError for an object that a later release wrote. `on_bytes` is called with the size of each piece.
     """
-    if isinstance(storage, ListableStorage):
-        storage.verify(segment, on_bytes)
+    if (listable := as_listable(storage)) is not None:
+        listable.verify(segment, on_bytes)
         return
     for _ in whole_pieces(segment, storage, on_bytes):
         pass
@@ -99,8 +100,8 @@ def whole_pieces(
 
     `on_bytes` is called with the size of each piece before it is yielded.
     """
-    if isinstance(storage, ListableStorage):
-        pieces = storage.verified(segment)
+    if (listable := as_listable(storage)) is not None:
+        pieces = listable.verified(segment)
     else:
         storage.fetch_index(segment, IndexKind.MANIFEST)
         pieces = storage.fetch_log_segment(segment)

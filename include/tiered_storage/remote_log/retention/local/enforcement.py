@@ -25,7 +25,7 @@ from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import share_offsets
-from tiered_storage.remote_log.storage.listable_storage import ListableStorage
+from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class LocalRetentionEnforcement:
         listed = listed_partition(plan.topic_id_partition, storage, self.context.segments)
         sizes = {found.name: found.size for found in listed}
         for segment in plan.held_by:
-            if isinstance(storage, ListableStorage):
-                _ensure_listed(segment, sizes, storage)
+            if (listable := as_listable(storage)) is not None:
+                _ensure_listed(segment, sizes, listable)
             if not verifies:
                 ensure_present(segment, storage)
                 self.on_moved(segment.size, 1)
