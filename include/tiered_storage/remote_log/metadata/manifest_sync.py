@@ -1,8 +1,15 @@
 """Keep the store's partition manifests consistent with the metadata.
 
-A partition manifest gives a rebuild of the metadata what no segment contains. Metadata that lack segments of the store
-come from a backup that a person took over (generation.py refuses all others): every deletion looks for such segments
-first. A store that cannot be listed keeps no documents and lists nothing.
+A partition manifest gives a rebuild of the metadata what no segment contains. A store that cannot be listed keeps no
+documents and lists nothing.
+
+Every deletion also compares the partition with its document. Like the generation (generation.py), that finds metadata
+of another time than the store, and each finds what the other misses:
+
+- The generation covers decisions, and is renewed once a run. It misses old pages of a database file that bring back
+  marks or a log start: all decisions and the generation itself may be on new pages.
+- A document covers one partition's marks, log start and deletion. It misses decisions, such as a right that was revoked
+  or a stop, and a backup that lacks copies only: a copy that changes no lineage writes no document.
 """
 
 from __future__ import annotations
