@@ -245,6 +245,14 @@ def test_a_worker_that_breaks_down_ends_the_command(tmp_path: Path, monkeypatch:
         assert {state for _, state in states_of(remote_log)} == {"COPY_SEGMENT_STARTED"}
 
 
+def test_notes_of_a_copy_are_in_its_document(tmp_path: Path) -> None:
+    result = run_on(a_remote_log(tmp_path), "copy", "--max-segments", 2, "--json")
+
+    assert (result.exit_code, len(result.rows)) == (0, 2)
+    [notice] = result.document["notices"]
+    assert "1 more segments are due" in notice["message"]
+
+
 # ------------------------------------------------------------------------------------------------------------ retain
 
 

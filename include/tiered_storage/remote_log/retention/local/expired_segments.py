@@ -223,7 +223,10 @@ def why_together(segments: Sequence[LocalSegment], limit: int | None) -> str:
     )
     if limit is None:
         return f"{shared}, once that one may be removed too"
-    return f"{shared}, and no more than {limit} were allowed here; allow more (--max-segments)"
+    return (
+        f"{shared}, and no more than {limit} were allowed here; allow more "
+        "(local.retention.max.segments.per.run or --max-segments)"
+    )
 
 
 def _windows(local: Iterable[LocalSegment]) -> Iterator[tuple[memoryview, BatchTable]]:

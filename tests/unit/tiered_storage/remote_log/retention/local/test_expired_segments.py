@@ -187,7 +187,8 @@ def test_segments_that_one_deleted_segment_spans_go_together(tmp_path: Path) -> 
 
     files = at("replica", tmp_path, 13, local_retention_bytes=7 * BATCH_BYTES)
     with mock.patch.object(enforcement, "STEP_BYTES", 1):
-        too_few = "and no more than 1 were allowed here; allow more (--max-segments)"
+        setting = "local.retention.max.segments.per.run or --max-segments"
+        too_few = f"and no more than 1 were allowed here; allow more ({setting})"
         assert retain(files, NOW, max_segments=1) == f"{shared}, {too_few}"
         retained = run_on(files, "retain", "--max-segments", 1)
         assert (retained.exit_code, too_few in retained.err) == (1, True)
