@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
+from integration.spark_submit import SparkSubmit, isolated_spark
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
-from support.spark_submit import SparkSubmit, isolated_spark
 
 
 class StartKafka(Protocol):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.spark_submit import SparkSubmit
 from servers.guarded_kafka import (
     CERTIFIED,
     CLIENT_SECRET,
@@ -19,7 +20,6 @@ from servers.guarded_kafka import (
 from support.command_line import mentions
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored, finished
 from support.records import varied_records
-from support.spark_submit import SparkSubmit
 
 
 @dataclass(frozen=True, slots=True)

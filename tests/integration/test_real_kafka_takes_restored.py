@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from integration.lost_topics import MANY, PARTITIONS, ROUNDS, ServedTopic, write_rest, write_round
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
 from support.command_line import run_on
-from support.lost_topics import MANY, PARTITIONS, ROUNDS, ServedTopic, write_rest, write_round
 from support.records import FIRST_TIMESTAMP
 from support.remote_logs import (
     RemoteLogFiles,

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 from hdfs_native import Client
 
+from integration.spark_submit import SparkSubmit
 from servers.aws_roles import Account, Role, role_arn, running_account
 from servers.hdfs import RealHdfs, write_hadoop_settings
 from servers.real_kafka import RealKafka
@@ -23,7 +24,6 @@ from support.command_line import run
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite, ensure_as_stored
 from support.object_stores import OWN_STORE, S3Endpoint, localbucket_server
 from support.records import varied_records
-from support.spark_submit import SparkSubmit
 from support.tiered_site import TIERED, TieredSite
 from tiered_storage.remote_log.jobs.library_archive import build_library_archive
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.spark_submit import SparkSubmit
+from integration.spark_submit import SparkSubmit
 from support.tiered_site import CLUSTER_ID, TIERED, TieredSite, topic_id
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_directory_writer import LogDirectoryWriter
