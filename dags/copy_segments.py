@@ -21,8 +21,6 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
 
-NOT_BEGUN = "{{ ti.xcom_pull(task_ids='copy', key='not_begun') or '' }}"
-
 
 @dag_of_each_cluster(
     schedule=CronDataIntervalTimetable("*/5 * * * *", timezone="UTC"),
@@ -57,12 +55,12 @@ def copy_segments(cluster: Cluster) -> None:
     ).expand(results=copied.output)  # fmt: skip
     # Announces what was committed even if other partitions failed; skips itself if nothing was committed.
     announced = AnnounceCopyOperator(
-        task_id="announce", results=copied.output, not_begun=NOT_BEGUN,
+        task_id="announce", results=copied.output, not_begun=copied.not_begun,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN, outlets=[cluster.remote_log], trigger_rule="all_done",
     )  # fmt: skip
     # This leaf fails the run if a partition failed, or if the run left out something that was requested.
     concluded = ConcludeCopyOperator(
-        task_id="all_committed", plan=plan.output, not_begun=NOT_BEGUN, trigger_rule="none_failed",
+        task_id="all_committed", plan=plan.output, not_begun=copied.not_begun, trigger_rule="none_failed",
         topics=fields.TOPICS, partitions=fields.PARTITIONS, must_match=fields.MUST_MATCH,
         settings=fields.SETTINGS, dry_run=fields.DRY_RUN,
     )  # fmt: skip

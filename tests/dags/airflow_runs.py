@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.supervisor import TaskRunResult
     from sqlalchemy.orm import Session
 
+OWN_DAGS = Path(__file__).parent / "own_dags"
+"""DAGs such as users write, of the tests' own."""
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
@@ -226,7 +229,7 @@ def _write_dags() -> None:
     manager.sync_bundles_to_db()
     [bundle] = manager.get_all_dag_bundles()
     bundle.initialize()
-    for folder in (PROJECT / "docs" / "examples", bundle.path):
+    for folder in (PROJECT / "docs" / "examples", OWN_DAGS, bundle.path):
         bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name=bundle.name)
         sync_bag_to_db(bag, bundle.name, bundle.version)
 

@@ -112,9 +112,9 @@ def test_every_task_links_to_the_report_of_its_run(api: TestClient, run: Finishe
     assert page.headers["content-type"].startswith("text/html")
     assert "<th>committed segments</th><td>2</td>" in page.text
     assert f"<p>{run.run_id}</p>" in page.text
-    assert 'href="?file=plan.jsonl"' in page.text
+    assert 'href="?file=plan%2Fplan.jsonl"' in page.text
     assert "/by%3Ahand~" in expected["Report"]
-    plan = api.get(expected["Report"], params={"file": "plan.jsonl"}, headers=login(api))
+    plan = api.get(expected["Report"], params={"file": "plan/plan.jsonl"}, headers=login(api))
     assert plan.status_code == 200
     assert plan.headers["content-type"].startswith("text/plain")
     assert plan.text.startswith('{"segments":[{"topic_id_partition"')
@@ -143,7 +143,7 @@ def test_reports_are_for_those_who_are_logged_in_and_lead_nowhere_else(
     assert api.get(url).status_code == 401
     assert api.get(url, headers={"Authorization": "Bearer nonsense"}).status_code in {401, 403}
     assert api.get(url, headers=login(api, "VIEWER")).status_code == 200
-    for file in ("../../../remote_log_metadata.db", "/etc/passwd", "plan.jsonl/../plan.jsonl", "nothing"):
+    for file in ("../../../remote_log_metadata.db", "/etc/passwd", "plan/plan.jsonl/../plan.jsonl", "nothing"):
         assert api.get(url, params={"file": file}, headers=login(api)).status_code == 404
     assert api.get(report_url("copy_segments", "another run"), headers=login(api)).status_code == 404
     for path in ("/remote-log/docs", "/remote-log/openapi.json", "/remote-log/"):

@@ -106,8 +106,8 @@ def test_copy_retention_export_expiry_and_audit_work_on_postgresql_and_an_encryp
     assert len(list(bucket.rglob("remote/tests/orders-*/0/*.key"))) == 2
     data = [path.read_bytes() for path in bucket.rglob("remote/tests/orders-*/0/*.log")]
     assert [content[:4] for content in data] == [MAGIC] * 2
-    [job] = bucket.rglob("work/runs/copy_segments*/1/job.json")
-    [results] = bucket.rglob("work/runs/copy_segments*/1/result-00000.jsonl")
+    [job] = bucket.rglob("work/runs/copy_segments*/copy/1/job.json")
+    [results] = bucket.rglob("work/runs/copy_segments*/copy/1/result-00000.jsonl")
     assert "://" not in job.read_text()
     outcomes = from_lines(b"\n".join(results.read_bytes().splitlines()[:-1]), CopyOutcome, str(results))
     assert [outcome.record_count for outcome in outcomes] == [10, 10, 10]

@@ -15,7 +15,7 @@ from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroup
 from tiered_storage_airflow.runs.scope import is_switched_on
 from tiered_storage_airflow.runs.stats import emit_metrics
 from tiered_storage_airflow.runs.summary import summarize
-from tiered_storage_airflow.runs.task_context import run_folder
+from tiered_storage_airflow.runs.task_context import task_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,7 +61,7 @@ class VerifySegmentsOperator(SelectingOperator, SparkGroupsOperator):
             if deep:
                 job = self._read_all(context, remote_log, selection, report)
                 report = remote_log.checks.conclude_deep_audit(report, job, selection)
-            path = f"runs/{run_folder(context)}/audit.jsonl"
+            path = f"runs/{task_folder(context)}/audit.jsonl"
             remote_log.work.write_report(path, [report], AuditReport)
             _summarize(remote_log, context, self.log, report)
         _show(report, self.log)
@@ -74,7 +74,7 @@ class VerifySegmentsOperator(SelectingOperator, SparkGroupsOperator):
         from tiered_storage.remote_log.jobs.progress import JobSize
         from tiered_storage.remote_log.progress import Amount, TaskProgress
 
-        folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
+        folder = f"runs/{task_folder(context)}/{context['ti'].try_number}"
         job = remote_log.checks.write_audit_job(folder, selection)
         if quick.size < READ_HERE_BYTES:
             progress = TaskProgress("read", Amount(quick.segments, quick.size), self.log.info)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
 from tiered_storage_airflow.runs.scope import is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
-from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task_folder
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,7 +48,7 @@ class PlanTopicDeletionOperator(RemoteLogOperator, SkipMixin):
             if not only_show:
                 remote_log.deletions.gate.ensure_running()
             plan = remote_log.deletions.plan_topic_deletion(self.topic, self.topic_id or None)
-            path = f"runs/{run_folder(context)}/topic-deletion.jsonl"
+            path = f"runs/{task_folder(context)}/topic-deletion.jsonl"
             remote_log.work.write(path, [plan], TopicDeletionPlan)
             for one in plan.partitions:
                 self.log.info(
@@ -202,7 +202,7 @@ class PlanRecordDeletionOperator(RemoteLogOperator, SkipMixin):
             if not only_show:
                 remote_log.deletions.gate.ensure_running()
             plan = remote_log.deletions.plan_record_deletion(partition, before)
-            path = f"runs/{run_folder(context)}/expiry.jsonl"
+            path = f"runs/{task_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [ExpiryRun(() if plan is None else (plan,))], ExpiryRun)
             summarize(
                 remote_log,

@@ -22,7 +22,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 from tiered_storage_airflow.runs.scope import whole_number
 from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import keep_done, summarize
-from tiered_storage_airflow.runs.task_context import effective_now, lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.task_context import effective_now, lease_owner, own_path, task_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +48,7 @@ class PlanExpiryOperator(DeletionPlanOperator):
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
             plans, unreadable = remote_log.deletions.plan_expiry(selection, effective_now(context, wall_clock()), most)
-            path = f"runs/{run_folder(context)}/expiry.jsonl"
+            path = f"runs/{task_folder(context)}/expiry.jsonl"
             remote_log.work.write(path, [ExpiryRun(tuple(plans), tuple(unreadable))], ExpiryRun)
             for plan in plans:
                 self.log.info(
@@ -109,7 +109,7 @@ class MarkDeletedOperator(RemoteLogOperator):
             [run] = remote_log.work.read(own_path(context, self.plan), ExpiryRun)
             done, left = remote_log.deletions.mark_expired(run.plans, lease_owner(context))
             refused = [finding for finding in left if not isinstance(finding, HeldFinding)]
-            path = f"runs/{run_folder(context)}/not-marked.jsonl"
+            path = f"runs/{task_folder(context)}/not-marked.jsonl"
             remote_log.work.write(path, [*run.left_alone, *refused], Finding)
             keep_done(remote_log, context, "marked", done, TopicIdPartition)
             summarize(remote_log, context, self.log, marked_partitions=len(done), not_marked=len(left))

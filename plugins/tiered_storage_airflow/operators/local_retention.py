@@ -18,7 +18,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 )
 from tiered_storage_airflow.runs.scope import whole_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
-from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder
+from tiered_storage_airflow.runs.task_context import effective_now, own_path, task_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,7 +54,7 @@ class PlanLocalRetentionOperator(DeletionPlanOperator):
                     known = furthest.get(plan.topic_id_partition)
                     if known is None or plan.new_local_start > known.new_local_start:
                         furthest[plan.topic_id_partition] = plan
-            path = f"runs/{run_folder(context)}/retention.jsonl"
+            path = f"runs/{task_folder(context)}/retention.jsonl"
             run = LocalRetentionRun(tuple(furthest.values()), tuple(unreadable.values()))
             remote_log.work.write(path, [run], LocalRetentionRun)
             summarize(

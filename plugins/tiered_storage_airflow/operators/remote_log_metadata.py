@@ -1,6 +1,7 @@
 """Operators on the RemoteLogMetadataManager: plan, commit, announce, conclude, list.
 
-Tasks pass each other only paths in the work area. The files there are the library's own messages.
+Tasks pass each other only paths in the work area, each in the folder of the task that wrote it. The files there are the
+library's own messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 from tiered_storage_airflow.runs.scope import is_switched_on, whole_number
 from tiered_storage_airflow.runs.stats import count
 from tiered_storage_airflow.runs.summary import summarize
-from tiered_storage_airflow.runs.task_context import effective_now, own_path, run_folder, window_end
+from tiered_storage_airflow.runs.task_context import effective_now, own_path, task_folder, window_end
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -55,7 +56,7 @@ class PlanCopyOperator(SelectingOperator, SkipMixin):
         with self.opened() as remote_log:
             selection = self.selection(remote_log)
             plan = remote_log.plan_copy(selection, window_end(context), most)
-            path = f"runs/{run_folder(context)}/plan.jsonl"
+            path = f"runs/{task_folder(context)}/plan.jsonl"
             remote_log.work.write(path, [plan], CopyPlan)
             self._show(plan)
             summarize(
@@ -137,7 +138,7 @@ class AnnounceCopyOperator(RemoteLogOperator):
     Skips itself if nothing was committed.
 
     :param results: what CopySegmentsOperator returned
-    :param not_begun: its XCom of that name; empty: all were begun
+    :param not_begun: that operator's `not_begun`; empty: all were begun
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "results", "not_begun")
@@ -196,7 +197,7 @@ class ConcludeCopyOperator(SelectingOperator):
     it: its window may end earlier. Retries check whether another run has committed it since.
 
     :param plan: what PlanCopyOperator returned, for the same topics and partitions
-    :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
+    :param not_begun: that of CopySegmentsOperator; empty: all were begun
     """
 
     template_fields: Sequence[str] = (*SelectingOperator.template_fields, "plan", "not_begun")
@@ -250,7 +251,7 @@ class ListSegmentsOperator(RemoteLogOperator):
                 if partition.topic == self.topic
                 for segment in remote_log.segments.list_remote_log_segments(partition)
             ]
-            path = f"runs/{run_folder(context)}/segments.jsonl"
+            path = f"runs/{task_folder(context)}/segments.jsonl"
             remote_log.work.write_report(path, segments, RemoteLogSegmentMetadata)
         return path
 

@@ -135,7 +135,7 @@ def described(findings: Iterable[Finding]) -> str:
 
 
 def not_begun_of(remote_log: RemoteLogManager, context: Context, path: str) -> list[Finding]:
-    """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's XCom `not_begun`."""
+    """Return the partitions whose copies could not be begun; `path` is CopySegmentsOperator's `not_begun`."""
     from tiered_storage.remote_log.model import Finding
 
     return remote_log.work.read(own_path(context, path), Finding) if path else []

@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowException
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, not_begun_message
 from tiered_storage_airflow.operators.spark_groups import SPARK_JOBS, SparkGroupsOperator
 from tiered_storage_airflow.runs.scope import required_number
-from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 COPY_JOB = SPARK_JOBS / "copy_segments.py"
+_NOT_BEGUN = "not_begun"
 
 
 class CopySegmentsOperator(SparkGroupsOperator):
@@ -26,8 +27,8 @@ class CopySegmentsOperator(SparkGroupsOperator):
     Every try takes the leases again, allocates new segment ids, writes COPY_SEGMENT_STARTED and its own folder of the
     work area, and renews the leases while Spark works. Workers never touch the metadata store. Returns the batches
     to commit, each with a name, the path of its results, and the path for its commit. If Spark fails or hangs, the
-    batches with results are still committed and the commit names the rest; without any result, the try fails. The XCom
-    `not_begun` is the path of the partitions whose copies could not be begun: a later task fails for them.
+    batches with results are still committed and the commit names the rest; without any result, the try fails.
+    Partitions whose copies could not be begun are in a file too: a later task, which takes `not_begun`, fails for them.
 
     :param plan: what PlanCopyOperator returned
     """
@@ -38,12 +39,17 @@ class CopySegmentsOperator(SparkGroupsOperator):
         super().__init__(**kwargs)
         self.plan: str = plan  # type: ignore[assignment]  # Airflow puts the value in before execute
 
+    @property
+    def not_begun(self) -> str:
+        """A template of the path of that file, for later tasks of the same run; empty if all copies were begun."""
+        return f"{{{{ ti.xcom_pull(task_ids='{self.task_id}', key='{_NOT_BEGUN}') or '' }}}}"
+
     def execute(self, context: Context) -> list[dict[str, str]]:  # type: ignore[override]
         """Begin the copies, let Spark copy the bytes, and sort the results into batches."""
         from tiered_storage.remote_log.copy.tasks import CopyPlan
         from tiered_storage.remote_log.model import Finding
 
-        folder = f"runs/{run_folder(context)}/{context['ti'].try_number}"
+        folder = f"runs/{task_folder(context)}/{context['ti'].try_number}"
         with self.opened() as remote_log:
             [plan] = remote_log.work.read(own_path(context, self.plan), CopyPlan)
             begun = remote_log.begin_copy(plan, lease_owner(context))
@@ -62,7 +68,7 @@ class CopySegmentsOperator(SparkGroupsOperator):
             if begun.failed:
                 not_begun = f"{folder}/not-begun.jsonl"
                 remote_log.work.write(not_begun, begun.failed, Finding)
-                context["ti"].xcom_push(key="not_begun", value=not_begun)
+                context["ti"].xcom_push(key=_NOT_BEGUN, value=not_begun)
             job = remote_log.write_copy_job(folder, begun)
 
             def has_results() -> bool:

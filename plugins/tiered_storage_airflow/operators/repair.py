@@ -17,7 +17,7 @@ from tiered_storage_airflow.operators.remote_log_operator import (
 )
 from tiered_storage_airflow.runs.scope import is_switched_on
 from tiered_storage_airflow.runs.summary import keep_done, summarize
-from tiered_storage_airflow.runs.task_context import lease_owner, own_path, run_folder
+from tiered_storage_airflow.runs.task_context import lease_owner, own_path, task_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +58,7 @@ class PlanRepairOperator(SelectingOperator, SkipMixin):
             found = remote_log.checks.audit(selection, deep=deep, on_moved=progress)
             progress.conclude()
             plan = remote_log.repairs.plan(found, selection)
-            folder = f"runs/{run_folder(context)}"
+            folder = f"runs/{task_folder(context)}"
             outputs = {"copies": f"{folder}/plan.jsonl", "repairs": f"{folder}/repair.jsonl"}
             remote_log.work.write(outputs["repairs"], [plan], RepairPlan)
             remote_log.work.write(outputs["copies"], [plan.copies], CopyPlan)
@@ -112,7 +112,7 @@ class FinishRepairOperator(RemoteLogOperator):
     Fails for what is left to a person. Does nothing if copies could not be begun.
 
     :param plan: the output `repairs` of PlanRepairOperator
-    :param not_begun: the XCom of that name of CopySegmentsOperator; empty: all were begun
+    :param not_begun: that of CopySegmentsOperator; empty: all were begun
     """
 
     template_fields: Sequence[str] = (*RemoteLogOperator.template_fields, "plan", "not_begun")

@@ -285,4 +285,5 @@ class ExportTopicOperator(_Asked, SparkGroupsOperator):
 
 
 def _folder(context: Context) -> str:
-    return f"runs/{task_folder(context)}/{context['ti'].try_number}"
+    # One level below a copy's files: page.segment_page looks for a segment's copy in the less deep folders first.
+    return f"runs/{task_folder(context)}/{context['ti'].try_number}/export"

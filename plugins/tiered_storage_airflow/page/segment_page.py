@@ -82,7 +82,7 @@ async def find_run(service: OpenService, segment_id: str) -> CopyingRun | None:
 def _search(log: RemoteLogManager, segment_id: str) -> CopyingRun | None:
     wanted = segment_id.encode()
     names = [name for name in islice(log.work.names("runs"), MOST_NAMES) if "/tasks" in name]
-    # Copies come first, however many exports there are: exports are deeper, in folders of their tasks.
+    # Copies come first, however many exports there are: exports are deeper, in folders of their own.
     latest_first = sorted(sorted(names, reverse=True), key=lambda name: name.count("/"))
     for name in islice(latest_first, MOST_FILES):
         for line in log.work.content(f"runs/{name}", MOST_FILE_BYTES).splitlines():

@@ -1,9 +1,12 @@
 """What a run did: files in the work area, a line in the log, and an XCom.
 
 runs/{run}/{task}/summary.json         RunSummary: the task's figures
+runs/{run}/{task}/{name}.jsonl         the task's message to later tasks, which find it by an XCom: its plan, ...
 runs/{run}/{task}/{try}/{name}.jsonl   each thing that the task did in that try: deleted, trimmed, restored, ...
+runs/{run}/{task}/{try}/...            the messages between that try and its Spark job
 
-Tasks of a run, and instances of a mapped task, may run at the same time: each writes to its own folder.
+Tasks of a run, and instances of a mapped task, may run at the same time, and a DAG may have several that plan or copy:
+each writes to its own folder.
 """
 
 from __future__ import annotations

@@ -11,7 +11,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from support.tiered_site import TIERED, TieredSite
+from tiered_storage.clock import wall_clock
 from tiered_storage.remote_log.model import RemoteLogSegmentMetadata
+from tiered_storage.remote_log.retention.expiry import ExpiryRun
+from tiered_storage.remote_log.selection import Selection
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
 from tiered_storage_airflow.operators.remote_log_metadata import AnnounceCopyOperator, ListSegmentsOperator
 from tiered_storage_airflow.operators.remote_storage import COPY_JOB, CopySegmentsOperator, FetchSegmentOperator
@@ -76,6 +79,17 @@ def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job
     operator: Any = CopySegmentsOperator(task_id="copy", plan="runs/a/plan.jsonl")
     assert operator.durable is False
     assert copy.copy(operator).conf is None
+
+
+def test_a_run_that_an_earlier_version_began_is_finished(site: TieredSite) -> None:
+    """Its plan is in the folder of the run, and not in that of a task."""
+    site.configure({"orders": {**TIERED, "remote.deletion.allowed": True, "retention.bytes": 1}})
+    path = f"runs/{run_folder(context())}/expiry.jsonl"
+    with site.open() as remote_log:
+        plans, _ = remote_log.deletions.plan_expiry(Selection("orders"), wall_clock())
+        remote_log.work.write(path, [ExpiryRun(tuple(plans))], ExpiryRun)
+    MarkDeletedOperator(task_id="mark", plan=path).execute(context())
+    assert site.finished("orders-0") == []
 
 
 @pytest.mark.parametrize("is_reported_later", [False, True])
