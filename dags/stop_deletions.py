@@ -22,7 +22,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     is_paused_upon_creation=False,
     max_active_runs=1,
     tags=["tiered-storage", "safety"],
-    default_args={**DEFAULT_ARGS, "pre_execute": fields.warn_of_unknown_fields},
+    default_args=DEFAULT_ARGS,
     params={
         "lift": Param(False, type="boolean", title="Lift: allow deletions again (admins only)"),
         "reason": fields.reason_param("Reason", "The reason, for whoever finds deletions stopped."),

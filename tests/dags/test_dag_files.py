@@ -18,7 +18,7 @@ import pytest
 from dags.airflow_runs import AirflowHome
 from support.airflow_home import CONFIGURATION, PROJECT
 from tiered_storage_airflow.embedded.settings_file import VariableSettings, read_airflow_settings
-from tiered_storage_airflow.forms.fields import TOPICS, TOPICS_VARIABLE, refuse_unknown_fields, warn_of_unknown_fields
+from tiered_storage_airflow.forms.fields import TOPICS, TOPICS_VARIABLE
 from tiered_storage_airflow.links import ReportLink
 
 FILES = sorted((PROJECT / "dags").glob("*.py"))
@@ -60,11 +60,7 @@ STATED_BY_A_DAG = {
     "schedule", "catchup", "is_paused_upon_creation", "max_active_runs", "tags", "default_args", "params", "doc_md",
 }  # fmt: skip
 STATED_OF_A_SPARK_JOB = {"task_id", "conn_id", "pool", "execution_timeout"}
-DEFAULTS_OF_TASKS = (
-    "DEFAULT_ARGS",
-    "{'pool': 'remote_log_metadata'}",
-    "{'pre_execute': fields.warn_of_unknown_fields}",
-)
+DEFAULTS_OF_TASKS = ("DEFAULT_ARGS", "{'pool': 'remote_log_metadata'}")
 SPARK_JOBS = ("CopySegmentsOperator", "ExportTopicOperator", "VerifySegmentsOperator")
 HEAVY = ("numba", "numpy", "pandas", "pyarrow", "obstore", "pyspark")
 LIGHT_OF_THE_LIBRARY = [
@@ -179,19 +175,11 @@ def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
-def test_instances_have_names_and_every_task_checks_the_form_and_leads_to_the_runs_report(
-    airflow: AirflowHome, dag_id: str
-) -> None:
+def test_instances_have_names_and_every_task_leads_to_the_runs_report(airflow: AirflowHome, dag_id: str) -> None:
     for task in airflow.dag(dag_id).tasks:
         if task.is_mapped:
             assert task.map_index_template, task.task_id
-        checks_form = warn_of_unknown_fields if dag_id == "stop_deletions" else refuse_unknown_fields
-        assert unmapped(task)._pre_execute_hook is checks_form, task.task_id
         assert any(isinstance(link, ReportLink) for link in task.operator_extra_links), task.task_id
-
-
-def unmapped(task: Any) -> Any:
-    return task.unmap({"results": {}}) if task.is_mapped else task
 
 
 def test_every_task_but_the_switch_takes_a_slot_of_a_pool_of_ours(airflow: AirflowHome) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dags.airflow_runs import OWN_DAGS, AirflowHome, FinishedRun
+from support.command_line import mentions
 from support.tiered_site import TIERED, TieredSite
 
 if TYPE_CHECKING:
@@ -55,3 +56,14 @@ def test_a_chain_whose_worker_dies_tries_again_and_disturbs_no_other_chain(
     assert copied(site) == ([0, 10], [0])
     assert sorted(job.folder.rpartition("/")[2] for job in spark.submitted) == ["1", "1", "2"]
 
+
+def test_the_form_is_checked_though_tasks_have_a_pre_execute_of_their_own(
+    airflow: AirflowHome, site: TieredSite, spark: SparkInProcess
+) -> None:
+    refused = run(airflow, {"dry_runn": True})
+    assert refused.state == "failed"
+    assert mentions(refused.messages, "no field dry_runn;", "did you mean dry_run?")
+    assert copied(site) == ([], [])
+    assert "about to run orders.plan" in refused.log
+    assert run(airflow, {"dry_run": True}).state == "success"
+    assert copied(site) == ([], [])

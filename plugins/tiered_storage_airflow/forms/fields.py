@@ -152,9 +152,10 @@ def word_param(name: str, description: str, pattern: str = "") -> Param:
 
 
 def refuse_unknown_fields(context: Mapping[str, Any]) -> None:
-    """Fail, before a task does anything, if the run has a field that the DAG's form does not have.
+    """Raise AirflowFailException if the run has a field that the DAG's form does not have.
 
-    Airflow would ignore a mistyped `dry_run` in silence, and the run would do what it should only show.
+    Airflow would ignore a mistyped `dry_run` in silence, and the run would do what it should only show. A DAG without a
+    form takes any `conf`.
     """
     if unknown := _unknown_fields(context):
         raise AirflowFailException(f"nothing was done: {unknown}")
@@ -169,7 +170,7 @@ def warn_of_unknown_fields(context: Mapping[str, Any]) -> None:
 def _unknown_fields(context: Mapping[str, Any]) -> str | None:
     known = list(context["dag"].params)
     unknown = sorted(set(context["dag_run"].conf or {}) - set(known))
-    if not unknown:
+    if not known or not unknown:
         return None
     near = [f"; for {each}, did you mean {found[0]}?" for each in unknown if (found := get_close_matches(each, known))]
     return f"the form has no field {', '.join(unknown)}{''.join(near)}; it has {', '.join(known)}"

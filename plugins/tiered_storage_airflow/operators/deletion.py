@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import SkipMixin, XComArg
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from tiered_storage_airflow.forms.fields import warn_of_unknown_fields
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator, fail_for_left, log_stop
 from tiered_storage_airflow.runs.scope import is_switched_on, required_number
 from tiered_storage_airflow.runs.summary import keep_done, summarize
@@ -224,7 +225,8 @@ class StopDeletionsOperator(RemoteLogOperator):
 
     A deletion under way stops within one batch of segments. Anybody who may trigger the DAG may stop. Only a user
     named in `admins` of the rights file may lift, and Airflow must report that user as having triggered the run. A run
-    lifts only a stop made before the run was triggered, so that clearing an old run lifts no later stop.
+    lifts only a stop made before the run was triggered, so that clearing an old run lifts no later stop. An unknown
+    form field is only a warning: a mistyped one must not prevent a stop.
 
     :param lift: allow deletions again, where their topics allow them
     :param reason: why, for whoever finds deletions stopped
@@ -238,6 +240,10 @@ class StopDeletionsOperator(RemoteLogOperator):
         self.lift = lift
         self.reason = reason
         self.by = by
+
+    def check_form(self, context: Context) -> None:
+        """Warn of a field that the DAG's form does not have."""
+        warn_of_unknown_fields(context)
 
     def execute(self, context: Context) -> bool:
         """Set the switch; return whether deletions are stopped now. Raises AirflowFailException for a refused lift."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from tiered_storage_airflow.forms.fields import refuse_unknown_fields
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 from tiered_storage_airflow.links import ReportLink
 from tiered_storage_airflow.runs.scope import Overrides, is_switched_on, opened_remote_log, selected
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 class RemoteLogOperator(BaseOperator):
     """Base of all operators on a remote log.
+
+    No task begins in a run with a field that the DAG's form does not have: a mistyped `dry_run` must not delete. A DAG
+    without a form takes anything.
 
     In a dry run a task changes nothing. If its class `shows_dry_run` it shows its plan; else it skips itself, since the
     plan before it does not skip it if somebody clears it alone.
@@ -57,12 +61,18 @@ class RemoteLogOperator(BaseOperator):
         self.remote_storage_conn_id = remote_storage_conn_id
 
     def pre_execute(self, context: Context) -> None:
-        """Raise AirflowSkipException in a dry run, unless the task shows it."""
+        """Fail for an unknown form field; raise AirflowSkipException in a dry run, unless the task shows it."""
+        # Here, and not in default_args: a task's own pre_execute would replace it there.
+        self.check_form(context)
         super().pre_execute(context)
         if not self.shows_dry_run and is_switched_on(self.is_dry_run, "dry_run"):
             raise AirflowSkipException(
                 "nothing was done: this run only shows its plan (dry_run); trigger a new run without dry_run"
             )
+
+    def check_form(self, context: Context) -> None:
+        """Raise AirflowFailException if the run has a field that the DAG's form does not have."""
+        refuse_unknown_fields(context)
 
     def opened(self, *, outdated: bool = False) -> AbstractContextManager[RemoteLogManager]:
         """Open the remote log for a `with`; see opened_remote_log."""

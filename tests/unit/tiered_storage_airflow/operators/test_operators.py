@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -38,6 +39,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TieredSite:
 def context() -> Context:
     dag_run = SimpleNamespace(dag_id="trial", run_id="by hand", run_type="manual")
     return cast("Context", {"dag_run": dag_run, "params": {}, "outlet_events": {}})
+
+
+def with_form(conf: Mapping[str, object], *fields: str) -> Context:
+    """Return the context of a run that got `conf`, of a DAG whose form has `fields`."""
+    dag = SimpleNamespace(params=dict.fromkeys(fields))
+    return cast("Context", {"dag": dag, "dag_run": SimpleNamespace(conf=conf)})
 
 
 def test_a_fetched_segment_begins_with_the_batch_that_holds_the_offset(site: TieredSite, tmp_path: Path) -> None:
@@ -79,6 +86,17 @@ def test_the_job_is_a_file_of_the_project_and_a_retry_never_joins_an_earlier_job
     operator: Any = CopySegmentsOperator(task_id="copy", plan="runs/a/plan.jsonl")
     assert operator.durable is False
     assert copy.copy(operator).conf is None
+
+
+def test_a_pre_execute_of_the_dags_own_does_not_replace_the_check_of_the_form() -> None:
+    operator = PlanExpiryOperator(task_id="plan", pre_execute=lambda _: None)
+    with pytest.raises(AirflowFailException, match=r"the form has no field dry_runn; .*did you mean dry_run\?"):
+        operator.pre_execute(with_form({"dry_runn": True}, "dry_run"))
+    operator.pre_execute(with_form({"dry_run": True}, "dry_run"))
+
+
+def test_a_dag_without_a_form_takes_any_conf() -> None:
+    PlanExpiryOperator(task_id="plan").pre_execute(with_form({"anything": 1}))
 
 
 def test_a_run_that_an_earlier_version_began_is_finished(site: TieredSite) -> None:
