@@ -6,8 +6,9 @@ file beside it (tiered_storage.west.yaml). `copy_segments` serves the first, and
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 SEPARATOR = "__"
 BEFORE_QUEUE = "."
 """Neither a DAG of ours nor a cluster has it in its name."""
+INVALID = "invalid-settings"
+"""The tag of the DAGs of a cluster whose settings file is wrong about them."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class Cluster:
     has_own_pools: bool = False
     copy_queues: tuple[str, ...] = ()
     """The queues of the hosts that see its brokers' disks (copy.queues)."""
+    problems: tuple[str, ...] = ()
+    """What its settings file has wrong of own.pools and copy.queues, or why it cannot be read."""
 
     def named(self, name: str) -> str:
         """Return `name` with the cluster's name after it; of the first cluster, `name` itself."""
@@ -54,8 +61,8 @@ def clusters() -> list[Cluster]:
     first = read_dag_settings(first_cluster_file(os.environ), os.environ)
     others = {name: read_dag_settings(file, {}) for name, file in other_clusters(os.environ).items()}
     return [
-        Cluster(None, copy_queues=first.copy_queues),
-        *(Cluster(name, each.has_own_pools, each.copy_queues) for name, each in others.items()),
+        Cluster(None, copy_queues=first.copy_queues, problems=first.problems),
+        *(Cluster(name, each.has_own_pools, each.copy_queues, each.problems) for name, each in others.items()),
     ]
 
 
@@ -66,13 +73,20 @@ def cluster_of_dag(dag_id: str) -> str | None:
 
 
 def dag_of_each_cluster(
-    *, schedule: Any, default_args: Mapping[str, Any], in_copy_queues: bool = False, **arguments: Any
+    *,
+    schedule: Any,
+    default_args: Mapping[str, Any],
+    tags: Sequence[str],
+    doc_md: str | None,
+    in_copy_queues: bool = False,
+    **arguments: Any,
 ) -> Callable[[Callable[..., None]], Callable[[], list[DAG]]]:
     """Make a function with the tasks of one cluster, which may take that Cluster, into one that builds every DAG.
 
     All arguments are those of a DAG. A `schedule` that is a function gets the cluster. The pool in `default_args` may
     be the cluster's own, and each of the DAG's operators gets the cluster's name. With `in_copy_queues` there is one
-    more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue.
+    more DAG for each of the cluster's copy_queues, all of whose tasks run in that queue. What is wrong with own.pools
+    or copy.queues is in the DAG's doc and in the log, and tags it INVALID.
     """
 
     def of_function(tasks: Callable[..., None]) -> Callable[[], list[DAG]]:
@@ -85,19 +99,37 @@ def dag_of_each_cluster(
             if "pool" in defaults:
                 defaults["pool"] = cluster.pool(defaults["pool"])
             chosen = schedule(cluster) if callable(schedule) else schedule
+            shown = {
+                **arguments,
+                "tags": [*tags, INVALID] if cluster.problems else tags,
+                "doc_md": _doc(doc_md, cluster),
+            }
             # Leaving the block registers the DAG with the file that is being parsed.
-            with DAG(dag_id, schedule=chosen, default_args=defaults, **arguments) as made:
+            with DAG(dag_id, schedule=chosen, default_args=defaults, **shown) as made:
                 tasks(*[cluster for _ in signature(tasks).parameters])
             return made
 
         def build_all() -> list[DAG]:
             served = clusters()
+            for problem in (problem for each in served for problem in each.problems):
+                _log.warning("%s: %s", tasks.__name__, problem)
             queues = [(each, queue) for each in served for queue in each.copy_queues] if in_copy_queues else []
             return [*map(build, served), *(build(each, queue) for each, queue in queues)]
 
         return build_all
 
     return of_function
+
+
+def _doc(doc_md: str | None, cluster: Cluster) -> str | None:
+    """Return the DAG's doc, after what is wrong with the cluster's settings file."""
+    if not cluster.problems:
+        return doc_md
+    return (
+        f"**{'; '.join(cluster.problems)}.** Correct it: until then it does not count, so this DAG may be in the pools "
+        "of all clusters, and DAGs of queues may be missing. Each task fails with all that is wrong.\n\n"
+        f"{doc_md or ''}"
+    )
 
 
 def connection_of_cluster(conn_id: str, cluster: str | None) -> Connection | None:

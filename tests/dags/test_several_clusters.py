@@ -74,6 +74,27 @@ def test_every_dag_is_there_for_each_cluster_with_its_schedule_and_pools(
     assert [asset.name for asset in schedule.asset_condition.objects] == ["remote_log__west"]
 
 
+def test_a_cluster_whose_pools_are_not_known_says_so_in_its_dags_and_stops_no_other_cluster(
+    airflow: AirflowHome, site: TieredSite, west: TieredSite, spark: SparkInProcess
+) -> None:
+    file = site.config.with_name("tiered_storage.west.yaml")
+    file.write_text(west.config.read_text().replace("own.pools: true", "own.pools: ture"))
+    airflow.refresh()
+    broken = airflow.dag("copy_segments__west")
+    assert "invalid-settings" in broken.tags
+    assert broken.doc_md is not None
+    assert broken.doc_md.startswith(f"**{file}: own.pools is 'ture': it must be true or false.** Correct it")
+    assert {task.pool for task in broken.tasks} == {"remote_log_metadata", "remote_log_copier"}
+    failed = airflow.run("copy_segments__west")
+    assert failed.state == "failed"
+    assert "own.pools" in failed.messages
+
+    first = airflow.dag("copy_segments")
+    assert "invalid-settings" not in first.tags
+    copied = airflow.run("copy_segments", {"topics": "orders"})
+    assert copied.state == "success", copied.messages
+
+
 def test_a_connection_of_the_cluster_goes_before_the_one_of_all(
     west: TieredSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,17 +20,23 @@ CONFIG_VARIABLE = "TIERED_STORAGE_CONFIG"
 OWN_POOLS = "own.pools"
 COPY_QUEUES = "copy.queues"
 _QUEUES_VARIABLE = "TIERED_STORAGE_COPY_QUEUES"
-_QUEUE = re.compile(r"[A-Za-z0-9._-]+")
+_QUEUE = re.compile(r"[A-Za-z0-9._-]{1,250}")
+_TRUE, _FALSE = {"true", "t", "yes", "y", "on", "1"}, {"false", "f", "no", "n", "off", "0"}
+"""How a file may write them: as the model of the settings takes them."""
 _NAME = r"[A-Za-z0-9]+(?:[-_][A-Za-z0-9]+)*"
 """A cluster's name: two underscores would end the name of a DAG."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagSettings:
-    """What a cluster's DAGs are made of: whether it has Airflow pools of its own, and the queues that it copies in."""
+    """What a cluster's DAGs are made of: whether it has Airflow pools of its own, and the queues that it copies in.
+
+    `problems` names what is wrong with them in its settings file; what is wrong does not count.
+    """
 
     has_own_pools: bool
     copy_queues: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 def project_root() -> Path:
@@ -62,24 +68,45 @@ def other_clusters(environ: Mapping[str, str]) -> dict[str, Path]:
 
 
 def read_dag_settings(file: Path, environ: Mapping[str, str]) -> DagSettings:
-    """Return what the settings file of a cluster says of its DAGs; nothing for an invalid file.
+    """Return what the settings file of a cluster says of its DAGs, and what is wrong with that.
 
-    A variable in `environ` overrides the file's queues.
+    A variable in `environ` overrides the file's queues. An invalid file raises nothing: every DAG file makes the DAGs
+    of all clusters, and an import error would stop them all. Each task of the cluster fails with all that is wrong.
     """
-    given = _given(file)
-    queues = environ.get(_QUEUES_VARIABLE) or given.get(COPY_QUEUES)
-    names = queues.split(",") if isinstance(queues, str) else queues if isinstance(queues, list) else ()
-    found = dict.fromkeys(str(name).strip() for name in names)
-    return DagSettings(
-        str(given.get(OWN_POOLS)).strip().lower() == "true", tuple(name for name in found if _QUEUE.fullmatch(name))
-    )
+    given, problems = _given(file)
+    by_variable = environ.get(_QUEUES_VARIABLE)
+    queues, are_valid = _queues(by_variable or given.get(COPY_QUEUES, ""))
+    own_pools = str(given.get(OWN_POOLS, "false")).lower()
+    if own_pools not in _TRUE | _FALSE:
+        problems.append(f"{file}: {OWN_POOLS} is {own_pools!r:.60}: it must be true or false")
+    if not are_valid:
+        where = _QUEUES_VARIABLE if by_variable else f"{file}: {COPY_QUEUES}"
+        problems.append(
+            f"{where} is no list of queues, whose names have letters, digits, dots, underscores and hyphens"
+        )
+    return DagSettings(own_pools in _TRUE, queues, tuple(problems))
 
 
-def _given(file: Path) -> Mapping[str, object]:
-    """Return the settings in the file; none for an invalid file."""
+def _queues(given: object) -> tuple[tuple[str, ...], bool]:
+    """Return the valid names in a list, or in a text with commas between them, and whether all of it is valid."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list):
+        return (), False
+    found = dict.fromkeys(name for each in names if (name := str(each).strip()))
+    valid = tuple(name for name in found if _QUEUE.fullmatch(name))
+    return valid, len(valid) == len(found)
+
+
+def _given(file: Path) -> tuple[Mapping[str, object], list[str]]:
+    """Return the settings in the file, and why it has none if it is not valid. A file need not exist."""
     try:
         given = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506 - it makes text only
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        # Each task of the cluster fails with what is wrong with the file.
-        return {}
-    return given if isinstance(given, dict) else {}
+    except FileNotFoundError:
+        return {}, []
+    except OSError as error:
+        return {}, [f"{file}: cannot be read: {error.strerror}"]
+    except (UnicodeDecodeError, yaml.YAMLError):
+        return {}, [f"{file}: is not YAML"]
+    if isinstance(given, dict):
+        return given, []
+    return {}, [] if given is None else [f"{file}: is not a mapping of settings"]

@@ -74,9 +74,43 @@ def test_a_cluster_with_wrong_settings_does_not_stop_the_others(tmp_path: Path, 
 
 def test_a_cluster_has_pools_of_its_own_where_its_file_asks_for_them(tmp_path: Path) -> None:
     file = tmp_path / "settings.west.yaml"
-    for text, expected in (("own.pools: true\n", True), ("own.pools: false\n", False), ("", False), ("[", False)):
-        file.write_text(text)
-        assert read_dag_settings(file, {}).has_own_pools is expected
+    for text, expected in (("true", True), ("yes", True), ("On", True), ("1", True), ("false", False), ("off", False)):
+        file.write_text(f"own.pools: {text}\nstate.directory: west\n")
+        found = read_dag_settings(file, {})
+        assert (found.has_own_pools, found.problems) == (expected, ())
+        assert load_settings(file, environ={}).own_pools is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("own.pools: maybe\n", "{}: own.pools is 'maybe': it must be true or false"),
+        ("own.pools:\n", "{}: own.pools is '': it must be true or false"),
+        ("own.pools: [true]\n", "{}: own.pools is \"['true']\": it must be true or false"),
+        ("[", "{}: is not YAML"),
+        ("- own.pools\n", "{}: is not a mapping of settings"),
+        ("copy.queues: 'no queue'\n", "{}: copy.queues is no list of queues"),
+        ("copy.queues: {a: b}\n", "{}: copy.queues is no list of queues"),
+    ],
+)
+def test_what_is_wrong_with_a_clusters_dags_is_named_and_stops_no_other_cluster(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "settings.west.yaml"
+    file.write_text(text)
+    found = read_dag_settings(file, {})
+    assert (found.has_own_pools, found.copy_queues) == (False, ())
+    [named] = found.problems
+    assert named.startswith(problem.format(file))
+    with pytest.raises(ConfigurationError):
+        load_settings(file, environ={})
+
+
+def test_a_settings_file_need_not_exist_and_may_be_empty(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    assert read_dag_settings(file, {}).problems == ()
+    file.write_text("")
+    assert read_dag_settings(file, {}).problems == ()
 
 
 def test_a_cluster_copies_in_the_queues_that_its_file_or_the_environment_names(tmp_path: Path) -> None:
