@@ -13,7 +13,7 @@ from airflow.sdk import CronDataIntervalTimetable, Param
 from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -22,6 +22,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=True,
     max_active_runs=1,
+    dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "audit"],
     default_args=DEFAULT_ARGS,
     params={

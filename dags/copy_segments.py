@@ -19,7 +19,7 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -28,6 +28,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=True,
     max_active_runs=1,
+    dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "copy"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={

@@ -13,7 +13,7 @@ from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import PlanRecordDeletionOperator
 from tiered_storage_airflow.operators.expiry import MarkDeletedOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -21,6 +21,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
+    dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "deletion"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={

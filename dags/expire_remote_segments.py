@@ -16,7 +16,7 @@ from airflow.sdk import CronDataIntervalTimetable
 from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import DeleteSegmentsOperator, MarkDeletedOperator, PlanExpiryOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -25,6 +25,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=True,
     max_active_runs=1,
+    dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "retention"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={

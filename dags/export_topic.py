@@ -16,7 +16,7 @@ from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.forms.export_topic import FORM, TOPIC_VARIABLE
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}, '') }}}}"
 
@@ -27,6 +27,7 @@ TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}
     catchup=False,
     is_paused_upon_creation=True,
     max_active_runs=1,
+    dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "export"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params=FORM,

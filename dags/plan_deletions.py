@@ -12,7 +12,7 @@ from tiered_storage_airflow.clusters import dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.expiry import PlanExpiryOperator
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 WANTED = "{{ params.what in ('both', '%s') }}"
 
@@ -22,6 +22,7 @@ WANTED = "{{ params.what in ('both', '%s') }}"
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
+    dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "retention"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={

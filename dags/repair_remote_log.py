@@ -16,7 +16,7 @@ from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -24,6 +24,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
+    dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "repair"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={

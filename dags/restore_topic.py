@@ -13,7 +13,7 @@ from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.forms.restore_topic import FORM
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -21,6 +21,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=False,
     max_active_runs=1,
+    dagrun_timeout=LONG_RUN_TIMEOUT,
     tags=["tiered-storage", "restore"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params=FORM,

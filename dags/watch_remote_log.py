@@ -12,7 +12,7 @@ from airflow.sdk import CronDataIntervalTimetable
 from tiered_storage_airflow.clusters import dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import WatchRemoteLogOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
+from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(
@@ -21,6 +21,7 @@ from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS
     catchup=False,
     is_paused_upon_creation=True,
     max_active_runs=1,
+    dagrun_timeout=RUN_TIMEOUT,
     tags=["tiered-storage", "audit"],
     default_args={**DEFAULT_ARGS, "pool": "remote_log_metadata"},
     params={"settings": fields.settings_param()},

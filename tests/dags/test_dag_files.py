@@ -57,7 +57,8 @@ SWITCH = ("stop_deletions", "switch")
 ONLY_SHOWN_UNLESS_ASKED = ("delete_records", "delete_topic", "repair_remote_log", "undelete")
 SCREEN = 72
 STATED_BY_A_DAG = {
-    "schedule", "catchup", "is_paused_upon_creation", "max_active_runs", "tags", "default_args", "params", "doc_md",
+    "schedule", "catchup", "is_paused_upon_creation", "max_active_runs", "dagrun_timeout", "tags", "default_args",
+    "params", "doc_md",
 }  # fmt: skip
 STATED_OF_A_SPARK_JOB = {"task_id", "conn_id", "pool", "execution_timeout"}
 DEFAULTS_OF_TASKS = ("DEFAULT_ARGS", "{'pool': 'remote_log_metadata'}")
@@ -172,6 +173,20 @@ def test_every_task_ends_at_some_time_and_is_tried_again_after_longer_and_longer
         assert task.retries == 3, task.task_id
         assert task.retry_exponential_backoff == 2.0, task.task_id
         assert task.max_retry_delay == timedelta(minutes=10), task.task_id
+
+
+@pytest.mark.parametrize("dag_id", [path.stem for path in FILES])
+def test_a_run_that_waits_for_what_never_comes_ends_and_no_other_run_is_cut_off(
+    airflow: AirflowHome, dag_id: str
+) -> None:
+    dag = airflow.dag(dag_id)
+    tasks: list[Any] = dag.tasks
+    within_its_limits = sum(
+        ((task.retries + 1) * task.execution_timeout + task.retries * task.max_retry_delay for task in tasks),
+        timedelta(),
+    )
+    assert dag.dagrun_timeout is not None
+    assert within_its_limits < dag.dagrun_timeout <= timedelta(days=2)
 
 
 @pytest.mark.parametrize("dag_id", [path.stem for path in FILES])

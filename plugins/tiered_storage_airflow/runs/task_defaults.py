@@ -1,4 +1,4 @@
-"""The default arguments of all tasks of our DAGs."""
+"""The default arguments of all tasks of our DAGs, and how long a run may take."""
 
 from __future__ import annotations
 
@@ -16,4 +16,14 @@ DEFAULT_ARGS: dict[str, Any] = {
 
 A retry of any task is safe: it looks again, or continues the work of the first try under the same leases. Errors that
 no retry can repair fail the task for good (AirflowFailException).
+"""
+
+RUN_TIMEOUT = timedelta(hours=18)
+LONG_RUN_TIMEOUT = timedelta(days=2)
+"""For dagrun_timeout: how long a run may take, and one with a task that may read for hours.
+
+Both are longer than all tries of all tasks of such a run may take, one after the other, with their pauses. So the
+timeout ends no work that is within the limits of its task, but a run whose task waits for what never comes, such as a
+queue without a worker or a pool that does not exist: by max_active_runs, no later run could begin. A run that is ended
+loses nothing: the next one plans its work again, once its leases have ended (lease.duration.ms).
 """
