@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class CountSegmentsOperator(RemoteLogOperator):
-    """Returns how many remote segments each partition has."""
+    """Count the remote segments of each partition; return their numbers."""
 
     def execute(self, context: Context) -> dict[str, int]:  # noqa: ARG002 -- Airflow passes it
-        """Count them."""
+        """Count them, in every state but deleted."""
         with self.opened() as remote_log:
             metadata = remote_log.segments
             return {
