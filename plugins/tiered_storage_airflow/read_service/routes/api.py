@@ -1,6 +1,7 @@
 """The read service: offsets, segments, bytes and records, for users with rights on a topic (read_rights.py).
 
-Every route, even the documentation, asks Airflow's auth manager who the user is.
+Every route, even the documentation, asks Airflow's auth manager who the user is: the guard is the application's, so no
+router can lack it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
 
 from tiered_storage_airflow.read_service.access import AccessLog
 from tiered_storage_airflow.read_service.login import visitor_of
@@ -24,6 +26,9 @@ def read_api(service: ReadService) -> FastAPI:
     app = FastAPI(
         title="Remote Log",
         version="1",
+        # In this order: a check of a login blocks the event loop for a moment, so those that send much wait before it.
+        dependencies=[Depends(_in_turn), Depends(visitor_of), Depends(_admitted)],
+        responses=PROBLEMS,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -32,25 +37,29 @@ def read_api(service: ReadService) -> FastAPI:
     app.state.read_service = service
     add_exception_handlers(app, service)
     app.add_middleware(AccessLog, metrics=service.metrics)
-    short, much = [Depends(visitor_of), Depends(_first)], [Depends(_in_turn), Depends(visitor_of), Depends(_known)]
-    for router in (metadata_routes.router, offset_routes.router, service_routes.router):
-        app.include_router(router, dependencies=short, responses=PROBLEMS)
-    app.include_router(data_routes.router, dependencies=much, responses=PROBLEMS)
+    for router in (metadata_routes.router, offset_routes.router, service_routes.router, data_routes.router):
+        app.include_router(router)
     return app
 
 
-async def _first(request: Request) -> AsyncIterator[None]:
-    """Give this request priority over those that send much."""
-    with _service_of(request).short_calls.one():
-        yield
+_SENDING_MUCH = frozenset(route.endpoint for route in data_routes.router.routes if isinstance(route, APIRoute))
 
 
 async def _in_turn(request: Request) -> None:
-    await _service_of(request).admission.wait(request)
+    """Let a request wait that sends much. Raises ProblemError (429) if too many wait."""
+    if request.scope["endpoint"] in _SENDING_MUCH:
+        await _service_of(request).admission.wait(request)
 
 
-async def _known(request: Request) -> None:
-    _service_of(request).admission.know(request)
+async def _admitted(request: Request) -> AsyncIterator[None]:
+    """Remember who sends much; give every other request priority over them until its end."""
+    service = _service_of(request)
+    if request.scope["endpoint"] in _SENDING_MUCH:
+        service.admission.know(request)
+        yield
+        return
+    with service.short_calls.one():
+        yield
 
 
 def _service_of(request: Request) -> ReadService:

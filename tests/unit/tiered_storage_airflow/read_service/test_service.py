@@ -53,6 +53,25 @@ def test_every_route_asks_who_it_is(site: ReadServiceSite) -> None:
         assert visitor_of in {dependency.call for dependency in route.dependant.dependencies}, route.path
 
 
+def test_a_router_that_brings_no_guard_has_the_applications(site: ReadServiceSite) -> None:
+    from fastapi import APIRouter
+    from fastapi.testclient import TestClient
+
+    from tiered_storage_airflow.read_service.routes.api import read_api
+
+    router = APIRouter()
+
+    @router.get("/forgotten")
+    async def forgotten() -> str:
+        return "shown"
+
+    app = read_api(site.service)
+    app.include_router(router)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert client.get("/forgotten").status_code == 401
+        assert client.get("/forgotten", headers=login("reader")).json() == "shown"
+
+
 def test_unknown_paths_reveal_nothing(site: ReadServiceSite) -> None:
     answer = site.get("/nothing/here")
     assert answer.status_code == 404

@@ -207,6 +207,17 @@ def test_every_route_answers_in_its_time_while_something_hangs(files: RemoteLogF
     in_one_loop(ask_all)
 
 
+def test_every_route_asks_for_a_login(files: RemoteLogFiles) -> None:
+    async def ask_all() -> None:
+        async with mounted(files, A_WHILE) as (app, client):
+            del client.headers["Authorization"]
+            answers = {each: (await client.request(*each)).status_code for each in addresses(app, "A" * 22)}
+        assert len(answers) > 20
+        assert set(answers.values()) == {401}, answers
+
+    in_one_loop(ask_all)
+
+
 def test_however_many_reports_of_runs_hang_the_shared_threads_stay_free(files: RemoteLogFiles) -> None:
     async def ask() -> None:
         async with mounted(files) as (_, client):
