@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from tiered_storage_airflow.operators.remote_log_operator import RemoteLogOperator
 
 if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.jobs.groups import JobFolder
@@ -54,11 +54,16 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
     `conf`; the job itself sets `application`, `application_args`, `name` and `py_files`.
     """
 
+    # Spark's provider has nothing public for what comes before spark-submit, for the process that it started, and for a
+    # second job of a task. Its private parts in use are these, and no others: _get_hook and _hook of the operator,
+    # _get_spark_binary_path and _submit_sp of the hook.
+
     template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, *RemoteLogOperator.template_fields)
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, conn_id: str = SparkSubmitHook.default_conn_name, **kwargs: Any) -> None:
         # A retry starts again, under new segment ids: it must not join the first try's job.
-        super().__init__(durable=False, **kwargs)
+        super().__init__(conn_id=conn_id, durable=False, **kwargs)
+        self.spark_conn_id = conn_id
 
     def watch(self, remote_log: RemoteLogManager, job: JobFolder, size: JobSize) -> JobWatch:
         """Return the watch over the running job, for a `with`."""
@@ -74,13 +79,12 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
         hook = super()._get_hook()
         binary = hook._get_spark_binary_path()
         command = [sys.executable, "-I", "-S", str(END_WITH_TASK), str(os.getpid()), *binary]
-        # The hook has no other place for what goes before spark-submit.
         hook._get_spark_binary_path = lambda: command  # type: ignore[method-assign]
         return hook
 
     def on_kill(self) -> None:
         """End Spark and what spark-submit started: a child that hangs keeps the output open, and so the task alive."""
-        submitted = getattr(self._hook, "_submit_sp", None)
+        submitted = None if self._hook is None else self._hook._submit_sp
         started: list[psutil.Process] = []
         if submitted is not None:
             with suppress(psutil.NoSuchProcess):
@@ -134,7 +138,7 @@ class SparkGroupsOperator(RemoteLogOperator, SparkSubmitOperator):
                         self.log.warning(
                             "Spark wrote no result. Its own log lines are above; if spark-submit itself failed, check "
                             "Airflow's connection %s (its master, its spark-binary), and that Java is installed",
-                            self._conn_id,
+                            self.spark_conn_id,
                         )
                     raise
                 self.log.warning("Spark failed, and the groups that it finished still count: %s", error)

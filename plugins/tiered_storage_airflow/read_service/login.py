@@ -3,6 +3,9 @@
 Each auth manager has its own user class. All have a name. For roles, the simple auth manager has `role`, Flask
 AppBuilder's (FAB) `roles`, objects with a name, and Amazon's `groups`. With one that has none of these, such as
 Keycloak's, only users can have rights, not roles.
+
+Airflow has no public module for it. Its documentation of plugins has their applications ask core_api.security, as this
+module and web_app do.
 """
 
 from __future__ import annotations
