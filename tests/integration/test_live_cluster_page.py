@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
-from collections.abc import Mapping
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import yaml
 
 from servers.guarded_kafka import PASSWORD, GuardedKafka
@@ -18,9 +23,14 @@ from support.kafka_clients import RealKafkaClient
 from support.live_sites import SMALL_SEGMENTS
 from support.records import varied_records
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.settings.settings import load_settings
+from tiered_storage_airflow.demo_cluster.brokers import free_ports
+from tiered_storage_airflow.embedded import services
+from tiered_storage_airflow.embedded.environment import DATABASE_VARIABLE
+from tiered_storage_airflow.embedded.processes import wait_until
 
-PAGE = (Path(__file__).parents[2] / "docs" / "live-cluster.md").read_text("utf-8")
-MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
+PROJECT = Path(__file__).parents[2]
+PAGE = (PROJECT / "docs" / "live-cluster.md").read_text("utf-8")
 OWN, MANAGED = "From nothing to the first tiered topic", "A managed cluster"
 TRIM = "Delete at the brokers what is remote"
 TOOL = "org.apache.kafka.tools.AclCommand"
@@ -75,9 +85,58 @@ def test_the_walk_beside_brokers_of_ones_own_leads_to_a_tiered_topic(
         assert run_all(OWN, config)[-1] == "audit"
         assert copied(config)
         assert run_all(TRIM, config)[-1] == "retain"
-    made = [words for words in commands(OWN) if words[0] == "make"]
-    assert [words[1] for words in made] == ["setup", "up", "airflow"]
-    assert all(re.search(rf"^{words[1]}: ", MAKEFILE, re.MULTILINE) for words in made)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_from_a_clone_to_the_first_scheduled_copy_every_command_works_as_written(
+    kafka_programs: KafkaPrograms, tmp_path: Path
+) -> None:
+    """`make setup` really installs, `make up` really starts Airflow, and its schedule copies what came meanwhile."""
+    lines = [line.strip() for line in "".join(blocks(OWN, "sh")).splitlines()]
+    before_airflow, of_airflow = lines[: lines.index("make up")], lines[lines.index("make up") :]
+    assert before_airflow[0] == "make setup"
+    with RealKafka(kafka_programs, tmp_path / "kafka") as kafka, cloned(tmp_path / "clone") as clone:
+        fill(kafka.client)
+        config = configured(OWN, tmp_path, kafka.bootstrap_servers).rename(clone / "include" / "tiered_storage.yaml")
+        in_the_clone(clone, before_airflow)
+        by_hand = copied(config)
+        assert by_hand
+        kafka.client.produce("orders", varied_records(200, seed=2), batch_num_messages=20)
+
+        in_the_clone(clone, of_airflow)
+
+        running = services.running_airflow(load_settings(config, environ={}).state_directory)
+        assert running is not None
+        assert wait_until(lambda: copied(config) > by_hand, 600)
+        with services.connect(running) as api:
+            assert {dag.dag_id for dag in api.dags() if not dag.is_paused and dag.dag_id == "copy_segments"}
+
+
+@contextmanager
+def cloned(clone: Path) -> Iterator[Path]:
+    """Copy the project's files, without its virtual environment and state, for a `with`; end its Airflow."""
+    named = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, named.split("\0")):
+        if (PROJECT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(PROJECT / name, clone / name)
+    try:
+        yield clone
+    finally:
+        in_the_clone(clone, ["make down"])
+
+
+def in_the_clone(clone: Path, lines: list[str]) -> None:
+    """Run each line in a shell there; each has to succeed. Airflow gets a free port and keeps its state in SQLite."""
+    left_out = ("AIRFLOW", "TIERED_STORAGE", "PYTHON", "VIRTUAL_ENV")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    environ |= {"PORT": str(free_ports(1)[0]), DATABASE_VARIABLE: ""}
+    for line in lines:
+        done = subprocess.run(
+            ["bash", "-ec", line], cwd=clone, env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
 
 
 def test_the_walk_beside_a_managed_cluster_leads_to_a_tiered_topic(
