@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,8 @@ from tiered_storage_airflow.demo_cluster.s3_server import ACCESS_KEY, BUCKET, RE
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 FAULT_SECONDS = 30
+TIERED = {"remote.storage.enable": True}
+TRIMMED = {**TIERED, "local.deletion.allowed": True, "local.retention.ms": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,16 @@ def servers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFact
         yield Servers(brokers, s3, postgres)
 
 
-def site_of(servers: Servers, root: Path, topic: str, endpoint: str) -> LiveSite:
+def site_of(
+    servers: Servers, root: Path, topic: str, endpoint: str, decided: Mapping[str, object] = TIERED
+) -> LiveSite:
     """Return a remote log of `topic` whose bucket is at `endpoint`."""
     settings = {
         "rsm.config.url": f"s3://{BUCKET}/{topic}",
         "rsm.config.endpoint": endpoint,
         "rsm.config.region": REGION,
         "rsm.config.allow.http": True,
+        "topics": {topic: decided},
     }
     secrets = {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -157,4 +163,77 @@ def test_a_store_that_lies_about_writes_is_not_believed(servers: Servers, tmp_pa
     site = replace(site, settings={**site.settings, "rsm.config.endpoint": servers.s3.url}).write()
     site.catch_up()
 
+    site.ensure_exactly_once(ledger, topic)
+
+
+class Lie(StrEnum):
+    """What a store answers to reads that is not so."""
+
+    NOTHING_IS_LISTED = "nothing-is-listed"
+    """As a listing that is older than every write."""
+    NOTHING_IS_FOUND = "nothing-is-found"
+    """As a read that is older than the write."""
+    BYTES_DIFFER = "bytes-differ"
+    """What is read of a segment ends with another byte."""
+
+
+@dataclass(slots=True)
+class ReadLies:
+    """A store that tells a lie while it lies."""
+
+    lie: Lie
+    is_lying: bool = False
+    told: int = 0
+
+    def look(self, asked: Asked) -> Refusal | None:
+        reads = asked.method in {"GET", "HEAD"} and not _lists(asked)
+        return Refusal(404, "NoSuchKey") if self._tells(Lie.NOTHING_IS_FOUND, reads) else None
+
+    def change(self, asked: Asked, content: bytes) -> bytes:
+        if self._tells(Lie.NOTHING_IS_LISTED, _lists(asked)):
+            return b"<ListBucketResult><KeyCount>0</KeyCount><IsTruncated>false</IsTruncated></ListBucketResult>"
+        if self._tells(Lie.BYTES_DIFFER, asked.method == "GET" and ".log" in asked.path and not _lists(asked)):
+            return content[:-1] + bytes([content[-1] ^ 1])
+        return content
+
+    def _tells(self, lie: Lie, applies: bool) -> bool:
+        is_told = self.is_lying and self.lie is lie and applies
+        self.told += is_told
+        return is_told
+
+
+def _lists(asked: Asked) -> bool:
+    return "list-type=" in asked.path
+
+
+@pytest.mark.parametrize("lie", list(Lie))
+def test_while_a_store_lies_about_reads_brokers_delete_nothing(servers: Servers, tmp_path: Path, lie: Lie) -> None:
+    topic, lies = f"while-{lie}", ReadLies(lie)
+    servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    endpoint = S3Endpoint(servers.s3.url, ACCESS_KEY, SECRET_KEY, REGION, BUCKET)
+    ledger = Ledger(tmp_path / "ledger.csv")
+    with ExitStack() as running:
+        proxied = running.enter_context(proxy(endpoint, lies.look, change=lies.change))
+        site = site_of(servers, tmp_path, topic, proxied.url, TRIMMED)
+        copies = running.enter_context(CopyLoop(site))
+        running.enter_context(producer(site, topic, ledger))
+        copies.wait_for_segments(3)
+        lies.is_lying = True
+        refused = site.run("retain")
+        assert refused.exit_code == 1, refused
+        assert lies.told > 0
+        site.run("expire")
+        later = len(copies.results) + 2
+        wait_for(lambda: len(copies.results) > later, lambda: str(copies.results[-2:]))
+        site.run("retain")
+        assert site.log_starts(topic) == {0: 0, 1: 0, 2: 0}
+        lies.is_lying = False
+        copies.wait_for_segments()
+
+    site = replace(site, settings={**site.settings, "rsm.config.endpoint": servers.s3.url}).write()
+    site.catch_up()
+
+    retained = site.run("retain")
+    assert retained.exit_code == 0, retained.err
+    assert site.log_starts(topic) == site.remote_ends()
     site.ensure_exactly_once(ledger, topic)

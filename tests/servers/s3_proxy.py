@@ -1,4 +1,4 @@
-"""A proxy before an S3 server, which looks at each request: it refuses some, or takes headers away."""
+"""A proxy before an S3 server, which looks at each request: it refuses some, takes headers away, or changes answers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,21 @@ class Refusal:
 
 
 Look = Callable[[Asked], Refusal | None]
+Change = Callable[[Asked, bytes], bytes]
+"""Returns what is passed on in place of an answer's content."""
 
 
 @contextmanager
-def proxy(endpoint: S3Endpoint, look: Look, tls: ssl.SSLContext | None = None) -> Iterator[S3Endpoint]:
-    """Pass on to `endpoint` what `look` does not refuse; with `tls` as https://localhost."""
+def proxy(
+    endpoint: S3Endpoint,
+    look: Look,
+    tls: ssl.SSLContext | None = None,
+    change: Change = lambda _, content: content,
+) -> Iterator[S3Endpoint]:
+    """Pass on to `endpoint` what `look` does not refuse, with answers that `change` may change.
+
+    With `tls` as https://localhost.
+    """
     target = urlsplit(endpoint.url).netloc
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,7 +60,8 @@ def proxy(endpoint: S3Endpoint, look: Look, tls: ssl.SSLContext | None = None) -
         def handle_request(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            refusal = look(Asked(self.command, unquote(self.path), headers))
+            asked = Asked(self.command, unquote(self.path), headers)
+            refusal = look(asked)
             if refusal is not None:
                 content = f"<Error><Code>{refusal.code}</Code><Message>{refusal.code}</Message></Error>".encode()
                 self._answer(refusal.status, {"Content-Type": "application/xml", **refusal.headers}, content)
@@ -58,7 +69,7 @@ def proxy(endpoint: S3Endpoint, look: Look, tls: ssl.SSLContext | None = None) -
             with closing(HTTPConnection(target)) as connection:
                 connection.request(self.command, self.path, body, headers)
                 answer = connection.getresponse()
-                content = answer.read()
+                content = change(asked, answer.read())
                 passed = {name: value for name, value in answer.getheaders() if name.lower() not in _BETWEEN_TWO_HOPS}
                 # A HEAD is answered with the length of what a GET would bring.
                 length = answer.getheader("Content-Length") if self.command == "HEAD" else None
