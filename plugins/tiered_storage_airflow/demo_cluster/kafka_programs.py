@@ -22,7 +22,7 @@ from tiered_storage_airflow.embedded.java import java_home
 KAFKA = MavenJars("kafka", "4.3.1", Path(__file__).parent)
 
 TOOL_SECONDS = 120
-START_SECONDS = 60
+START_SECONDS = 180
 STOP_SECONDS = 60
 STOPPED_BY_SIGTERM = 128 + signal.SIGTERM
 
