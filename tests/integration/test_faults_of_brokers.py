@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -92,44 +93,35 @@ def test_nothing_is_lost_or_doubled_when_a_leader_is_killed_and_partitions_are_a
     site.ensure_exactly_once(ledger, topic)
 
 
+def by_fetch(_: BrokerCluster) -> dict[str, Any]:
+    """Return the settings of copies by Fetch."""
+    return {}
+
+
+def of_files(brokers: BrokerCluster) -> dict[str, Any]:
+    """Return the settings of copies of the leaders' files."""
+    return {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
+
+
+FAULTS = [
+    *((by_fetch, fault) for fault in (kill_one_by_one, move_leaders, reassign, throttle, kill_copies)),
+    *((of_files, fault) for fault in (kill_one_by_one, move_leaders)),
+]
+
+
 @nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "fault",
-    [kill_one_by_one, move_leaders, reassign, throttle, kill_copies],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize(("source", "fault"), FAULTS, ids=lambda each: each.__name__)
 def test_every_acknowledged_record_is_in_the_tiers_once_after(
-    brokers: BrokerCluster,
-    site: LiveSite,
-    topic: str,
-    ledger: Ledger,
-    fault: Callable[[BrokerCluster, str, CopyLoop], None],
-) -> None:
-    brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    with CopyLoop(site) as copies, producer(site, topic, ledger):
-        copies.wait_for_segments()
-        fault(brokers, topic, copies)
-        copies.wait_for_segments()
-
-    site.catch_up()
-
-    site.ensure_exactly_once(ledger, topic)
-
-
-@nightly
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", [kill_one_by_one, move_leaders], ids=lambda f: f.__name__)
-def test_copies_of_leaders_files_go_on_after(
     brokers: BrokerCluster,
     tmp_path: Path,
     topic: str,
     ledger: Ledger,
+    source: Callable[[BrokerCluster], Mapping[str, Any]],
     fault: Callable[[BrokerCluster, str, CopyLoop], None],
 ) -> None:
     brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    directories = {"broker.log.dirs": {str(node): [str(brokers.log_dir(node))] for node in NODES}}
-    site = LiveSite(brokers, tmp_path, (topic,), directories).write()
+    site = LiveSite(brokers, tmp_path, (topic,), source(brokers)).write()
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         copies.wait_for_segments()
         fault(brokers, topic, copies)

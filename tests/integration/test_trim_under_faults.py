@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from threading import Event, Thread
-from types import TracebackType
-from typing import Self
+from threading import Event
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -17,6 +15,7 @@ from support.broker_faults import pass_leadership_on, wait_for_replicas
 from support.live_cluster import RATE, SMALL_SEGMENTS, CopyLoop, LiveSite, producer, rows_of, wait_for
 from tiered_storage_airflow.demo_cluster.brokers import NODES, BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
+from tiered_storage_airflow.demo_cluster.load import Background
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
@@ -32,14 +31,15 @@ def brokers(kafka_programs: KafkaPrograms, tmp_path: Path) -> Iterator[BrokerClu
         yield started
 
 
-class SlowReader:
-    """A consumer group that reads `topic` at two thirds of RATE, until it may hurry. A context manager that runs it.
+class SlowReader(Background):
+    """A consumer group that reads `topic` at two thirds of RATE, until it may hurry.
 
     It commits what it has read after each step. What brokers delete before that, it never gets.
     """
 
     def __init__(self, site: LiveSite, topic: str) -> None:
         """Start nothing yet."""
+        super().__init__(GROUP)
         self._topic = topic
         self._properties = {
             "bootstrap.servers": site.brokers.bootstrap_servers,
@@ -49,22 +49,13 @@ class SlowReader:
             "topic.metadata.refresh.interval.ms": 2000,
             "log_level": 0,
         }
-        self._stopped, self._hurries = Event(), Event()
-        self._thread = Thread(target=self._run, name=GROUP)
+        self._hurries = Event()
         self.keys: set[bytes] = set()
         """The keys of all records that came."""
         self.reached: dict[int, int] = {}
         """Where it has read each partition to: no offset that it has committed is larger."""
         self.committed: dict[int, int] = {}
         """What it had reached when the brokers last acknowledged a commit."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def hurry(self) -> None:
         """Read without a pause from now on."""

@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Self
 from unittest import mock
 
@@ -33,12 +31,12 @@ from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
 from tiered_storage.settings.settings import load_settings
 from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster
 from tiered_storage_airflow.demo_cluster.ledger import Ledger, Place, Verdict, judge, read_local, read_remote
-from tiered_storage_airflow.demo_cluster.load import LoadProducer
+from tiered_storage_airflow.demo_cluster.load import Background, LoadProducer
 
 SMALL_SEGMENTS = {"internal.segment.bytes": "65536"}
 RATE = 150
 """Records a second, of a kilobyte each: a partition of three closes a segment a second."""
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 300
 COMMAND_SECONDS = 240
 LEASE_MS = 5000
 PAUSE_SECONDS = 1
@@ -146,28 +144,19 @@ class LiveSite:
         return verdict
 
 
-class CopyLoop:
-    """Copies again and again in a thread of its own, each time by a new process. A context manager that ends it.
+class CopyLoop(Background):
+    """Copies again and again, each time by a new process.
 
     After each copy it runs the commands `others`, such as retain, in the same way.
     """
 
     def __init__(self, site: LiveSite, *others: str) -> None:
         """Start nothing yet."""
+        super().__init__("copies")
         self.site = site
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="copies")
         self._process: subprocess.Popen[str] | None = None
         self.results: list[CommandResult] = []
         self.others: dict[str, list[CommandResult]] = {command: [] for command in others}
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     @property
     def segments(self) -> int:
@@ -231,18 +220,17 @@ def producer(site: LiveSite, topic: str, ledger: Ledger, rate: int = RATE, **pro
     return LoadProducer(f"{topic}-{len(ledger)}", topic, client, ledger, rate)
 
 
-class TransactionalProducer:
-    """Writes to `topic` in transactions without a pause, in a thread of its own; a context manager that ends it.
+class TransactionalProducer(Background):
+    """Writes to `topic` in transactions without a pause.
 
     Every third transaction is aborted. The ledger gets the records of a transaction once its commit is acknowledged.
     """
 
     def __init__(self, site: LiveSite, topic: str, ledger: Ledger) -> None:
         """Start nothing yet."""
+        super().__init__(f"transactions of {topic}")
         self._topic = topic
         self._ledger = ledger
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name=f"transactions of {topic}")
         self._properties = {
             "bootstrap.servers": site.brokers.bootstrap_servers,
             "transactional.id": topic,
@@ -255,14 +243,6 @@ class TransactionalProducer:
         """The keys of transactions that were aborted on purpose."""
         self.failures: list[str] = []
         """Why transactions failed: nobody knows whether these were committed."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         sender: Producer | None = None

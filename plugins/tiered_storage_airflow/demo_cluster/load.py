@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing
 from itertools import count
@@ -20,25 +21,49 @@ RECORD_BYTES = 1000
 _TICK_SECONDS = 0.05
 
 
-class LoadProducer:
-    """An idempotent producer in a thread of its own: `rate` records a second to `topic`, each with its own key.
+class Background(ABC):
+    """Runs `_run` in a thread of its own, until it is stopped. A context manager that starts and stops it."""
 
-    A record that the brokers refuse is never sent again, and is not in the ledger. A context manager: its end sends
-    what is left, and waits for the answers.
+    def __init__(self, name: str) -> None:
+        """Start nothing yet."""
+        self._stopped = Event()
+        self._thread = Thread(target=self._run, name=name)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Let it end what it has begun, and wait for that."""
+        self._stopped.set()
+        self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Work until `_stopped` is set."""
+
+
+class LoadProducer(Background):
+    """An idempotent producer: `rate` records a second to `topic`, each with its own key.
+
+    A record that the brokers refuse is never sent again, and is not in the ledger. Its end sends what is left, and
+    waits for the answers.
     """
 
     def __init__(
         self, name: str, topic: str, properties: Mapping[str, Any], ledger: Ledger, rate: int, size: int = RECORD_BYTES
     ) -> None:
         """Start nothing yet; `properties` are librdkafka's. Records have values of `size` random bytes."""
+        super().__init__(f"producer of {topic}")
         self._name = name
         self._topic = topic
         self._ledger = ledger
         self._rate = rate
         self._size = size
-        self._stopped = Event()
         self._numbers = count()
-        self._thread = Thread(target=self._run, name=f"producer of {topic}")
         self._properties = {
             "enable.idempotence": True,
             "acks": "all",
@@ -51,18 +76,6 @@ class LoadProducer:
         }
         self.refused: list[str] = []
         """Why records were not acknowledged."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Send what is left, and wait for the answers."""
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         producer = Producer(self._properties)
@@ -102,11 +115,12 @@ class LoadProducer:
         self._ledger.acknowledge(bytes(message.key() or b""), place)
 
 
-class LoadConsumer:
-    """A consumer of `topics` in a thread of its own, in the group `live-consumer`. A context manager that runs it."""
+class LoadConsumer(Background):
+    """A consumer of `topics` in the group `live-consumer`."""
 
     def __init__(self, topics: list[str], properties: Mapping[str, Any]) -> None:
         """Start nothing yet; `properties` are librdkafka's."""
+        super().__init__("consumer")
         self._topics = topics
         self._properties = {
             "group.id": "live-consumer",
@@ -114,18 +128,8 @@ class LoadConsumer:
             "log_level": 0,
             **properties,
         }
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="consumer")
         self.keys: set[bytes] = set()
         """The keys of all records that came."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join()
 
     def _run(self) -> None:
         with closing(Consumer(self._properties)) as consumer:
