@@ -193,31 +193,64 @@ def test_an_unclean_leader_is_followed_and_what_it_lost_is_not_served(
 
 @nightly
 @pytest.mark.timeout(600)
-def test_a_topic_that_is_deleted_and_created_again_has_a_log_of_its_own(
-    brokers: BrokerCluster, site: LiveSite, topic: str, ledger: Ledger, tmp_path: Path
+def test_a_topic_that_is_deleted_and_created_again_under_load_has_a_log_of_its_own(
+    brokers: BrokerCluster, topic: str, ledger: Ledger, tmp_path: Path
 ) -> None:
     brokers.create_topic(topic, 2, SMALL_SEGMENTS)
-    with CopyLoop(site) as copies:
-        with producer(site, topic, ledger):
-            copies.wait_for_segments(2)
-        former = {each.topic_id for each in site.partitions()}
-        admin = brokers.admin()
-        admin.delete_topics([topic])[topic].result(REQUEST_SECONDS)
-        wait_for(lambda: topic not in brokers.admin().list_topics(timeout=10).topics, lambda: "it is not deleted")
+    site = LiveSite(brokers, tmp_path, (topic,), {"remote.log.replaced.topic.grace.ms": 0}).write()
+    with CopyLoop(site, "expire") as runs, producer(site, topic, ledger):
+        runs.wait_for_segments(2)
+        former = _incarnations(site)
+        of_former = _delete(brokers, topic, ledger)
         brokers.create_topic(topic, 2, SMALL_SEGMENTS)
-        again = Ledger(tmp_path / "again.csv")
-        with producer(site, topic, again):
-            wait_for(lambda: len({each.topic_id for each in site.partitions()}) == 2, lambda: str(copies.results[-2:]))
-            copies.wait_for_segments(2)
+        wait_for(lambda: len(_incarnations(site)) == 2, lambda: str(runs.results[-2:]))
+        [new] = _incarnations(site) - former
+        # Nobody has allowed that it is deleted.
+        with site.open() as remote_log:
+            kept = read_remote(remote_log, [each for each in site.partitions() if each.topic_id in former])
+        verdict = judge(of_former, kept, {})[topic]
+        assert verdict.remote > 0
+        assert verdict.twice == 0
+
+        allowed = site.run("topics", "allow-deletion", topic, "--only", "remote")
+        assert allowed.exit_code == 0, allowed.err
+        wait_for(lambda: _stored(site, topic) == {new}, lambda: str(runs.others["expire"][-2:]))
+        runs.wait_for_segments(2)
     site.catch_up()
 
-    [new] = {each.topic_id for each in site.partitions()} - former
-    site.ensure_exactly_once(again, topic, new)
-    with site.open() as remote_log:
-        old = [each for each in remote_log.segments.list_partitions() if each.topic_id in former]
-        kept = read_remote(remote_log, old)
-    assert kept
-    assert kept.items() <= {place: [key] for key, place in ledger.acknowledged().items()}.items()
+    of_new = Ledger(tmp_path / "again.csv")
+    for key in ledger.acknowledged().keys() - of_former.keys():
+        of_new.acknowledge(key, ledger.acknowledged()[key])
+    site.ensure_exactly_once(of_new, topic, new)
+    assert _stored(site, topic) == {new}
+
+
+def _delete(brokers: BrokerCluster, topic: str, ledger: Ledger) -> dict[bytes, Place]:
+    """Delete a topic that is written to, on every broker; return which of its records had been acknowledged."""
+    admin = brokers.admin()
+    admin.delete_topics([topic])[topic].result(REQUEST_SECONDS)
+    # Until its files are removed, those of a deleted partition have another name.
+    wait_for(
+        lambda: not any(list(brokers.log_dir(node).glob(f"{topic}-[01]")) for node in NODES), lambda: "not deleted"
+    )
+    counts: list[int] = []
+
+    def nothing_more_is_acknowledged() -> bool:
+        counts.append(len(ledger))
+        return counts[-20:] == [len(ledger)] * 20
+
+    wait_for(nothing_more_is_acknowledged, lambda: "records of a deleted topic are acknowledged")
+    return ledger.acknowledged()
+
+
+def _incarnations(site: LiveSite) -> set[str]:
+    return {each.topic_id for each in site.partitions()}
+
+
+def _stored(site: LiveSite, topic: str) -> set[str]:
+    """Return the topic ids under which the store has segments of a topic."""
+    folders = {path.parents[1].name for path in (site.root / "state").rglob("*.log")}
+    return {name.removeprefix(f"{topic}-") for name in folders if name.startswith(topic)}
 
 
 def _acl(topic: str, operation: AclOperation) -> AclBinding:
