@@ -1,4 +1,4 @@
-"""A real Kafka broker and a real Spark for the integration tests."""
+"""Real Kafka brokers, the servers of a remote log, and a real Spark for the integration tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from integration.spark_submit import SparkSubmit, isolated_spark
 from servers.kafka_programs import KafkaPrograms
 from servers.real_kafka import RealKafka
+from support.remote_servers import RemoteServers, running_servers
 
 
 class StartKafka(Protocol):
@@ -30,6 +31,13 @@ def start_kafka(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPath
             return brokers.enter_context(RealKafka(kafka_programs, directory, log_dir=log_dir, properties=properties))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def remote_servers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServers]:
+    """Three brokers, an S3 server and PostgreSQL, of a module's tests alone, all running before and after each."""
+    with running_servers(kafka_programs, tmp_path_factory.mktemp("remote-servers")) as servers:
+        yield servers
 
 
 @pytest.fixture

@@ -1,121 +1,73 @@
-"""Store and database fail, hang or lie while brokers are under load: afterwards all catches up by itself."""
+"""Store and database fail or hang, and a store is slow or lies, under load: afterwards all catches up by itself."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-import psutil
 import pytest
 
-from servers.kafka_programs import KafkaPrograms
 from servers.s3_proxy import Asked, Refusal, proxy
-from support.live_cluster import SMALL_SEGMENTS, CopyLoop, LiveSite, producer, wait_for
-from support.object_stores import S3Endpoint
-from tiered_storage_airflow.demo_cluster.brokers import BrokerCluster, free_ports
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.remote_servers import (
+    RemoteServers,
+    database_hangs,
+    database_is_gone,
+    store_hangs,
+    store_is_gone,
+)
 from tiered_storage_airflow.demo_cluster.ledger import Ledger
-from tiered_storage_airflow.demo_cluster.postgres import PostgresServer
-from tiered_storage_airflow.demo_cluster.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
 FAULT_SECONDS = 30
-TIERED = {"remote.storage.enable": True}
-TRIMMED = {**TIERED, "local.deletion.allowed": True, "local.retention.ms": 1}
+ANSWER_SECONDS = 0.2
+"""How long a slow store takes for each answer."""
+SLOW_RATE = 30
+"""Records a second, which a slow store keeps up with."""
+TRIMMED = {"remote.storage.enable": True, "local.deletion.allowed": True, "local.retention.ms": 1}
+
+OUTAGES = [store_is_gone, store_hangs, database_is_gone, database_hangs]
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """What a remote log stands on, all in processes of their own."""
-
-    brokers: BrokerCluster
-    s3: S3Server
-    postgres: PostgresServer
-
-
-@pytest.fixture(scope="module")
-def servers(kafka_programs: KafkaPrograms, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    folder = tmp_path_factory.mktemp("servers")
-    with (
-        BrokerCluster(kafka_programs, folder / "kafka") as brokers,
-        S3Server(folder / "buckets", free_ports(1)[0]) as s3,
-        PostgresServer() as postgres,
-    ):
-        yield Servers(brokers, s3, postgres)
-
-
-def site_of(
-    servers: Servers, root: Path, topic: str, endpoint: str, decided: Mapping[str, object] = TIERED
-) -> LiveSite:
-    """Return a remote log of `topic` whose bucket is at `endpoint`."""
-    settings = {
-        "rsm.config.url": f"s3://{BUCKET}/{topic}",
-        "rsm.config.endpoint": endpoint,
-        "rsm.config.region": REGION,
-        "rsm.config.allow.http": True,
-        "topics": {topic: decided},
-    }
-    secrets = {
-        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        "TIERED_STORAGE_RLMM_CONFIG_URL": servers.postgres.database(topic.replace("-", "_")),
-    }
-    return LiveSite(servers.brokers, root, (topic,), settings, secrets).write()
-
-
-def store_is_gone(servers: Servers) -> None:
-    """Nobody listens."""
-    servers.s3.kill()
-    time.sleep(FAULT_SECONDS)
-    servers.s3.start()
-
-
-def store_hangs(servers: Servers) -> None:
-    """Connections are accepted, and nothing is answered."""
-    servers.s3.pause()
-    time.sleep(FAULT_SECONDS)
-    servers.s3.resume()
-
-
-def database_is_gone(servers: Servers) -> None:
-    """It is killed, and comes back with what was committed."""
-    servers.postgres.stop(signal.SIGQUIT)
-    time.sleep(FAULT_SECONDS)
-    servers.postgres.start()
-
-
-def database_hangs(servers: Servers) -> None:
-    """It keeps its connections and answers nothing."""
-    server = psutil.Process(servers.postgres.pid)
-    # The one that starts the others first; those may end by themselves meanwhile.
-    server.suspend()
-    processes = [server, *server.children(recursive=True)]
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.suspend()
-    time.sleep(FAULT_SECONDS)
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.resume()
-
-
-FAULTS = [store_is_gone, store_hangs, database_is_gone, database_hangs]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_all_catches_up_after(servers: Servers, tmp_path: Path, fault: Callable[[Servers], None]) -> None:
+@pytest.mark.parametrize("fault", OUTAGES, ids=lambda fault: fault.__name__)
+def test_all_catches_up_after(
+    remote_servers: RemoteServers, tmp_path: Path, fault: Callable[[RemoteServers, float], None]
+) -> None:
     topic = fault.__name__.replace("_", "-")
-    servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    site, ledger = site_of(servers, tmp_path, topic, servers.s3.url), Ledger(tmp_path / "ledger.csv")
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    site, ledger = remote_servers.site(tmp_path, topic), Ledger(tmp_path / "ledger.csv")
     with CopyLoop(site) as copies, producer(site, topic, ledger):
         copies.wait_for_segments()
-        fault(servers)
+        fault(remote_servers, FAULT_SECONDS)
         copies.wait_for_segments()
 
+    assert [result.err for result in copies.results if "Traceback" in result.err] == []
+    site.catch_up()
+
+    site.ensure_exactly_once(ledger, topic)
+
+
+def test_a_slow_store_is_waited_for(remote_servers: RemoteServers, tmp_path: Path) -> None:
+    topic, ledger, waited = "store-is-slow", Ledger(tmp_path / "ledger.csv"), list[Asked]()
+
+    def slowly(asked: Asked) -> None:
+        time.sleep(ANSWER_SECONDS)
+        waited.append(asked)
+
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    with proxy(remote_servers.bucket, slowly) as slow:
+        site = remote_servers.site(tmp_path, topic, {"rsm.config.endpoint": slow.url})
+        with CopyLoop(site) as copies, producer(site, topic, ledger, SLOW_RATE):
+            copies.wait_for_segments(6)
+
+        assert {result.exit_code for result in copies.results} == {0}, copies.results
+        assert len(waited) > 6
+
+    site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
     site.catch_up()
 
     site.ensure_exactly_once(ledger, topic)
@@ -142,14 +94,13 @@ class Lies:
         return None
 
 
-def test_a_store_that_lies_about_writes_is_not_believed(servers: Servers, tmp_path: Path) -> None:
+def test_a_store_that_lies_about_writes_is_not_believed(remote_servers: RemoteServers, tmp_path: Path) -> None:
     topic, lies = "store-lies", Lies()
-    servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    endpoint = S3Endpoint(servers.s3.url, ACCESS_KEY, SECRET_KEY, REGION, BUCKET)
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
     ledger = Ledger(tmp_path / "ledger.csv")
     with ExitStack() as running:
-        proxied = running.enter_context(proxy(endpoint, lies))
-        site = site_of(servers, tmp_path, topic, proxied.url)
+        proxied = running.enter_context(proxy(remote_servers.bucket, lies))
+        site = remote_servers.site(tmp_path, topic, {"rsm.config.endpoint": proxied.url})
         copies = running.enter_context(CopyLoop(site))
         running.enter_context(producer(site, topic, ledger))
         copies.wait_for_segments()
@@ -160,7 +111,7 @@ def test_a_store_that_lies_about_writes_is_not_believed(servers: Servers, tmp_pa
         lies.is_lying = False
         copies.wait_for_segments()
 
-    site = replace(site, settings={**site.settings, "rsm.config.endpoint": servers.s3.url}).write()
+    site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
     site.catch_up()
 
     site.ensure_exactly_once(ledger, topic)
@@ -207,14 +158,16 @@ def _lists(asked: Asked) -> bool:
 
 
 @pytest.mark.parametrize("lie", list(Lie))
-def test_while_a_store_lies_about_reads_brokers_delete_nothing(servers: Servers, tmp_path: Path, lie: Lie) -> None:
+def test_while_a_store_lies_about_reads_brokers_delete_nothing(
+    remote_servers: RemoteServers, tmp_path: Path, lie: Lie
+) -> None:
     topic, lies = f"while-{lie}", ReadLies(lie)
-    servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
-    endpoint = S3Endpoint(servers.s3.url, ACCESS_KEY, SECRET_KEY, REGION, BUCKET)
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
     ledger = Ledger(tmp_path / "ledger.csv")
     with ExitStack() as running:
-        proxied = running.enter_context(proxy(endpoint, lies.look, change=lies.change))
-        site = site_of(servers, tmp_path, topic, proxied.url, TRIMMED)
+        proxied = running.enter_context(proxy(remote_servers.bucket, lies.look, change=lies.change))
+        settings = {"topics": {topic: TRIMMED}, "rsm.config.endpoint": proxied.url}
+        site = remote_servers.site(tmp_path, topic, settings)
         copies = running.enter_context(CopyLoop(site))
         running.enter_context(producer(site, topic, ledger))
         copies.wait_for_segments(3)
@@ -230,7 +183,7 @@ def test_while_a_store_lies_about_reads_brokers_delete_nothing(servers: Servers,
         lies.is_lying = False
         copies.wait_for_segments()
 
-    site = replace(site, settings={**site.settings, "rsm.config.endpoint": servers.s3.url}).write()
+    site = replace(site, settings={**site.settings, "rsm.config.endpoint": remote_servers.s3.url}).write()
     site.catch_up()
 
     retained = site.run("retain")

@@ -1,0 +1,100 @@
+"""A database loses or garbles answers while brokers are under load: all catches up by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from servers.postgres_proxy import proxy
+from support.live_cluster import SMALL_SEGMENTS, CopyLoop, producer, wait_for
+from support.remote_servers import RemoteServers
+from tiered_storage_airflow.demo_cluster.ledger import Ledger
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1500)]
+
+TIMES = 10
+"""How often each fault happens at least."""
+
+
+def lost(_: bytes) -> bytes:
+    """Lose the connection in place of an answer."""
+    return b""
+
+
+def garbled(answer: bytes) -> bytes:
+    """Pass an answer on with a bit changed that makes no text of it."""
+    middle = len(answer) // 2
+    return answer[:middle] + bytes([answer[middle] ^ 0x80]) + answer[middle + 1 :]
+
+
+def cut(answer: bytes) -> bytes:
+    """Lose the connection in the middle of an answer."""
+    return answer[: len(answer) // 2]
+
+
+def to_commit(answer: bytes) -> bool:
+    """Whether it confirms a commit."""
+    return b"COMMIT\0" in answer
+
+
+def to_anything(_: bytes) -> bool:
+    """Every answer."""
+    return True
+
+
+@dataclass(slots=True)
+class Fault:
+    """Changes every `nth` of the answers that it `applies` to, while it is on."""
+
+    change: Callable[[bytes], bytes]
+    nth: int
+    applies: Callable[[bytes], bool] = to_anything
+    is_on: bool = False
+    times: int = 0
+    _seen: int = 0
+
+    def __call__(self, answer: bytes) -> bytes:
+        if not (self.is_on and self.applies(answer)):
+            return answer
+        self._seen += 1
+        if self._seen % self.nth:
+            return answer
+        self.times += 1
+        return self.change(answer)
+
+
+@pytest.mark.parametrize(
+    ("change", "nth", "applies"),
+    [(cut, 30, to_anything), (lost, 3, to_commit), (garbled, 30, to_anything)],
+    ids=["answers-cut", "commits-not-confirmed", "answers-garbled"],
+)  # fmt: skip
+def test_all_catches_up_after_a_database_had(
+    remote_servers: RemoteServers,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    change: Callable[[bytes], bytes],
+    nth: int,
+    applies: Callable[[bytes], bool],
+) -> None:
+    topic, fault = f"database-{request.node.callspec.id}", Fault(change, nth, applies)
+    remote_servers.brokers.create_topic(topic, 3, SMALL_SEGMENTS)
+    ledger, port = Ledger(tmp_path / "ledger.csv"), remote_servers.postgres.port
+    url = remote_servers.postgres.database(remote_servers.database(topic))
+    with proxy(port) as between:
+        between.change = fault
+        site = remote_servers.site(tmp_path, topic, database=url.replace(f":{port}/", f":{between.port}/"))
+        with CopyLoop(site, "expire") as runs, producer(site, topic, ledger):
+            runs.wait_for_segments()
+            fault.is_on = True
+            later = len(runs.results) + 1
+            wait_for(lambda: fault.times >= TIMES and len(runs.results) > later, lambda: f"{runs.results[-2:]}")
+            fault.is_on = False
+            runs.wait_for_segments()
+
+        assert [each.err for each in (*runs.results, *runs.others["expire"]) if "Traceback" in each.err] == []
+        site.catch_up()
+
+        site.ensure_exactly_once(ledger, topic)
