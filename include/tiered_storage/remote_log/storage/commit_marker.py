@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
-from pydantic import Field, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from tiered_storage.errors import LaterVersionError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
@@ -44,6 +44,12 @@ _CUSTOM_METADATA = struct.Struct(">hIqI")
 _OF_ENCODED = struct.Struct(">hIqIqB")
 
 
+def _zero_or_one(value: object) -> bool:
+    if type(value) is not int or value not in {0, 1}:
+        raise ValueError("is neither 0 nor 1")
+    return bool(value)
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMarker:
     """Sizes (bytes) and checksums (CRC-32C) of a segment's log and of the bundle of its indexes.
@@ -57,7 +63,7 @@ class CommitMarker:
     indexes_size: Annotated[int, Field(strict=True, ge=1, lt=2**63)]
     indexes_crc32c: Checksum
     stored_size: Natural | None = None
-    is_encrypted: Annotated[bool, PlainSerializer(int)] = False
+    is_encrypted: Annotated[bool, BeforeValidator(_zero_or_one), PlainSerializer(int)] = False
 
     @property
     def data_object_size(self) -> int:

@@ -72,6 +72,14 @@ def test_the_marker_of_an_encoded_segment_has_the_size_of_its_object(is_encrypte
             CommitMarker.from_custom_metadata(metadata, raw)
 
 
+@pytest.mark.parametrize("flag", [True, "no", 1.0, 2, None])
+def test_only_0_and_1_say_whether_a_segment_is_encrypted(flag: object) -> None:
+    marker = replace(MARKER, stored_size=700, is_encrypted=True)
+    raw = json.dumps({**json.loads(marker.to_bytes()), "is_encrypted": flag}).encode()
+    with pytest.raises(RemoteObjectCorruptError, match="is_encrypted"):
+        CommitMarker.parse(raw, "marker")
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
