@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Self
@@ -227,7 +227,9 @@ def _copied(
 
 def _let_others_go_first() -> None:
     """Give this thread the least priority on its processors: a broker may run beside it."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+    # Where this is forbidden, a copy takes its turn as others do.
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
 
 
 @dataclass(slots=True)
