@@ -15,13 +15,15 @@ import math
 import sys
 from dataclasses import dataclass, replace
 
+from tiered_storage.errors import TieredStorageError
 from tiered_storage.remote_log.coverage import Coverage
 from tiered_storage.remote_log.model import PartitionState
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UncutLog
 from tiered_storage.settings.topics import TopicSettings
 
-_ROLLS_LOOKED_UP = 100
-"""How many segments of a partition are looked up by time; each takes two requests. The rest is estimated by those."""
+_ROLLS_LOOKED_UP = 10
+"""How many segments of a partition are looked up by time; each takes two requests, one after the other, and there are
+thousands of partitions. The rest is estimated by those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,14 @@ def _rolled_sizes(
     """
     rules, sizes, at = uncut.rules, list[int](), start
     for _ in range(_ROLLS_LOOKED_UP):
-        began = uncut.timestamp_at(at)
-        after = end + 1 if began < 0 else min(end + 1, uncut.offset_at(began + rules.segment_ms + 1))
+        try:
+            began = uncut.timestamp_at(at)
+            after = end + 1 if began < 0 else min(end + 1, uncut.offset_at(began + rules.segment_ms + 1))
+        except TieredStorageError:
+            if at == start:
+                raise
+            # What is before can be copied. A later plan begins here, and names what is wrong.
+            break
         size = max(1, int((after - at) * density))
         is_old = now is not None and (at == start or 0 <= began <= now - rules.tail_ms)
         if whole := size // rules.segment_bytes:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
 """The first batch comes whole, however few bytes are asked for."""
+LATEST_TIMESTAMP: Final = 2**63 - 1
+"""The largest that a record can have (int64, ms)."""
 _SAMPLE_BUFFER: Final = 64 << 20
 
 
@@ -294,6 +296,9 @@ class FetchSource:
         if timestamp < 0:
             # ListOffsets takes negative ones for an OffsetSpec.
             return offsets.start
+        if timestamp > LATEST_TIMESTAMP:
+            # Nothing can be that late: a record with a timestamp out of this world, or segment.ms without an end.
+            return offsets.high_watermark
         with self._lock:
             found = self._client.list_offsets({partition: timestamp})[partition]
         if isinstance(found, PartitionError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from tiered_storage.errors import SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.remote_log.copy.uncut_plan import CutTimes, Gap, PlannedCuts, find_gap, plan_cuts
 from tiered_storage.remote_log.coverage import Coverage
@@ -169,10 +170,28 @@ def test_segments_roll_by_size_and_by_time() -> None:
     assert planned(fake) == PlannedCuts(0, 349, (1000, 1000, 1000, 1000, 375))
 
 
-def test_rolls_by_time_are_estimated_after_a_hundred() -> None:
+def test_rolls_by_time_are_estimated_after_some() -> None:
     found = planned(FakeLog(end=101 * 250, density=1.0), now=101 * 250_000 + RULES.segment_ms)
     assert found is not None
     assert found.sizes == (101,) * 250
+
+
+@pytest.mark.parametrize(("bad", "expected"), [(101, (101,)), (303, (101,) * 3)])
+def test_what_cannot_be_looked_up_holds_back_nothing_before_it(bad: int, expected: tuple[int, ...]) -> None:
+    fake = FakeLog(end=350, density=1.0)
+
+    def timestamp_at(offset: int) -> int:
+        if offset >= bad:
+            raise SourceClusterError("a bad sector")
+        return 1000 * offset
+
+    uncut = replace(fake.uncut, timestamp_at=timestamp_at)
+    found = plan_cuts(fake.log, uncut, remote(), PartitionState(), NO_LAG, CutTimes(NOW), None)
+    assert found == PlannedCuts(0, 349, expected)
+    with pytest.raises(SourceClusterError, match="a bad sector"):
+        plan_cuts(
+            replace(fake.log, log_start_offset=bad), uncut, remote(), PartitionState(), NO_LAG, CutTimes(NOW), None
+        )
 
 
 def test_a_later_timestamp_before_the_copy_holds_no_old_segment_back() -> None:
