@@ -213,6 +213,6 @@ def test_a_retention_that_was_shortened_below_the_margin_fails_the_run_which_cop
     failed = airflow.run("copy_segments")
 
     assert failed.state == "failed"
-    expected = (topic, "its brokers delete records 6.0 h after", "enable.min.retention.margin.ms")
+    expected = (topic, "its brokers delete records", "6.0 h", "enable.min.retention.margin.ms")
     assert mentions(failed.messages, *expected), failed
     assert airflow.events_of(failed)[0]["partitions"] == [f"{topic}-0"]
