@@ -187,7 +187,7 @@ class QuotaLimit(RateLimit):
         return QuotaLimit(self._counted.quota, self._now, self._sleep)
 
     def spend(self, size: int) -> None:
-        if self._counted.quota.is_unlimited:
+        if self.is_unlimited:
             return
         is_even = self._counted.is_half_used
         seconds = self._counted.spend(size)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tiered_storage.errors import ConfigurationError, SourceClusterError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
+from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_log.records.batch_header import RecordBatch, read_batch_header
 from tiered_storage.kafka_wire.cluster import CALL_SECONDS, ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 _SAMPLE_BYTES: Final = 64 << 10
 _ONE_BATCH: Final = 1
 """The first batch comes whole, however few bytes are asked for."""
-LATEST_TIMESTAMP: Final = 2**63 - 1
-"""The largest that a record can have (int64, ms)."""
 _SAMPLE_BUFFER: Final = 64 << 20
 
 
@@ -296,7 +295,7 @@ class FetchSource:
         if timestamp < 0:
             # ListOffsets takes negative ones for an OffsetSpec.
             return offsets.start
-        if timestamp > LATEST_TIMESTAMP:
+        if timestamp > INT64_MAX:
             # Nothing can be that late: a record with a timestamp out of this world, or segment.ms without an end.
             return offsets.high_watermark
         with self._lock:
