@@ -27,7 +27,7 @@ from tiered_storage.remote_log.tables.layout import (
     encoded,
     is_file_name,
 )
-from tiered_storage.remote_log.tables.overwrite_guard import ensure_no_fewer
+from tiered_storage.remote_log.tables.overwrite_guard import OverwriteGuard
 from tiered_storage.remote_log.tables.planning import TablePlan
 from tiered_storage.remote_log.tables.reading import BrokenBytes
 
@@ -68,7 +68,7 @@ class IntervalCommit:
             self._remove_left()
             return False
         if earlier is not None:
-            ensure_no_fewer(earlier, manifest, plan, broken, self._letters(), self.place)
+            OverwriteGuard(earlier, plan).ensure_no_fewer(manifest, broken, self._letters(), self.place)
         self.folder.ensure_no_overlap(self.interval)
         self._put(f"{TEMPORARY}/{self.attempt}/{COMMITTING}", b"")
         self._delete(SUCCESS)

@@ -30,7 +30,7 @@ from tiered_storage.remote_log.tables.layout import (
     ExportManifest,
     TableFolder,
 )
-from tiered_storage.remote_log.tables.overwrite_guard import missing_among, why_kept
+from tiered_storage.remote_log.tables.overwrite_guard import OverwriteGuard, missing_among
 from tiered_storage.remote_log.tables.planning import TablePlan, plan_table, unknown_partitions
 from tiered_storage.remote_log.tables.query import TableQuery
 
@@ -74,7 +74,7 @@ class BegunExport:
     @property
     def kept(self) -> str | None:
         """Why the interval stays as an earlier export left it; None: it is exported."""
-        return None if self.earlier is None else why_kept(self.earlier, self.plan)
+        return None if self.earlier is None else OverwriteGuard(self.earlier, self.plan).expired
 
     @property
     def not_reached(self) -> tuple[int, ...]:

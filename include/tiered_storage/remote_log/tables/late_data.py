@@ -20,7 +20,7 @@ from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind, RemoteStorageManager
 from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import MANIFEST, SUCCESS, ExportManifest, Interval, TableFolder
-from tiered_storage.remote_log.tables.overwrite_guard import why_kept
+from tiered_storage.remote_log.tables.overwrite_guard import OverwriteGuard
 from tiered_storage.remote_log.tables.planning import TablePlan
 
 READ_AT_ONCE = 8
@@ -95,7 +95,7 @@ class _Judge:
         is_due = interval not in self._committed or self._has_new_partitions(manifest)
         if not is_due and not manifest.not_reached:
             return None
-        if (reason := self._hindrance(manifest)) is not None:
+        if (reason := OverwriteGuard(manifest, self._plan).hindrance) is not None:
             return IncompleteInterval(interval, reason)
         if is_due or self._reaches(manifest, again):
             return again
@@ -112,14 +112,6 @@ class _Judge:
         rows = again.table_query.rows
         reached = (each.topic_id_partition.partition for each in self._plan.partitions if each.has_all(rows))
         return not set(manifest.not_reached).isdisjoint(reached)
-
-    def _hindrance(self, manifest: ExportManifest) -> str | None:
-        """Return why another export could not replace the interval."""
-        planned = {each.topic_id_partition.partition for each in self._plan.partitions}
-        left_out = sorted({*manifest.partitions, *(file.partition for file in manifest.files)} - planned)
-        if left_out:
-            return f"partitions {', '.join(map(str, left_out))} are deleted, or this run does not ask for them"
-        return why_kept(manifest, self._plan)
 
 
 def first_timestamp(

@@ -15,35 +15,48 @@ from tiered_storage.remote_log.tables.reading import BrokenBytes
 _LAST_OF_ALL = (1 << 63) - 1
 
 
-def why_kept(earlier: ExportManifest, plan: TablePlan) -> str | None:
-    """Return which records of the earlier export expired or were deleted since; None if there are none."""
-    starts = {each.topic_id_partition.partition: each.log_start_offset for each in plan.partitions}
-    expired = sorted({file.partition for file in earlier.files if file.first_offset < starts.get(file.partition, 0)})
-    if not expired:
-        return None
-    shown = ", ".join(f"partition {partition} below offset {starts[partition]}" for partition in expired)
-    return f"it has records that the remote log no longer has: {shown}"
+@dataclass(frozen=True, slots=True)
+class OverwriteGuard:
+    """Whether an export may replace the `earlier` one: never by fewer records. `plan` is what can be read now."""
 
+    earlier: ExportManifest
+    plan: TablePlan
 
-def ensure_no_fewer(
-    earlier: ExportManifest,
-    later: ExportManifest,
-    plan: TablePlan,
-    broken: Sequence[BrokenBytes],
-    letters: Sequence[BrokenBytes],
-    place: str,
-) -> None:
-    """Raise ConfigurationError if `later` may lack records of `earlier`, even if it also has new ones.
+    @property
+    def expired(self) -> str | None:
+        """Which records of the earlier export expired or were deleted since; None if there are none."""
+        starts = {each.topic_id_partition.partition: each.log_start_offset for each in self.plan.partitions}
+        found = {file.partition for file in self.earlier.files if file.first_offset < starts.get(file.partition, 0)}
+        if not found:
+            return None
+        shown = ", ".join(f"partition {partition} below offset {starts[partition]}" for partition in sorted(found))
+        return f"it has records that the remote log no longer has: {shown}"
 
-    `plan` and `broken` have what the later export could not read, `letters` what the earlier one could not decode.
-    """
-    lost = chain(_partitions_with_fewer_rows(earlier, later), _unreadable_since(earlier, plan, broken, letters))
-    if shown := list(islice(lost, NAMED_AT_MOST)):
-        raise ConfigurationError(
-            f"{place} may have records that this export did not find: {'; '.join(shown)}. Nothing was changed. Export "
-            "all partitions, and allow at least as much disorder within a batch as before; run 'tiered-storage repair "
-            "--deep' if the remote log lacks records; or remove the folder, to export only what is left"
-        )
+    @property
+    def hindrance(self) -> str | None:
+        """Why no export of `plan` can replace the earlier one, before anything is read; None: one may."""
+        planned = {each.topic_id_partition.partition for each in self.plan.partitions}
+        exported = {*self.earlier.partitions, *(file.partition for file in self.earlier.files)}
+        if left_out := sorted(exported - planned):
+            return f"partitions {', '.join(map(str, left_out))} are deleted, or this run does not ask for them"
+        return self.expired
+
+    def ensure_no_fewer(
+        self, later: ExportManifest, broken: Sequence[BrokenBytes], letters: Sequence[BrokenBytes], place: str
+    ) -> None:
+        """Raise ConfigurationError if `later` may lack records of the earlier export, even if it also has new ones.
+
+        `plan` and `broken` have what the later export could not read, `letters` what the earlier one could not decode.
+        """
+        fewer = _partitions_with_fewer_rows(self.earlier, later)
+        lost = chain(fewer, _unreadable_since(self.earlier, self.plan, broken, letters))
+        if shown := list(islice(lost, NAMED_AT_MOST)):
+            raise ConfigurationError(
+                f"{place} may have records that this export did not find: {'; '.join(shown)}. Nothing was changed. "
+                "Export all partitions, and allow at least as much disorder within a batch as before; run "
+                "'tiered-storage repair --deep' if the remote log lacks records; or remove the folder, to export only "
+                "what is left"
+            )
 
 
 def missing_among(manifest: ExportManifest, plan: TablePlan) -> tuple[MissingOffsets, ...]:

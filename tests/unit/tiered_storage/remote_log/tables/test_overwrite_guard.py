@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.remote_logs import partition_of
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.tables.layout import FORMAT_VERSION, ExportedFile, ExportManifest, MissingOffsets
-from tiered_storage.remote_log.tables.overwrite_guard import ensure_no_fewer, missing_among
+from tiered_storage.remote_log.tables.overwrite_guard import OverwriteGuard, missing_among
 from tiered_storage.remote_log.tables.planning import NAMED_AT_MOST, TablePartition, TablePlan
 from tiered_storage.remote_log.tables.query import TableQuery
 from tiered_storage.remote_log.tables.reading import BrokenBytes
@@ -35,7 +35,7 @@ EVERYTHING = TablePlan(TableQuery("orders"), "", "", ())
 
 
 def check_rows(earlier: ExportManifest, later: ExportManifest) -> None:
-    ensure_no_fewer(earlier, later, EVERYTHING, (), (), "here")
+    OverwriteGuard(earlier, EVERYTHING).ensure_no_fewer(later, (), (), "here")
 
 
 @pytest.mark.parametrize("disorder_ms", [HOUR_MS, 2 * HOUR_MS, 0, None], ids=["same", "more", "none", "any"])
@@ -85,7 +85,7 @@ def check(
     earlier: ExportManifest, plan: TablePlan, broken: Sequence[BrokenBytes] = (), letters: Sequence[BrokenBytes] = ()
 ) -> None:
     """Check an export of as many rows, which could not read what `plan` and `broken` name."""
-    ensure_no_fewer(earlier, earlier, plan, broken, letters, "here")
+    OverwriteGuard(earlier, plan).ensure_no_fewer(earlier, broken, letters, "here")
 
 
 def offsets(found: Sequence[tuple[int, int]]) -> set[int]:
