@@ -73,7 +73,7 @@ class _Tries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnreachedAddresses:
-    """The addresses of live brokers that clients try in vain; they wait for each of them once together. Thread-safe."""
+    """The addresses of live brokers that no client reaches: all together wait only once for each. Thread-safe."""
 
     _tries: dict[BrokerAddress, _Tries] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -92,7 +92,7 @@ class UnreachedAddresses:
             self._tries.pop(address, None)
 
     def given_up(self, address: BrokerAddress, now: float) -> _Tries | None:
-        """Return the tries of an address that is out of reach; None if it is to be tried as any other."""
+        """Return the failed tries of an address that counts as out of reach; None if it does not."""
         tries = self._tries.get(address)
         return tries if tries is not None and tries.is_given_up and now - tries.ended <= _GIVEN_UP_SECONDS else None
 

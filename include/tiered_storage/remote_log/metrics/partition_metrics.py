@@ -13,7 +13,7 @@ MOST_NAMED = 10
 
 
 class OffsetRule(StrEnum):
-    """What holds of the offsets of a partition's tiers (KIP-405): Lz >= Ly >= Lx, and Ly >= Ry >= Rx."""
+    """A rule that the offsets of a partition's tiers keep (KIP-405): Lz >= Ly >= Lx, and Ly >= Ry >= Rx."""
 
     LOCAL_END = "Lz >= Ly"
     """The local log does not end before its stable end."""

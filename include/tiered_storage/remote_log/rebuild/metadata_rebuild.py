@@ -1,11 +1,11 @@
 """Rebuild the metadata from the store alone, into an empty metadata store.
 
 Every complete segment becomes a finished copy again, with log starts, lineages and deletions from the store's
-documents. What was marked for deletion is marked again; so is what has no commit marker, and a damaged copy of what
-others hold. If no document has our log start, none is invented: only decisions expire anything. Fencing numbers
-continue so far above all earlier ones that no earlier run can pass for a holder, and deletion must be allowed again.
-The store is bound to the new metadata only at the very end: if the rebuild ends early, the store still belongs to the
-old ones.
+documents. These segments are marked for deletion: those that were marked before, those without a commit marker, and
+damaged ones whose offsets other segments have. A partition whose documents have no log start gets none: only a
+decision expires its records. Fencing numbers continue far above all earlier ones, so the leases of earlier runs are
+invalid. Deletion must be allowed again. The store is bound to the new metadata at the very end: if the rebuild ends
+early, the store still belongs to the old ones.
 """
 
 from __future__ import annotations

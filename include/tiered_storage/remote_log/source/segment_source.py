@@ -235,7 +235,7 @@ class SegmentSource(Protocol):
 
 @runtime_checkable
 class LooksAtMany(Protocol):
-    """What a SegmentSource may be beside, if looking at many partitions together costs hardly more than at one."""
+    """What a SegmentSource also offers if it looks at many partitions together for hardly more than the cost of one."""
 
     def partitions_of(
         self, wanted: Collection[TopicIdPartition], *, seconds: float | None = None
