@@ -10,10 +10,9 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable, Param
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import VerifySegmentsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

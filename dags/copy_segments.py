@@ -10,7 +10,7 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import (
     AnnounceCopyOperator,
@@ -19,7 +19,6 @@ from tiered_storage_airflow.operators.remote_log_metadata import (
     PlanCopyOperator,
 )
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import MarkTopicDeletedOperator, PlanTopicDeletionOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -14,10 +14,9 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import AssetOrTimeSchedule, CronTriggerTimetable
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.local_retention import PlanLocalRetentionOperator, TrimLocalLogsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -12,11 +12,10 @@ from datetime import timedelta
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.forms.export_topic import FORM, TOPIC_VARIABLE
 from tiered_storage_airflow.operators.tables import ExportTopicOperator, PlanExportOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 TOPIC = f"{{{{ params.topic or var.value.get({fields.of_cluster(TOPIC_VARIABLE)}, '') }}}}"
 

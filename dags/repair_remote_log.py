@@ -11,12 +11,11 @@ from datetime import timedelta
 
 from airflow.sdk import Param, XComArg
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.remote_log_metadata import CommitMetadataOperator
 from tiered_storage_airflow.operators.remote_storage import CopySegmentsOperator
 from tiered_storage_airflow.operators.repair import FinishRepairOperator, PlanRepairOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tiered_storage_airflow.clusters import Cluster, dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, LONG_RUN_TIMEOUT, Cluster, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.forms.restore_topic import FORM
 from tiered_storage_airflow.operators.restore import PlanRestoreOperator, RestoreOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, LONG_RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from airflow.sdk import Param
 
-from tiered_storage_airflow.clusters import dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.deletion import StopDeletionsOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -9,10 +9,9 @@ from __future__ import annotations
 import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
-from tiered_storage_airflow.clusters import dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
 from tiered_storage_airflow.operators.audit import WatchRemoteLogOperator
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

@@ -10,7 +10,7 @@ be one of a listing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,19 @@ from starlette.routing import Mount
 
 from tiered_storage_airflow.clusters import cluster_of_dag, clusters
 from tiered_storage_airflow.links import below_reports
-from tiered_storage_airflow.page.run_report import MOST_BYTES_SHOWN, report_page
+from tiered_storage_airflow.rendering import render
+from tiered_storage_airflow.runs.summary import SUMMARY, RunSummary
 from tiered_storage_airflow.runs.task_context import folder_name
 
 if TYPE_CHECKING:
     from tiered_storage.remote_log.jobs.work_area import WorkArea
     from tiered_storage_airflow.read_service.service import ReadService
 
+
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "Cache-Control": "no-store"}
+
+MOST_BYTES_SHOWN = 5_000_000
+"""How many bytes of a file are shown; all of it is in the work area."""
 
 
 def read_service() -> FastAPI:
@@ -122,3 +127,18 @@ def _work_area(cluster: str | None) -> WorkArea:
 
     settings = load_cluster_settings(cluster)
     return open_work_area(settings, RemoteStorageHook(cluster=cluster).options(settings))
+
+
+def report_page(dag_id: str, run_id: str, work: WorkArea, folder: str, names: Sequence[str]) -> str:
+    """Return the page as HTML; `names` are those of the files in `folder`."""
+    paths = [f"{folder}/{name}" for name in names if name.rpartition("/")[2] == SUMMARY]
+    written = (summary for path in paths for summary in work.read_report(path, RunSummary))
+    summaries = sorted(written, key=lambda summary: (summary.written_at, summary.task_id))
+    return render(
+        "run_report.html",
+        dag_id=dag_id,
+        run_id=run_id,
+        summaries=summaries,
+        names=names,
+        folder=f"{work.url}/{folder}",
+    )

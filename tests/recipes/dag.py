@@ -9,9 +9,8 @@ import pendulum
 from airflow.sdk import CronDataIntervalTimetable
 
 from recipes.operator import CountSegmentsOperator
-from tiered_storage_airflow.clusters import dag_of_each_cluster
+from tiered_storage_airflow.clusters import DEFAULT_ARGS, RUN_TIMEOUT, dag_of_each_cluster
 from tiered_storage_airflow.forms import fields
-from tiered_storage_airflow.runs.task_defaults import DEFAULT_ARGS, RUN_TIMEOUT
 
 
 @dag_of_each_cluster(

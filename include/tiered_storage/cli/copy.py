@@ -326,7 +326,7 @@ def copy_here(
     leave_at_once then.
     """
     from tiered_storage.remote_log.copy.job import CopyJob
-    from tiered_storage.remote_log.jobs.threads import JobThreads
+    from tiered_storage.remote_log.jobs.groups import JobThreads
     from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 
     given_up = Event()

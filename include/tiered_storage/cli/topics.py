@@ -36,8 +36,8 @@ from tiered_storage.cli.common.topic_table import (
     why_unknown,
 )
 from tiered_storage.errors import ConfigurationError, TieredStorageError
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.enabling.absent_topics import REPLACED_SINCE
-from tiered_storage.remote_log.enabling.near_names import described_near, near_names
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic

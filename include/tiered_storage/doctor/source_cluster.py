@@ -9,8 +9,8 @@ from itertools import islice
 
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
-from tiered_storage.doctor.broker_directories import check_broker_directories
 from tiered_storage.doctor.check import Check, alone, note, ok, wrong
+from tiered_storage.doctor.log_directories import check_broker_directories
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.remote_log.context import open_metadata

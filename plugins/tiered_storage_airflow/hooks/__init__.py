@@ -1,8 +1,8 @@
 """Hooks: where Airflow's connections meet the library.
 
-`remote_storage` turns a connection into the store's options (`connections`), `kafka_cluster` one into the properties of
-a cluster's client, and `remote_log` opens a remote log with them. A hook opens nothing while a DAG file is parsed, only
-in a task's execute.
+`connections` turns a connection into the store's options, or into the properties of a cluster's client;
+`remote_storage` and `remote_log` open a store and a remote log with them. A hook opens nothing while a DAG file is
+parsed, only in a task's execute.
 """
 
-__all__ = ["kafka_cluster", "remote_log", "remote_storage"]
+__all__ = ["connections", "remote_log", "remote_storage"]

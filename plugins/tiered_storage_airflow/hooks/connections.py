@@ -1,16 +1,19 @@
-"""From an Airflow connection to the options of a store, by the connection's type or else by the store's URL.
+"""From an Airflow connection to the options of a store, or to the properties of a Kafka cluster's client.
 
-A connection of the store's usual type is read as that provider's own hook reads it. Credentials come from one place:
-what a connection gives replaces the environment's.
+Its type decides how it is read, or else the store's URL: a connection of the store's usual type is read as that
+provider's own hook reads it. Credentials come from one place: what a connection gives replaces the environment's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.storage.clients.options import HADOOP_SETTINGS, HDFS_USER
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
+    from tiered_storage.settings.settings import Settings
 
 _WEB_IDENTITY = "assume_role_with_web_identity"
 
@@ -187,3 +191,34 @@ _READERS: dict[str, Callable[[Connection, ObjectStoreOptions, str], ObjectStoreO
 
 _USUAL_TYPES = {"aws": "s3", "wasb": "az", "google_cloud_platform": "gs", "hdfs": "hdfs", "webhdfs": "hdfs"}
 """The scheme of the stores that a connection's type is for; other types are for any store."""
+
+
+def properties_of(connection_id: str, setting: str, *, for_records: bool = False) -> dict[str, str]:
+    """Return the client's properties (librdkafka's names) in the extra of a connection, which `setting` names.
+
+    Unless `for_records`, those of producers and consumers are left out; else they are refused. Raises
+    AirflowFailException if the connection does not exist or is of another type, ConfigurationError for a property that
+    is refused.
+    """
+    from tiered_storage.kafka_wire.connections.client_properties import FOR_RECORDS, checked_properties
+
+    where = f"connection {connection_id}"
+    try:
+        connection = BaseHook.get_connection(connection_id)
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(
+            f"{where} of the setting {setting} does not exist: an administrator makes it, of the type kafka"
+        ) from error
+    if connection.conn_type != "kafka":
+        raise AirflowFailException(f"{where} is of the type {connection.conn_type}: only kafka names a cluster")
+    extra = connection.extra_dejson
+    given = extra if isinstance(extra, Mapping) else {}
+    kept = {name: value for name, value in given.items() if for_records or name not in FOR_RECORDS}
+    return checked_properties(kept, f"{where}, extra")
+
+
+def source_properties(settings: Settings) -> dict[str, str] | None:
+    """Return the properties of the connection that cluster.connection names; None if it names none."""
+    if settings.cluster_connection is None:
+        return None
+    return properties_of(settings.cluster_connection, "cluster.connection")

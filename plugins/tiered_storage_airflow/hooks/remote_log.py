@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from tiered_storage_airflow.hooks.kafka_cluster import source_properties
 from tiered_storage_airflow.hooks.remote_log_metadata import RemoteLogMetadataHook
 from tiered_storage_airflow.hooks.remote_storage import RemoteStorageHook
 
@@ -42,6 +41,7 @@ class RemoteLogHook(BaseHook):
         from tiered_storage.clock import wall_clock
         from tiered_storage.remote_log.manager import RemoteLogManager
         from tiered_storage.settings.settings import load_cluster_settings
+        from tiered_storage_airflow.hooks.connections import source_properties
 
         settings = RemoteLogMetadataHook(cluster=self.cluster).with_login(
             load_cluster_settings(self.cluster, overrides=self.overrides)

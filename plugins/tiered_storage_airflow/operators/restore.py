@@ -345,7 +345,7 @@ def _plain(value: object, name: str) -> str:
 
 def _cluster_of(connection_id: str) -> _Cluster:
     """Return the cluster of an Airflow connection, whose extra holds librdkafka's properties."""
-    from tiered_storage_airflow.hooks.kafka_cluster import properties_of
+    from tiered_storage_airflow.hooks.connections import properties_of
 
     where = f"connection {connection_id}"
     properties = properties_of(connection_id, "restore.connections", for_records=True)

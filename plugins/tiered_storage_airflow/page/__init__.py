@@ -4,4 +4,4 @@
 the read service, and load nothing from elsewhere.
 """
 
-__all__ = ["app", "run_report"]
+__all__ = ["app"]

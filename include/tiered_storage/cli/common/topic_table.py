@@ -10,9 +10,9 @@ from typing import Any
 
 from tiered_storage.cli.common.output import Output, show_duration, show_size
 from tiered_storage.errors import TieredStorageError
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.enabling.absent_topics import AbsentTopic, ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import origins
-from tiered_storage.remote_log.enabling.near_names import described_near, near_names
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
 from tiered_storage.remote_log.model import TopicIdPartition

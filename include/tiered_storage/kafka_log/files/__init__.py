@@ -1,7 +1,7 @@
 """The files of a log directory: segment names, checkpoints, meta.properties, partition.metadata, `.lock`.
 
 Each module reads and writes one of them. `log_directory` reads a whole directory and never changes one;
-`recovery_event` is what a log reports of a file that it repaired.
+`log_segment` also has what a log reports of a file that it repaired.
 """
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "meta_properties",
     "offset_checkpoint",
     "partition_metadata",
-    "recovery_event",
     "small_files",
     "topic_partition",
 ]

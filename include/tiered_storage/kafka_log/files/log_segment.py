@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,3 +154,24 @@ class SegmentDeletion:
 
 def _mark(path: Path) -> Path:
     return path.replace(path.with_name(path.name + DELETED_SUFFIX))
+
+
+MISSING = "it is missing"
+REBUILT = "rebuilt from the log"
+CUT_OFF = "cut off"
+REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryEvent:
+    """The file `path` was missing, corrupt or incomplete: `fault` says how, `remedy` what was done."""
+
+    path: Path
+    fault: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.fault}: {self.remedy}"
+
+
+Report = Callable[[RecoveryEvent], None]

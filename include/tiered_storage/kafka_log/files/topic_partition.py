@@ -13,6 +13,7 @@ Source: released Kafka.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tiered_storage.errors import ConfigurationError
 
@@ -54,3 +55,18 @@ def partition_directory_name(topic: str, partition: int) -> str:
     if not 0 <= partition <= MAX_PARTITION:
         raise ConfigurationError(f"{topic} cannot have a partition {partition}: they count from 0 to {MAX_PARTITION}")
     return f"{topic}-{partition}"
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names of `known` that differ from `name` only in case, or in dots and underscores, sorted."""
+    return sorted({each for each in known if each != name and _plain(each) == _plain(name)})
+
+
+def described_near(near: list[str]) -> str:
+    """Return what a message says of near names."""
+    verb = "differs" if len(near) == 1 else "differ"
+    return f"{', '.join(near)} {verb} only in case, or in dot and underscore"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", ".")

@@ -29,9 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.files.small_files import read_small_file
 from tiered_storage.kafka_log.indexes.index_file import MAX_INDEX_BYTES
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 VERSION = 0
 
@@ -164,3 +169,32 @@ def _check(source: Path | str, position: int, version: int, entry: AbortedTransa
         raise CorruptIndexError(source, position, f"the abort at offset {entry.last_offset} comes before {lowest}")
     if entry.last_stable_offset < 0:
         raise CorruptIndexError(source, position, f"the last stable offset {entry.last_stable_offset} is below 0")
+
+
+class AbortedBatches:
+    """Aborted transactions, for look-ups of many batches at once."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Take them in any order; those of one producer may overlap."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        for each in sorted(transactions, key=lambda each: each.first_offset):
+            spans.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+        self._by_producer: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for producer_id, of_producer in spans.items():
+            firsts, lasts = np.array(of_producer, np.int64).T
+            self._by_producer[producer_id] = firsts, np.maximum.accumulate(lasts)
+
+    def holds(self, table: BatchTable) -> NDArray[np.bool_]:
+        """Return for each batch of `table` whether it has records of one of the transactions; a marker has none."""
+        held = np.zeros(len(table), np.bool_)
+        if not self._by_producer:
+            return held
+        is_data = (table.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT)) == TRANSACTIONAL_BIT
+        for producer_id in np.unique(table.producer_id[is_data]).tolist():
+            if producer_id not in self._by_producer:
+                continue
+            firsts, lasts = self._by_producer[producer_id]
+            rows = np.flatnonzero(is_data & (table.producer_id == producer_id))
+            at = np.searchsorted(firsts, table.base_offset[rows], "right") - 1
+            held[rows] = (at >= 0) & (table.base_offset[rows] <= lasts[at])
+        return held

@@ -28,7 +28,7 @@ from tiered_storage.errors import InvalidLogDirectoryError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.log_directory import LogDirectory, read_log_directory
-from tiered_storage.kafka_log.files.log_segment import awaits_swap
+from tiered_storage.kafka_log.files.log_segment import RecoveryEvent, awaits_swap
 from tiered_storage.kafka_log.files.meta_properties import META_PROPERTIES, MetaProperties
 from tiered_storage.kafka_log.files.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -37,7 +37,6 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
 from tiered_storage.kafka_log.files.small_files import remove_temporary_files, replace_file
 from tiered_storage.kafka_log.files.topic_partition import (
     CLUSTER_METADATA_TOPIC,

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import LogSegment, RecoveryEvent, Report
 from tiered_storage.kafka_log.log.log_config import LogConfig
 from tiered_storage.kafka_log.log.log_segments import LogSegments
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from tiered_storage.clock import Clock
-from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion
-from tiered_storage.kafka_log.files.recovery_event import Report
+from tiered_storage.kafka_log.files.log_segment import LogSegment, Report, SegmentDeletion
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
 from tiered_storage.kafka_log.log.active_segment import ActiveSegment

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import MISSING, REBUILT, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import MISSING, REBUILT, LogSegment, RecoveryEvent, Report
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.index_builder import IndexBuilder
 from tiered_storage.kafka_log.indexes.offset_index import OffsetIndex, OffsetPosition

@@ -12,9 +12,14 @@ from tiered_storage.clock import Clock
 from tiered_storage.errors import ConfigurationError, InvalidLogDirectoryError, OffsetOutOfRangeError
 from tiered_storage.kafka_log.files.directory_lock import DirectoryLock
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, EpochEntry, LeaderEpochCache
-from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
+from tiered_storage.kafka_log.files.log_segment import (
+    REMOVED,
+    LogSegment,
+    RecoveryEvent,
+    SegmentDeletion,
+    list_segments,
+)
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, read_topic_id
-from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent
 from tiered_storage.kafka_log.files.topic_partition import parse_partition_directory
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
 from tiered_storage.kafka_log.kernels.constants import HIGHEST_OFFSET

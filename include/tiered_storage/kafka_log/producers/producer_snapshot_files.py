@@ -10,8 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError
-from tiered_storage.kafka_log.files.log_segment import producer_snapshot_path
-from tiered_storage.kafka_log.files.recovery_event import REMOVED, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import REMOVED, RecoveryEvent, Report, producer_snapshot_path
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.kafka_log.producers.producer_snapshot import (
     ProducerSnapshotEntry,

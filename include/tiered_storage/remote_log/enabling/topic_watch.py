@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tiered_storage.kafka_log.files.topic_partition import described_near, near_names
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.enabling.absent_topics import ShownTopics
 from tiered_storage.remote_log.enabling.broker_limits import lowered_findings
-from tiered_storage.remote_log.enabling.near_names import described_near, near_names
 from tiered_storage.remote_log.enabling.retention_margin import why_margin_is_short, write_rate
 from tiered_storage.remote_log.model import Finding, PartitionState, TopicIdPartition
 from tiered_storage.remote_log.selection import Selection

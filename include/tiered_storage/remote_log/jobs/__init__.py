@@ -1,7 +1,7 @@
 """A run's folder in the work area, and the workers that read their tasks there.
 
-`groups` cuts a job into groups of partitions, `worker` opens the store for one group, `progress` follows all of them.
-`lease_keeper` renews leases meanwhile.
+`groups` cuts a job into groups of partitions and runs them in threads, `worker` opens the store for one group,
+`progress` follows all of them. `lease_keeper` renews leases meanwhile.
 """
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "library_archive",
     "messages",
     "progress",
-    "threads",
     "throttle",
     "work_area",
     "worker",

@@ -9,8 +9,7 @@ from enum import IntEnum, StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedBatches, AbortedTransaction
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.log.log_read import Isolation
 from tiered_storage.kafka_log.records.batch_table import BatchTable

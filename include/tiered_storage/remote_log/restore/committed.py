@@ -22,8 +22,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tiered_storage.errors import RemoteObjectNotFoundError
-from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
-from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction, TransactionIndex, collect_aborted
+from tiered_storage.kafka_log.indexes.transaction_index import (
+    AbortedBatches,
+    AbortedTransaction,
+    TransactionIndex,
+    collect_aborted,
+)
 from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT
 from tiered_storage.kafka_log.producers.producer_snapshot import parse_producer_snapshot
 from tiered_storage.kafka_log.producers.transaction_state import OpenTransactions

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tiered_storage.errors import CorruptRecordError, RemoteChunkCorruptError
 from tiered_storage.kafka_log.columnar.decoder import Checks, ColumnDecoder, RecordRange
-from tiered_storage.kafka_log.indexes.aborted_batches import AbortedBatches
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedBatches
 from tiered_storage.kafka_log.kernels.constants import APPEND_TIME_BIT, CONTROL_BIT, DELETE_HORIZON_BIT
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.remote_log.indexes.remote_log_index import RemoteLogIndexEntry

@@ -211,7 +211,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
     from unittest import mock
 
     from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
-    from tiered_storage_airflow.read_service.routes import health
+    from tiered_storage_airflow.read_service.routes import service
 
     released = threading.Event()
 
@@ -222,7 +222,7 @@ def test_a_store_that_hangs_holds_up_no_metadata(own_site: ReadServiceSite) -> N
     try:
         with (
             mock.patch.object(ObjectRemoteStorageManager, "list_objects", hang),
-            mock.patch.object(health, "SECONDS", 0.1),
+            mock.patch.object(service, "HEALTH_SECONDS", 0.1),
         ):
             for _ in range(8):
                 answer = own_site.get("/health", "stranger")

@@ -14,8 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError, InvalidLogDirectoryError, UnsupportedMagicError
-from tiered_storage.kafka_log.files.log_segment import LogSegment, list_segments, producer_snapshot_path
-from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import (
+    LogSegment,
+    RecoveryEvent,
+    Report,
+    list_segments,
+    producer_snapshot_path,
+)
 from tiered_storage.kafka_log.files.small_files import holds, replace_file
 from tiered_storage.kafka_log.indexes.index_builder import INDEX_INTERVAL_BYTES, IndexBuilder
 from tiered_storage.kafka_log.indexes.transaction_index import (

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from tiered_storage.errors import CorruptRecordError, UnsupportedMagicError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry, LeaderEpochCache
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import REBUILT, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import REBUILT, LogSegment, RecoveryEvent, Report
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.log.recovery.log_loader import LoadedLog
 from tiered_storage.kafka_log.log.recovery.segment_recovery import begun_epochs

@@ -27,8 +27,17 @@ from pathlib import Path
 
 from tiered_storage.errors import CorruptIndexError, CorruptRecordError
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
-from tiered_storage.kafka_log.files.log_segment import LogSegment, SegmentDeletion, list_segments
-from tiered_storage.kafka_log.files.recovery_event import CUT_OFF, MISSING, REBUILT, REMOVED, RecoveryEvent, Report
+from tiered_storage.kafka_log.files.log_segment import (
+    CUT_OFF,
+    MISSING,
+    REBUILT,
+    REMOVED,
+    LogSegment,
+    RecoveryEvent,
+    Report,
+    SegmentDeletion,
+    list_segments,
+)
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.kafka_log.indexes.offset_index import ENTRY as OFFSET_ENTRY
 from tiered_storage.kafka_log.indexes.time_index import ENTRY as TIME_ENTRY

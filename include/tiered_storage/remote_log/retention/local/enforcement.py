@@ -21,8 +21,7 @@ from tiered_storage.remote_log.progress import OnMoved, unreported
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
 from tiered_storage.remote_log.retention.gate.stored_segments import ensure_present, whole_pieces
 from tiered_storage.remote_log.retention.local.expired_segments import ensure_sent
-from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
-from tiered_storage.remote_log.retention.local.trim_steps import STEP_BYTES
+from tiered_storage.remote_log.retention.local.plan import STEP_BYTES, LocalRetentionPlan
 from tiered_storage.remote_log.source.opening import open_segment
 from tiered_storage.remote_log.source.partition_log import share_offsets
 from tiered_storage.remote_log.storage.listable_storage import ListableStorage, as_listable
@@ -51,7 +50,7 @@ class LocalRetentionEnforcement:
 
     Under the lock, or right before the request, `replan` plans the partition again, the gate is asked, and what both
     plans have in common is deleted. A large partition is trimmed in steps, each checked right before its deletion
-    (trim_steps.py). A finished step stays done if a later one fails.
+    (see trim_steps). A finished step stays done if a later one fails.
 
     No lease is taken: a copy may hold one for hours, just when disks fill up, and only finished copies count here.
     """

@@ -28,8 +28,7 @@ from tiered_storage.errors import (
 )
 from tiered_storage.kafka_log.files.small_files import sync_directory
 from tiered_storage.private_files import PRIVATE_FOLDER
-from tiered_storage.remote_log.storage.clients.durable_file import write_file
-from tiered_storage.remote_log.storage.clients.file_errors import file_errors, no_room
+from tiered_storage.remote_log.storage.clients.durable_file import file_errors, no_room, write_file
 from tiered_storage.remote_log.storage.clients.inner_folders import LISTED, inner_folder, open_inside
 from tiered_storage.remote_log.storage.clients.object_client import (
     CheckedChunks,

@@ -15,11 +15,14 @@ from support.transactions import (
 from tiered_storage.errors import CorruptIndexError
 from tiered_storage.kafka_log.indexes.transaction_index import (
     ENTRY_BYTES,
+    AbortedBatches,
     AbortedTransaction,
     AbortedTransactions,
     TransactionIndex,
     collect_aborted,
 )
+from tiered_storage.kafka_log.kernels.constants import CONTROL_BIT, TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.records.batch_table import BatchTable
 
 BY_HAND = bytes.fromhex("0000 00000000000003e8 0000000000000005 0000000000000014 0000000000000007")
 
@@ -147,3 +150,31 @@ def test_a_look_up_stops_at_no_offset_after_a_marker(tmp_path: Path) -> None:
     assert not indexes[0].collect_aborted(2, 10).is_complete
     assert collect_aborted(indexes, 2, 10) == AbortedTransactions((BEGUN_ANEW_ABORT,), is_complete=True)
     assert indexes[0].collect_aborted(0, 2) == AbortedTransactions(indexes[0].transactions, is_complete=True)
+
+
+producers = st.integers(0, 2)
+attributes = st.sampled_from([0, TRANSACTIONAL_BIT, TRANSACTIONAL_BIT | CONTROL_BIT])
+
+
+@given(
+    st.lists(st.tuples(producers, attributes, st.integers(1, 5)), max_size=20),
+    st.lists(st.tuples(producers, st.integers(0, 40), st.integers(0, 20)), max_size=8),
+)
+def test_a_batch_is_held_if_any_transaction_of_its_producer_spans_it(
+    rows: list[tuple[int, int, int]], spans: list[tuple[int, int, int]]
+) -> None:
+    table, offset = BatchTable.allocate(len(rows)), 0
+    for row, (producer_id, bits, count) in enumerate(rows):
+        table.base_offset[row], table.producer_id[row], table.attributes[row] = offset, producer_id, bits
+        offset += count
+    transactions = [AbortedTransaction(each, first, first + size, first + size + 1) for each, first, size in spans]
+
+    expected = [
+        bits == TRANSACTIONAL_BIT
+        and any(
+            each.producer_id == producer_id and each.first_offset <= table.base_offset[row] <= each.last_offset
+            for each in transactions
+        )
+        for row, (producer_id, bits, _) in enumerate(rows)
+    ]
+    assert AbortedBatches(transactions).holds(table).tolist() == expected

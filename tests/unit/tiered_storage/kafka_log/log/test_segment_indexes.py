@@ -9,8 +9,7 @@ import pytest
 
 from support.transactions import ABORT, TIME, data, marker
 from tiered_storage.errors import CorruptRecordError
-from tiered_storage.kafka_log.files.log_segment import LogSegment
-from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
+from tiered_storage.kafka_log.files.log_segment import LogSegment, RecoveryEvent
 from tiered_storage.kafka_log.log.recovery.index_rebuild import rebuild_indexes
 from tiered_storage.kafka_log.log.segment_indexes import SegmentIndexes
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered_storage.kafka_log.files.recovery_event import RecoveryEvent
+from tiered_storage.kafka_log.files.log_segment import RecoveryEvent
 from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
 from tiered_storage.kafka_log.producers.producer_snapshot_files import (
     latest_state,

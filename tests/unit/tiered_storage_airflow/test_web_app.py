@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from support.remote_logs import a_remote_log
-from tiered_storage_airflow.page.run_report import report_page
 from tiered_storage_airflow.runs.summary import RunSummary
+from tiered_storage_airflow.web_app import report_page
 
 FOLDER = "runs/a-run"
 
