@@ -97,7 +97,7 @@ def test_ranges_are_in_bytes_of_the_log(storage: ObjectRemoteStorageManager, enc
     metadata = copy(storage, content, encoding)
     for start, end in [(0, 0), (MIB - 1, MIB), (5, 2 * MIB + 7), (3 * MIB - 1, 3 * MIB - 1), (1, 3 * MIB - 1)]:
         assert b"".join(storage.fetch_log_segment(metadata, start, end)) == content[start : end + 1]
-    with pytest.raises(ValueError, match="are not in it"):
+    with pytest.raises(ValueError, match="not in it"):
         storage.fetch_log_segment(metadata, 0, 3 * MIB)
 
 
@@ -135,7 +135,7 @@ def test_the_same_copy_can_be_repeated(storage: ObjectRemoteStorageManager, clie
     assert storage.copy_log_segment_data(late, data) == metadata.custom_metadata
     other_indexes = {**INDEXES, IndexKind.TIMESTAMP: b"other"}
     for other in (segment_data(segment_bytes(2 * MIB)), segment_data(content, indexes=other_indexes)):
-        with pytest.raises(RemoteObjectCorruptError, match="another attempt finished this segment"):
+        with pytest.raises(RemoteObjectCorruptError, match="another attempt"):
             storage.copy_log_segment_data(late, replace(other, encoding=BOTH))
     assert {found.name: read(client, found.name) for found in client.list()} == before
 

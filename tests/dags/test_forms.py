@@ -143,7 +143,7 @@ def test_a_form_that_matches_nothing_is_red_says_so_and_deletes_nothing(
         assert run.state == "failed"
         assert mentions(run.messages, "no partition", "local logs")
         assert len(next(iter(run.errors.values()))) == 1  # no second try could mend it
-    with pytest.raises(ParamValidationError, match='is not a "regular expression in RE2\'s syntax"'):
+    with pytest.raises(ParamValidationError, match="RE2"):
         airflow.run(dag_id, {"topics": "orders("})
     assert (site.local("orders-0"), site.finished("orders-0")) == ([0, 10, 20], [0, 10])
 

@@ -43,7 +43,7 @@ def test_every_fault_is_found_and_its_input_named(tmp_path: Path) -> None:
     failing = tmp_path / "failing"
     names = sorted(name for name in FAULTY_TARGETS if name != "_loop")
 
-    with pytest.raises(FindingError, match=f"{', '.join(names)} fell over; the input: ") as found:
+    with pytest.raises(FindingError, match=f"{', '.join(names)}") as found:
         Fuzzing(30, tmp_path / "corpora", failing, seed=1).run(names)
 
     inputs = sorted(failing.iterdir())
@@ -69,7 +69,7 @@ def test_an_input_of_another_target_that_is_fuzzed_at_the_same_time_is_not_named
 
 @pytest.mark.nightly
 def test_a_hang_is_found_and_its_input_named(tmp_path: Path) -> None:
-    with pytest.raises(FindingError, match=r"_loop fell over; the input: \S+/_loop-timeout-"):
+    with pytest.raises(FindingError, match=r"_loop.*\S+/_loop-timeout-"):
         Fuzzing(60, tmp_path / "corpora", tmp_path / "failing", seed=1).run(["_loop"])
 
 

@@ -195,9 +195,9 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
         [partition] = remote_log.segments.list_partitions()
         assert list(reader.records(partition, 0, end_offset=end + 1)) == sent[: end + 1]
         for missing in (end + 1, start - 1):
-            with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {missing}, and it is not local"):
+            with pytest.raises(RemoteObjectNotFoundError, match=f"offset {missing}"):
                 list(reader.records(partition, missing))
-        with pytest.raises(RemoteObjectNotFoundError, match=f"holds offset {end + 1}, and it is not local"):
+        with pytest.raises(RemoteObjectNotFoundError, match=f"offset {end + 1}"):
             list(reader.records(partition, end))
     assert site.run("topics", "allow-deletion", topic).exit_code == 0
     assert site.run("delete-records", topic, 0, "--before", start).exit_code == 0

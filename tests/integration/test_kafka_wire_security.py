@@ -74,7 +74,7 @@ def test_a_wrong_password_names_the_setting(guarded: GuardedKafka, mechanism: st
 
 def test_a_mechanism_that_the_listener_lacks_names_those_it_has(guarded: GuardedKafka) -> None:
     client = client_of(guarded, "SHORT", sasl_mechanism="SCRAM-SHA-512")
-    with client, pytest.raises(ClusterRefusedError, match=r"set sasl\.mechanism to one of: PLAIN$"):
+    with client, pytest.raises(ClusterRefusedError, match=r"sasl\.mechanism .*PLAIN$"):
         client.metadata()
 
 

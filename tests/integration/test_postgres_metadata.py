@@ -315,7 +315,7 @@ def test_a_database_of_another_encoding_is_refused(tmp_path: Path) -> None:
 
 def test_a_server_that_is_too_old_is_refused(url: str, database: str) -> None:
     the_server().execute(current_setting("server_version_num", "120022"), database)
-    with pytest.raises(ConfigurationError, match="the server is PostgreSQL 12: use 13 or later"):
+    with pytest.raises(ConfigurationError, match=r"PostgreSQL 12: .*\b13 "):
         opened(f"{url}?{PUBLIC_FIRST}")
     assert not is_there(url)
 
@@ -351,7 +351,7 @@ def test_a_transaction_that_the_server_cannot_serialize_is_retriable(
         database,
     )
     segment = a_segment(lease)
-    with pytest.raises(MetadataUnavailableError, match="conflicted with another transaction") as refused:
+    with pytest.raises(MetadataUnavailableError, match="conflicted") as refused:
         store.segments.add_remote_log_segment_metadata(segment, lease)
     assert refused.value.retriable
     assert store.segments.list_partitions() == []

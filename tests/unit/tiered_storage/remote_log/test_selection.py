@@ -24,7 +24,7 @@ def test_a_selection_may_name_partitions() -> None:
 
 
 def test_an_expression_that_is_invalid_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"topics: 'orders\(' is not a regular expression: missing \)"):
+    with pytest.raises(ConfigurationError, match=r"topics: 'orders\('"):
         Selection("orders(")
 
 
@@ -34,7 +34,7 @@ def test_an_expression_that_is_invalid_is_refused_at_once() -> None:
     ids=["repeats", "memory", "no text", "look-around", "back-reference", "long"],
 )
 def test_an_expression_that_re2_has_not_is_refused_in_few_words(pattern: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is not a regular expression: .*RE2") as refused:
+    with pytest.raises(ConfigurationError, match="RE2") as refused:
         Selection(pattern)
     assert len(str(refused.value)) < 500
 

@@ -51,12 +51,12 @@ def test_another_prefix_keeps_the_options_apart_from_ours(tmp_path: Path) -> Non
 
     assert settings.rsm_config == {"url": "anything", "x": "1"}
     assert settings.rsm_config_region == "here"
-    with pytest.raises(ConfigurationError, match=r"line 3: rsm\.config\.regoin .* did you mean rsm\.config\.region"):
+    with pytest.raises(ConfigurationError, match=r"line 3: rsm\.config\.regoin .*rsm\.config\.region"):
         load(tmp_path, OWN + prefix + "rsm.config.regoin: here\n")
 
 
 def test_an_option_that_our_class_does_not_have_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"line 1: rsm\.config\.regoin .* did you mean rsm\.config\.region"):
+    with pytest.raises(ConfigurationError, match=r"line 1: rsm\.config\.regoin .*rsm\.config\.region"):
         load(tmp_path, "rsm.config.regoin: here\n")
     with pytest.raises(ConfigurationError, match=r"rlmm\.config\.ulr .* did you mean rlmm\.config\.url"):
         load(tmp_path, "rlmm.config.ulr: here\n")
@@ -72,7 +72,7 @@ def test_our_class_takes_its_options_by_another_prefix(tmp_path: Path) -> None:
     assert settings.rsm_config == {}
     with pytest.raises(ConfigurationError, match=r"line 2: mine\.url is 's3://'"):
         load(tmp_path, prefix + "mine.url: s3://\n")
-    with pytest.raises(ConfigurationError, match=r"line 2: .*did you mean rsm\.config\.region"):
+    with pytest.raises(ConfigurationError, match=r"line 2: .*rsm\.config\.region"):
         load(tmp_path, prefix + "mine.regoin: here\n")
 
 

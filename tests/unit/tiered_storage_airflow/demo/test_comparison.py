@@ -81,14 +81,14 @@ def test_a_record_that_differs_fails(
 def test_records_that_were_lost_at_the_start_fail(site: TieredSite, written: list[Record]) -> None:
     remove_local(site, 1)
 
-    with pytest.raises(DemoError, match=f"orders-0: its log begins at offset {RECORDS}, not at 0"):
+    with pytest.raises(DemoError, match=rf"orders-0.*offset {RECORDS}.*\b0\b"):
         compared(site, written)
 
 
 def test_the_comparison_fails_if_records_did_not_expire(site: TieredSite, written: list[Record]) -> None:
     site.copy()
 
-    with pytest.raises(DemoError, match=f"its log begins at offset 0, not at {RECORDS}"):
+    with pytest.raises(DemoError, match=rf"offset 0\b.*{RECORDS}"):
         compared(site, written, RECORDS)
 
 

@@ -67,5 +67,5 @@ def test_expiry_that_leaves_less_than_retention_asks_for_fails(tmp_path: Path) -
     assert sorted(sizes) == [0, 10, 20, 30]
 
     ensure_enough_remains("orders-0", 20, sizes, sizes[20] + sizes[30])
-    with pytest.raises(DemoError, match=r"orders-0: expiry left .* bytes, from offset 20 on, .* it went too far"):
+    with pytest.raises(DemoError, match=r"orders-0: .*offset 20 "):
         ensure_enough_remains("orders-0", 20, sizes, sizes[20] + sizes[30] + 1)

@@ -145,7 +145,7 @@ def test_a_directory_of_nothing_but_kafkas_own_topics_is_refused(tmp_path: Path)
     with LogDirectoryWriter.create(tmp_path / "logs", CLUSTER_ID) as writer:
         writer.create_log("__consumer_offsets", 0, random_uuid())
 
-    with pytest.raises(DemoError, match="no partition but Kafka's own"):
+    with pytest.raises(DemoError, match="Kafka's own"):
         copy_log_directory(tmp_path / "logs", tmp_path / "copy")
 
 

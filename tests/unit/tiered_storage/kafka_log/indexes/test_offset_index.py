@@ -82,5 +82,5 @@ def test_a_file_larger_than_any_index_is_refused_unread(tmp_path: Path, monkeypa
     path = tmp_path / "00000000000000001000.index"
     path.write_bytes(bytes(807) + b"\1")
 
-    with pytest.raises(CorruptIndexError, match="goes on past 800 bytes"):
+    with pytest.raises(CorruptIndexError, match=r"\b800 bytes"):
         OffsetIndex.read(path, BASE)

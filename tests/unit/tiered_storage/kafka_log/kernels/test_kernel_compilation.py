@@ -45,7 +45,7 @@ def test_a_kernel_that_may_raise_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
     for kernel in (raises, lambda one, other: one // other):
         monkeypatch.setattr(kernel_compilation, "_SOURCES", {"kernel": kernel})
-        with pytest.raises(RuntimeError, match="may raise an exception"):
+        with pytest.raises(RuntimeError, match="exception"):
             kernel_compilation.compile_kernels()
 
 

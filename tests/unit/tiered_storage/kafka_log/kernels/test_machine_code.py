@@ -145,7 +145,7 @@ def test_a_failed_compiler_is_reported(
         python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
 
-    with pytest.raises(ConfigurationError, match=f"could not be compiled by .*{reason}.*install the locked"):
+    with pytest.raises(ConfigurationError, match=f"{reason}"):
         machine_code.compiled_code()
 
 

@@ -193,9 +193,9 @@ def test_a_leader_epoch_that_is_over_is_refused_and_nothing_is_appended(tmp_path
     with create(tmp_path) as log:
         log.append(records(), leader_epoch=4)
 
-        with pytest.raises(ConfigurationError, match=f"orders-3: leader epoch {leader_epoch} cannot follow epoch 4"):
+        with pytest.raises(ConfigurationError, match=rf"orders-3.*epoch {leader_epoch}.*epoch 4\b"):
             log.append(records(), leader_epoch=leader_epoch)
-        with pytest.raises(ConfigurationError, match=f"leader epoch {leader_epoch} cannot follow epoch 4"):
+        with pytest.raises(ConfigurationError, match=rf"epoch {leader_epoch}.*epoch 4\b"):
             log.append_encoded_batch(encode_batch(records()), leader_epoch=leader_epoch)
 
         assert log.log_end_offset == 1
@@ -207,9 +207,7 @@ def test_a_batch_that_is_too_large_is_refused_and_nothing_is_appended(tmp_path: 
     with create(tmp_path, config=LogConfig(**{setting: size - 1})) as log:
         log.append(records())
 
-        with pytest.raises(
-            ConfigurationError, match=f"orders-3: a batch of {size} bytes is larger than the {size - 1}"
-        ):
+        with pytest.raises(ConfigurationError, match=f"orders-3.*{size} bytes.*{size - 1}"):
             log.append(records(10))
 
         assert log.log_end_offset == 1
@@ -289,9 +287,9 @@ def test_records_too_far_from_the_clock_are_refused_unless_it_stamps_them(
 ) -> None:
     refused = [*records(count - 1), Record(count - 1, timestamp, None, None)]
     with create(tmp_path, config=LIMITS) as log:
-        with pytest.raises(InvalidTimestampError, match=f"orders-3: a record has timestamp {timestamp}"):
+        with pytest.raises(InvalidTimestampError, match=f"orders-3.*timestamp {timestamp}"):
             log.append(refused)
-        with pytest.raises(InvalidTimestampError, match=f"orders-3: a record has timestamp {timestamp}"):
+        with pytest.raises(InvalidTimestampError, match=f"orders-3.*timestamp {timestamp}"):
             log.append_encoded_batch(encode_batch(refused))
         assert log.log_end_offset == 0
 
@@ -404,6 +402,6 @@ def test_a_log_that_fell_over_while_it_was_cut_gives_its_lock_back(
         patched.setattr(module, step, fail)
         with pytest.raises(OSError, match="gone"):
             log.truncate_to(3)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
+    with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
         log.close()
     LocalLog.open(tmp_path / "orders-0").close()

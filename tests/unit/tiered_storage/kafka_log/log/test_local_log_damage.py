@@ -47,9 +47,7 @@ def test_a_batch_that_reaches_into_the_next_segment_hides_none_of_it(
             reopened.read(2, 1000)
 
     for _ in range(2):
-        with pytest.raises(
-            CorruptRecordError, match=f"at byte {position}: the batch reaches offset 5, the next segment"
-        ):
+        with pytest.raises(CorruptRecordError, match=rf"byte {position}.*offset 5\b"):
             read()
     assert path.read_bytes() == content
 

@@ -84,9 +84,9 @@ def test_batches_that_do_not_continue_the_log_are_refused_and_none_is_appended(t
         log.append_as_follower(data(0, count=5, leader_epoch=4))
 
         for batches in (data(4), data(5, leader_epoch=4) + data(5, leader_epoch=4)):
-            with pytest.raises(UnexpectedAppendOffsetError, match="orders-3: a batch begins at offset"):
+            with pytest.raises(UnexpectedAppendOffsetError, match="orders-3"):
                 log.append_as_follower(batches)
-        with pytest.raises(ConfigurationError, match="leader epoch 3 cannot follow epoch 4"):
+        with pytest.raises(ConfigurationError, match=r"epoch 3\b.*epoch 4\b"):
             log.append_as_follower(data(5, leader_epoch=4) + data(6, leader_epoch=3))
         broken = data(5, leader_epoch=4)
         with pytest.raises(CorruptRecordError, match="CRC"):

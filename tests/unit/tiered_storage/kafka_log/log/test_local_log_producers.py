@@ -40,7 +40,7 @@ def test_each_of_the_last_five_batches_is_known_again_and_not_appended_twice(tmp
 
         assert offsets == [10, 12, 14, 16, 18, 20]
         assert [log.append_encoded_batch(batch) for batch in batches[1:]] == offsets[1:]
-        with pytest.raises(OutOfOrderSequenceError, match="base sequence 0, 12 comes next"):
+        with pytest.raises(OutOfOrderSequenceError, match=r"sequence 0, 12\b"):
             log.append_encoded_batch(batches[0])
         assert log.log_end_offset == 22
 
@@ -70,7 +70,7 @@ def test_records_are_appended_for_a_producer(tmp_path: Path) -> None:
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 2)
         assert header.is_transactional
         assert log.last_stable_offset == 0
-        with pytest.raises(ConfigurationError, match="no epoch or no sequence number"):
+        with pytest.raises(ConfigurationError, match="sequence"):
             log.append(records(), producer_id=7)
 
 
@@ -92,9 +92,7 @@ def test_a_producer_id_below_0_is_refused(tmp_path: Path) -> None:
 def test_an_end_marker_that_is_too_large_is_refused_and_nothing_is_appended(tmp_path: Path, setting: str) -> None:
     size = len(marker(0, 7))
     with create(tmp_path / "small", config=LogConfig(**{setting: size - 1})) as log:
-        with pytest.raises(
-            ConfigurationError, match=f"orders-3: a batch of {size} bytes is larger than the {size - 1}"
-        ):
+        with pytest.raises(ConfigurationError, match=f"orders-3.*{size} bytes.*{size - 1}"):
             log.append_end_marker(7, 0, COMMIT)
         assert (log.log_end_offset, log.producers) == (0, ())
     with create(tmp_path / "large", config=LogConfig(**{setting: size})) as log:

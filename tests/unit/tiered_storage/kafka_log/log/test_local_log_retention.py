@@ -146,7 +146,7 @@ def test_deleted_records_are_out_of_reach_and_their_segments_are_deleted(tmp_pat
 
         assert log.log_start_offset == 3
         assert log.leader_epochs == (EpochEntry(1, 3), EpochEntry(2, 4))
-        with pytest.raises(OffsetOutOfRangeError, match="offset 2 is out of range; it has offsets 3 to 5"):
+        with pytest.raises(OffsetOutOfRangeError, match=r"offset 2\b.*offsets 3 to 5\b"):
             log.read(2, 100)
         assert log.read(3, 1)
         assert bases(log) == [0, 2, 4]

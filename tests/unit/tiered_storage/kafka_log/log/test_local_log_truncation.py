@@ -100,7 +100,7 @@ def test_cutting_after_the_end_changes_nothing(tmp_path: Path) -> None:
         log.truncate_to(1000)
 
         assert (log.log_end_offset, visible(log)) == (9, before)
-        with pytest.raises(ConfigurationError, match="orders-3 cannot be truncated to offset -1"):
+        with pytest.raises(ConfigurationError, match=r"orders-3.*offset -1"):
             log.truncate_to(-1)
 
 
@@ -343,14 +343,14 @@ def test_after_a_cut_that_fails_halfway_nothing_is_taken_and_nothing_passes_for_
             log.truncate_to(end)
     before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
 
-    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
+    with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
         log.append(records(), leader_epoch=8)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
+    with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
         log.truncate_to(2)
-    with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
+    with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
         log.truncate_fully_and_start_at(2)
     for _ in range(2):
-        with pytest.raises(InvalidLogDirectoryError, match="open the log again"):
+        with pytest.raises(InvalidLogDirectoryError, match=r"open.*again"):
             log.close()
 
     assert {path.name: path.read_bytes() for path in log.directory.iterdir()} == before

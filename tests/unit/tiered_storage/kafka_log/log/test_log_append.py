@@ -94,7 +94,7 @@ def test_an_append_corrects_the_largest_timestamp_of_a_header() -> None:
 
 @pytest.mark.parametrize(("epoch", "latest"), [(-1, None), (3, 4), (2**31, None)])
 def test_a_leader_epoch_does_not_fall(epoch: int, latest: int | None) -> None:
-    with pytest.raises(ConfigurationError, match=f"orders-0: leader epoch {epoch} cannot follow"):
+    with pytest.raises(ConfigurationError, match=f"orders-0.*epoch {epoch}"):
         check_leader_epoch(epoch, latest, "orders-0")
 
 

@@ -32,7 +32,7 @@ def test_the_next_sequence_follows_the_last_one() -> None:
     entry(0, 1, 2).check_batch(batch(3), "orders-0")
 
     for wrong in (0, 2, 4):
-        with pytest.raises(OutOfOrderSequenceError, match=f"orders-0: producer 9.* base sequence {wrong}, 3 comes"):
+        with pytest.raises(OutOfOrderSequenceError, match=rf"orders-0.*\b9\b.*sequence {wrong}, 3\b"):
             entry(0, 1, 2).check_batch(batch(wrong), "orders-0")
 
 
@@ -50,7 +50,7 @@ def test_a_producer_of_which_nothing_is_known_begins_anywhere() -> None:
 def test_a_new_epoch_begins_at_0_and_an_old_one_is_over() -> None:
     entry(5).check_batch(batch(0, epoch=4), "orders-0")
 
-    with pytest.raises(OutOfOrderSequenceError, match="base sequence 6, 0 comes next"):
+    with pytest.raises(OutOfOrderSequenceError, match=r"sequence 6, 0\b"):
         entry(5).check_batch(batch(6, epoch=4), "orders-0")
     with pytest.raises(InvalidProducerEpochError, match=r"producer 9 .*epoch 3.*epoch 2"):
         entry(5).check_batch(batch(6, epoch=2), "orders-0")
@@ -100,9 +100,9 @@ def test_a_marker_of_an_epoch_that_is_over_is_refused() -> None:
     producer.add_marker(marker, epoch=3)
 
     producer.check_marker(marker, 3, "orders-0")
-    with pytest.raises(InvalidProducerEpochError, match="has epoch 3: an end marker of epoch 2"):
+    with pytest.raises(InvalidProducerEpochError, match=r"epoch 3\b.*epoch 2\b"):
         producer.check_marker(marker, 2, "orders-0")
-    with pytest.raises(TransactionCoordinatorFencedError, match="has coordinator epoch 5: an end marker of 4"):
+    with pytest.raises(TransactionCoordinatorFencedError, match=r"epoch 5\b.*\b4\b"):
         producer.check_marker(EndTransactionMarker(ABORT, 4, TIME), 3, "orders-0")
 
 
@@ -113,7 +113,7 @@ def test_from_the_second_version_of_transactions_on_a_marker_brings_a_new_epoch(
 
     producer.check_marker(marker, 3, "orders-0", transaction_version=1)
     producer.check_marker(marker, 4, "orders-0", transaction_version=2)
-    with pytest.raises(InvalidProducerEpochError, match="has epoch 3: an end marker of epoch 3"):
+    with pytest.raises(InvalidProducerEpochError, match=r"epoch 3\b.*epoch 3\b"):
         producer.check_marker(marker, 3, "orders-0", transaction_version=2)
 
     assert producer.add_marker(marker, epoch=4) == 100

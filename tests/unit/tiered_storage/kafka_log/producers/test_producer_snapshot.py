@@ -87,7 +87,7 @@ def test_a_count_that_its_bytes_belie_is_refused_though_the_checksum_is_right(pa
     checked = count.to_bytes(4, "big", signed=True)
     path.write_bytes(b"\x00\x01" + crc32c(checked).to_bytes(4, "big") + checked)
 
-    with pytest.raises(CorruptIndexError, match=f"not those of {count} producers"):
+    with pytest.raises(CorruptIndexError, match=f"{count} producers"):
         read_producer_snapshot(path)
 
 

@@ -221,7 +221,7 @@ def test_trailing_bytes_take_no_more_memory_than_their_size(codec: Compression) 
 def test_a_snappy_block_that_leaves_its_stream_is_refused(size: int) -> None:
     packed = compress(Compression.SNAPPY, b"")
 
-    with pytest.raises(CorruptRecordError, match="the block at byte 16 of 30"):
+    with pytest.raises(CorruptRecordError, match="byte 16 of 30"):
         decompress(Compression.SNAPPY, packed + struct.pack(">i", size) + bytes(10))
 
 
@@ -230,7 +230,7 @@ def test_output_stops_at_its_cap(codec: Compression) -> None:
     packed = compress(codec, TEXT)
 
     assert decompress(codec, packed, max_bytes=len(TEXT)) == TEXT
-    with pytest.raises(CorruptRecordError, match=f"more than the {len(TEXT) - 1} bytes"):
+    with pytest.raises(CorruptRecordError, match=f"{len(TEXT) - 1} bytes"):
         decompress(codec, packed, max_bytes=len(TEXT) - 1)
 
 

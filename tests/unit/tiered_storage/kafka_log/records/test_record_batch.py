@@ -321,7 +321,7 @@ def test_an_unknown_magic_is_named(magic: int) -> None:
     batch = bytearray(BY_KAFKA[Compression.NONE])
     batch[16] = magic & 0xFF
 
-    with pytest.raises(UnsupportedMagicError, match=f"has magic {magic}; only magic 2"):
+    with pytest.raises(UnsupportedMagicError, match=rf"magic {magic}.*magic 2\b"):
         read_batch_header(batch, source_position=17)
 
 
@@ -391,7 +391,7 @@ def test_any_negative_length_is_null(length: int) -> None:
 
 
 def test_a_record_longer_than_its_batch_is_named() -> None:
-    with pytest.raises(CorruptRecordError, match="record 1 of 1: it has 40 bytes, its batch 6"):
+    with pytest.raises(CorruptRecordError, match=r"record 1 of 1: .*\b40\b.*\b6\b"):
         read_records(batch_of(b"\x50" + bytes(6), count=1, last_offset_delta=0))
 
 
@@ -406,7 +406,7 @@ def test_a_header_key_that_is_no_utf_8_is_read_as_far_as_it_is() -> None:
 def test_offsets_that_do_not_rise_are_named() -> None:
     record = record_of([0, 0, -1, -1, 0])
 
-    with pytest.raises(CorruptRecordError, match="record 2 of 2: offset 0 is not in 1 to 1"):
+    with pytest.raises(CorruptRecordError, match=r"record 2 of 2: offset 0 .*1 to 1"):
         read_records(batch_of(record * 2, count=2, last_offset_delta=1))
 
 
@@ -425,7 +425,7 @@ def test_a_batch_that_claims_two_billion_records_costs_no_memory() -> None:
 def test_decompressed_records_stop_at_their_cap() -> None:
     batch = encode_batch(some_records(value=bytes(1 << 20)), Compression.ZSTD)
 
-    with pytest.raises(CorruptRecordError, match="more than the 1000 bytes"):
+    with pytest.raises(CorruptRecordError, match=r"\b1000 bytes"):
         read_records(batch, max_decompressed_bytes=1000)
 
 

@@ -157,9 +157,7 @@ def test_a_connection_is_closed_after_an_answer_that_cannot_be_used(
 def test_a_broker_that_never_answers_ends_the_request() -> None:
     with ScriptedBroker(lambda _: b"") as broker:
         connection = opened(broker)
-        with pytest.raises(
-            ClusterUnreachableError, match=r"^Metadata: .*waiting for an answer took longer than 0\.3 s"
-        ):
+        with pytest.raises(ClusterUnreachableError, match=r"^Metadata: .*\b0\.3 s"):
             ask(connection, 0.3)
         assert not connection.is_open
 
@@ -233,7 +231,7 @@ def test_a_wrong_password_names_what_to_check_and_shows_none() -> None:
 def test_a_mechanism_that_the_broker_lacks_names_those_it_has() -> None:
     with (
         ScriptedBroker(Logins("SCRAM-SHA-512")) as broker,
-        pytest.raises(ClusterRefusedError, match=r"does not offer PLAIN; set sasl\.mechanism to one of: SCRAM-SHA-512"),
+        pytest.raises(ClusterRefusedError, match=r"sasl\.mechanism.*SCRAM-SHA-512"),
     ):
         opened(broker, PLAIN)
 
@@ -242,7 +240,7 @@ def test_a_listener_without_logins_is_named() -> None:
     without = {key: versions for key, versions in ALL.items() if key not in (SASL_HANDSHAKE.key, SASL_AUTHENTICATE.key)}
     with (
         ScriptedBroker(Logins(), without) as broker,
-        pytest.raises(ClusterRefusedError, match=r"takes no SASL login: set security\.protocol to plaintext or ssl"),
+        pytest.raises(ClusterRefusedError, match=r"SASL.*security\.protocol"),
     ):
         opened(broker, PLAIN)
 
@@ -250,7 +248,7 @@ def test_a_listener_without_logins_is_named() -> None:
 def test_tokens_are_needed_before_anything_is_sent() -> None:
     with (
         ScriptedBroker(Logins("OAUTHBEARER")) as broker,
-        pytest.raises(ConfigurationError, match="no source of tokens"),
+        pytest.raises(ConfigurationError, match="tokens"),
     ):
         opened(broker, SaslSettings("OAUTHBEARER"))
 

@@ -83,12 +83,12 @@ def test_an_answer_is_decoded_after_its_header() -> None:
 
 
 def test_an_answer_to_another_request_is_malformed() -> None:
-    with pytest.raises(MalformedAnswerError, match="the correlation id 5 instead of 6"):
+    with pytest.raises(MalformedAnswerError, match=r"\b5\b.*\b6\b"):
         decode_answer(memoryview(metadata_frame()), METADATA, 13, 6)
 
 
 def test_bytes_after_an_answer_are_malformed() -> None:
-    with pytest.raises(MalformedAnswerError, match="Metadata version 13 has 2 bytes after its end"):
+    with pytest.raises(MalformedAnswerError, match=r"Metadata version 13 .*\b2 bytes"):
         decode_answer(memoryview(metadata_frame() + b"\0\0"), METADATA, 13, 5)
 
 
@@ -97,13 +97,13 @@ def test_an_array_that_no_memory_holds_is_malformed() -> None:
     frame = bytearray(metadata_frame())
     brokers = 4 + 1 + 4  # correlation id, tagged fields, throttle time
     frame[brokers : brokers + 1] = b"\xff\xff\xff\xff\x0f"
-    with pytest.raises(MalformedAnswerError, match="a length of 4294967294 ends at byte 14"):
+    with pytest.raises(MalformedAnswerError, match=r"\b4294967294\b.*byte 14\b"):
         decode_answer(memoryview(frame), METADATA, 13, 5)
 
 
 def test_a_text_that_is_not_utf8_is_malformed() -> None:
     frame = metadata_frame().replace(b"orders", b"\xff" * 6)
-    with pytest.raises(MalformedAnswerError, match="Metadata version 13 cannot be decoded"):
+    with pytest.raises(MalformedAnswerError, match="Metadata version 13"):
         decode_answer(memoryview(frame), METADATA, 13, 5)
 
 
@@ -113,7 +113,7 @@ def test_null_instead_of_an_array_is_malformed() -> None:
     assert frame[brokers] == 2
     del frame[brokers + 1 : frame.index(b"\x08cluster")]
     frame[brokers] = 0
-    with pytest.raises(MalformedAnswerError, match="an array is null"):
+    with pytest.raises(MalformedAnswerError, match="null"):
         read_metadata(decode_answer(memoryview(frame), METADATA, 13, 5))
 
 
@@ -129,7 +129,7 @@ def test_a_garbled_answer_gives_a_value_or_is_malformed(data: st.DataObject) -> 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 101, 0x15030300, (1 << 31) - 1])
 def test_an_impossible_size_is_malformed(size: int) -> None:
-    with pytest.raises(MalformedAnswerError, match=r"announces .* bytes, of at most 100; if this is a TLS"):
+    with pytest.raises(MalformedAnswerError, match=r"\b100\b.*TLS"):
         decode_size(struct.pack(">i", size), 100)
 
 
@@ -195,7 +195,7 @@ def test_a_tagged_field_that_is_there_twice_is_malformed() -> None:
     """Only one of them would be walked before kio reserves memory for both."""
     head, features = versions_frame()
     assert decode_answer(memoryview(head + b"\x01" + features), API_VERSIONS, 3, 5).supported_features
-    with pytest.raises(MalformedAnswerError, match=r"the tagged field 0 before byte \d+ is there twice"):
+    with pytest.raises(MalformedAnswerError, match=r"field 0 .*byte \d+ .*twice"):
         decode_answer(memoryview(head + b"\x02" + features * 2), API_VERSIONS, 3, 5)
 
 
@@ -203,7 +203,7 @@ def test_a_tagged_field_that_is_longer_than_its_content_is_malformed() -> None:
     """kio would read what is left of it as the next field."""
     head, features = versions_frame()
     longer = features[:1] + bytes([features[1] + 1]) + features[2:] + b"\0"
-    with pytest.raises(MalformedAnswerError, match="the tagged field 0 has 1 bytes after its end"):
+    with pytest.raises(MalformedAnswerError, match=r"field 0 .*\b1 bytes"):
         decode_answer(memoryview(head + b"\x01" + longer), API_VERSIONS, 3, 5)
 
 

@@ -49,7 +49,7 @@ def test_scram_logs_in_to_its_server(mechanism: str, name: str) -> None:
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_scram_proves_no_other_password(mechanism: str) -> None:
-    with pytest.raises(ScramException, match="The client keys don't match"):
+    with pytest.raises(ScramException, match="keys"):
         log_in(exchange(SaslSettings(mechanism, "me", "guess"), None), scram_server(mechanism, "s3cr3t"))
 
 
@@ -59,7 +59,7 @@ def test_a_server_that_does_not_know_the_password_is_refused(mechanism: str) -> 
     server = scram_server(mechanism, "another")
     server.set_client_first(next(steps).decode())
     steps.send(server.get_server_first().encode())
-    with pytest.raises(ClusterRefusedError, match="The server signature doesn't match") as error:
+    with pytest.raises(ClusterRefusedError, match="signature") as error:
         steps.send(b"v=" + b"A" * 44)
     assert "s3cr3t" not in "".join(traceback.format_exception(error.value))
 
@@ -68,7 +68,7 @@ def test_a_server_that_does_not_know_the_password_is_refused(mechanism: str) -> 
 def test_an_answer_that_is_not_scrams_is_refused(answer: bytes) -> None:
     steps = exchange(SaslSettings("SCRAM-SHA-256", "me", "s3cr3t"), None)
     next(steps)
-    with pytest.raises(ClusterRefusedError, match=r"the SCRAM-SHA-256 login as sasl\.username failed"):
+    with pytest.raises(ClusterRefusedError, match=r"SCRAM-SHA-256 .*sasl\.username"):
         steps.send(answer)
 
 
@@ -92,7 +92,7 @@ def test_oauthbearer_ends_a_refused_exchange(refusal: bytes, reason: str) -> Non
 
 
 def test_oauthbearer_needs_a_source_of_tokens() -> None:
-    with pytest.raises(ConfigurationError, match=r"no source of tokens: set sasl\.oauthbearer\.method=oidc"):
+    with pytest.raises(ConfigurationError, match=r"sasl\.oauthbearer\.method=oidc"):
         exchange(SaslSettings("OAUTHBEARER"), None)
 
 

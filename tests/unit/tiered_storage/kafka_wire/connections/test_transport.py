@@ -62,9 +62,7 @@ def test_tls_connects_to_whom_the_authority_signed(authority: trustme.CA, folder
 def test_an_unknown_authority_is_refused(authority: trustme.CA, folder: Path) -> None:
     with (
         broker(authority) as served,
-        pytest.raises(
-            ClusterRefusedError, match=r"127\.0\.0\.1:\d+: the TLS handshake failed: .*set ssl\.ca\.location"
-        ),
+        pytest.raises(ClusterRefusedError, match=r"127\.0\.0\.1:\d+.*TLS.*ssl\.ca\.location"),
     ):
         connect(served, TlsSettings(ca_location=f"{folder}/other-ca.pem"))
     with broker(authority) as served:
@@ -99,7 +97,7 @@ def test_a_listener_without_tls_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=greet, args=(listener,), daemon=True).start()
         address = BrokerAddress(*listener.getsockname())
-        with pytest.raises(ClusterRefusedError, match=r"does not speak TLS: set security\.protocol"):
+        with pytest.raises(ClusterRefusedError, match=r"security\.protocol"):
             open_transport(address, ClientSettings((address,), TlsSettings()), Deadline.after(5))
 
 
@@ -174,21 +172,21 @@ def test_a_broker_that_trickles_does_not_hold_its_caller(pair: tuple[Transport, 
 
     thread = threading.Thread(target=trickle)
     thread.start()
-    with pytest.raises(ClusterUnreachableError, match=r"kafka-1:9092: waiting for an answer took longer than 0\.2 s"):
+    with pytest.raises(ClusterUnreachableError, match=r"kafka-1:9092: .*\b0\.2 s"):
         transport.receive_into(memoryview(bytearray(1000)), Deadline.after(0.2))
     ended.set()
     thread.join()
 
 
 def test_a_broker_that_reads_nothing_does_not_hold_its_caller(pair: tuple[Transport, socket.socket]) -> None:
-    with pytest.raises(ClusterUnreachableError, match=r"sending a request took longer than 0\.1 s"):
+    with pytest.raises(ClusterUnreachableError, match=r"\b0\.1 s"):
         pair[0].send(bytes(32 << 20), Deadline.after(0.1))
 
 
 def test_a_deadline_that_has_passed_asks_nobody(pair: tuple[Transport, socket.socket]) -> None:
     transport, theirs = pair
     theirs.sendall(b"abc")
-    with pytest.raises(ClusterUnreachableError, match="took longer than 0 s"):
+    with pytest.raises(ClusterUnreachableError, match=r"\b0 s"):
         transport.receive_into(memoryview(bytearray(3)), Deadline.after(0))
 
 
@@ -213,7 +211,7 @@ def test_an_address_that_nobody_has_is_named(host: str, port: int, reason: str) 
 def test_a_name_that_no_host_can_have_is_named(host: str) -> None:
     """A broker may advertise one."""
     address = BrokerAddress(host, 9092)
-    with pytest.raises(ClusterUnreachableError, match=f"^{host}:9092: connecting failed: no host has that name"):
+    with pytest.raises(ClusterUnreachableError, match=f"^{host}:9092: .*no host"):
         open_transport(address, ClientSettings((address,)), Deadline.after(5))
 
 
@@ -221,7 +219,7 @@ def test_a_host_that_accepts_and_says_nothing_ends_the_handshake() -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         address = BrokerAddress(*listener.getsockname())
-        with pytest.raises(ClusterUnreachableError, match="the TLS handshake took longer than 2 s"):
+        with pytest.raises(ClusterUnreachableError, match=r"TLS .*\b2 s"):
             # Reading the machine's authorities counts too, and takes its time on a busy machine.
             open_transport(address, ClientSettings((address,), TlsSettings()), Deadline.after(2))
 

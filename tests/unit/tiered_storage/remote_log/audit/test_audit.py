@@ -412,7 +412,7 @@ def test_only_requested_topics_are_audited(tmp_path: Path) -> None:
     with files.open() as remote_log:
         assert kinds(remote_log.checks.audit(Selection("clicks"))) == [AnomalyKind.MISSING_OBJECT]
         assert remote_log.checks.audit(Selection("orders")) == AuditReport(1, 3, SEGMENT_BYTES, (), ())
-        with pytest.raises(ConfigurationError, match="not a regular expression"):
+        with pytest.raises(ConfigurationError, match="regular expression"):
             remote_log.checks.audit(Selection("("))
 
 
@@ -485,7 +485,7 @@ def test_a_store_of_somebody_elses_making_cannot_be_audited(tmp_path: Path) -> N
     with a_remote_log(tmp_path).open() as opened:
         remote_log = replace(opened, storage=cast(RemoteStorageManager, object()))
 
-        with pytest.raises(ConfigurationError, match="object cannot be audited"):
+        with pytest.raises(ConfigurationError, match="audited"):
             remote_log.checks.audit()
 
 

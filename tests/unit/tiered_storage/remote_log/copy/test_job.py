@@ -328,7 +328,7 @@ def test_a_broken_file_in_the_work_area_is_named(tmp_path: Path) -> None:
         job = remote_log.write_copy_job("runs/test/1", begin(remote_log))
         job.files.work.write("runs/test/1/tasks-00000.jsonl", [Finding("orders-0", "no task")], Finding)
 
-        with pytest.raises(ConfigurationError, match=r"tasks-00000\.jsonl: line 1 is not a CopyTask"):
+        with pytest.raises(ConfigurationError, match=r"tasks-00000\.jsonl: line 1 .*CopyTask"):
             job.run_group(0, remote_log.storage, SIZES, files.clock)
 
 

@@ -362,7 +362,7 @@ def test_a_directory_in_use_is_not_planned(tmp_path: Path) -> None:
 def test_a_selection_that_is_no_regular_expression_is_refused(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
 
-    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"'orders\(' is not a regular"):
+    with files.open() as remote_log, pytest.raises(ConfigurationError, match=r"'orders\('"):
         remote_log.plan_copy(Selection("orders("))
 
 

@@ -73,7 +73,7 @@ def test_no_messages_are_no_lines() -> None:
 def test_a_broken_line_is_named(broken: bytes) -> None:
     raw = to_lines([TASK], CopyTask) + broken + b"\n"
 
-    with pytest.raises(ConfigurationError, match=r"file:///work/tasks\.jsonl: line 2 is not a CopyTask"):
+    with pytest.raises(ConfigurationError, match=r"file:///work/tasks\.jsonl: line 2 .*CopyTask"):
         from_lines(raw, CopyTask, "file:///work/tasks.jsonl")
 
 

@@ -233,7 +233,7 @@ def test_a_gap_between_windows_is_reported() -> None:
     table = batch_table(BASE, [Batch(1, 100, 0)] * 3)
     builder = RemoteIndexBuilder(METADATA, 1 << 20)
     builder.append(table.rows(0, 1))
-    with pytest.raises(CorruptIndexError, match="come from byte 200, with a gap") as raised:
+    with pytest.raises(CorruptIndexError, match="byte 200") as raised:
         builder.append(table.rows(2, 3))
     assert raised.value.position == 100
 
@@ -278,10 +278,10 @@ def test_small_indexes_that_are_broken_are_reported(kind: IndexKind, raw: bytes,
 
 def test_indexes_that_disagree_are_reported() -> None:
     wrong_offset = {**GOOD, IndexKind.REMOTE_OFFSET_INDEX: struct.pack(">iiii", 0, 0, 1, 2 * SIZE)}
-    with pytest.raises(CorruptIndexError, match="offset 4201 points to the chunk from 4202"):
+    with pytest.raises(CorruptIndexError, match=r"offset 4201\b.*\b4202\b"):
         trio(wrong_offset).chunk_for_offset(4201)
     wrong_time = {**GOOD, IndexKind.REMOTE_TIME_INDEX: struct.pack(">qi", 6, SIZE)}
-    with pytest.raises(CorruptIndexError, match="timestamp 6 points to a chunk whose last one is 7"):
+    with pytest.raises(CorruptIndexError, match=r"timestamp 6\b.*\b7\b"):
         trio(wrong_time).chunk_for_timestamp(1)
     between = {**GOOD, IndexKind.REMOTE_OFFSET_INDEX: struct.pack(">ii", 0, 3)}
     with pytest.raises(CorruptIndexError, match="remoteLogIndex: at byte 3"):

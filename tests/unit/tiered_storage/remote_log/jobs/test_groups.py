@@ -54,7 +54,7 @@ def test_a_job_of_another_kind_and_one_that_was_never_described_are_refused(tmp_
         with pytest.raises(RemoteObjectNotFoundError):
             described_job(remote_log.access(job))
         job.describe(JobDescription(1))
-        with pytest.raises(ConfigurationError, match=r"job\.json: line 1 is not a Rated"):
+        with pytest.raises(ConfigurationError, match=r"job\.json: line 1 .*Rated"):
             job.description(Rated)
 
 

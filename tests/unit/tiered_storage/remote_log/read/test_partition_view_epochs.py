@@ -96,5 +96,5 @@ def test_a_leader_that_came_since_the_last_look_is_known(remote_log: RemoteLogMa
         lineage = (EpochEntry(0, 0), EpochEntry(3, 30))
         remote_log.segments.put_lineage(ORDERS_0, lineage, held_by(remote_log, "test"))
         assert list(reader.records(ORDERS_0, 25, epochs=FetchEpochs(3, 0))) == records(25, 30)
-        with pytest.raises(FencedLeaderEpochError, match="leader epoch 0 is over, 3 leads"):
+        with pytest.raises(FencedLeaderEpochError, match=r"epoch 0 .*\b3 "):
             next(reader.records(ORDERS_0, 25, epochs=FetchEpochs(0, 0)))

@@ -379,7 +379,7 @@ def test_metadata_that_are_older_than_the_store_end_nothing(files: RemoteLogFile
         assert isinstance(storage, ObjectRemoteStorageManager)
         number = storage.generations.newest_number() + 1
         storage.generations.publish(StoredGeneration(number, "another's token", "an expiry", 5))
-        with pytest.raises(OutdatedMetadataError, match="older than the store"):
+        with pytest.raises(OutdatedMetadataError):
             repaired(remote_log, plan)
         assert SegmentState.DELETE_SEGMENT_STARTED not in {each.state for each in segments_of(remote_log)}
 

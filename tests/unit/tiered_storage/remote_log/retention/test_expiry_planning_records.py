@@ -46,7 +46,7 @@ def test_our_log_start_moves_there_and_what_is_wholly_below_is_deleted(
 def test_a_negative_offset_is_refused_with_the_valid_range(tmp_path: Path, before: int) -> None:
     with (
         a_copied_remote_log(tmp_path).open() as remote_log,
-        pytest.raises(ConfigurationError, match="give one from 0 to 35, or -1 for the end"),
+        pytest.raises(ConfigurationError, match=r"\b0 to 35\b.*-1"),
     ):
         remote_log.deletions.plan_record_deletion(ORDERS_0, before)
 
@@ -55,7 +55,7 @@ def test_a_negative_offset_is_refused_with_the_valid_range(tmp_path: Path, befor
 def test_an_offset_past_the_end_is_refused_with_the_valid_range(tmp_path: Path, before: int) -> None:
     with (
         a_copied_remote_log(tmp_path).open() as remote_log,
-        pytest.raises(OffsetOutOfRangeError, match="it has offsets 0 to 35"),
+        pytest.raises(OffsetOutOfRangeError, match=r"offsets 0 to 35\b"),
     ):
         remote_log.deletions.plan_record_deletion(ORDERS_0, before)
 
@@ -79,7 +79,7 @@ def test_a_deletion_of_records_needs_the_right_to_delete_remotely(tmp_path: Path
         assert done == ()
         assert "remote deletion is not allowed" in left.message
         assert len(segments_of(remote_log)) == 3
-        with pytest.raises(DeletionRefusedError, match="remote deletion is not allowed"):
+        with pytest.raises(DeletionRefusedError, match="not allowed"):
             remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
 
 
@@ -88,6 +88,6 @@ def test_stopped_deletions_are_planned_and_not_carried_out(tmp_path: Path) -> No
         remote_log.safety.stop("to look at it", "somebody")
         planned = remote_log.deletions.plan_record_deletion(ORDERS_0, 20)
         assert planned is not None
-        with pytest.raises(DeletionRefusedError, match="somebody stopped all deletions"):
+        with pytest.raises(DeletionRefusedError, match="somebody"):
             remote_log.deletions.mark_expired([planned], "delete-records")
         assert len(segments_of(remote_log)) == 3

@@ -122,7 +122,7 @@ def test_nothing_is_deleted_of_a_partition_of_which_the_store_knows_later_segmen
     shutil.copy(restored.root / "old.db", database(restored))
     be_the_original(database(restored))
 
-    with pytest.raises(OutdatedMetadataError, match="older than the store"):
+    with pytest.raises(OutdatedMetadataError):
         expire_twice(restored)
 
     assert len(restored.objects(".log")) == 6

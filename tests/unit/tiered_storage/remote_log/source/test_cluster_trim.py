@@ -84,7 +84,7 @@ def test_the_leader_is_the_one_from_before_the_partition_was_planned_again() -> 
 
 def test_without_a_leader_nothing_is_asked() -> None:
     brokers = Brokers(200, led=None)
-    with pytest.raises(SourceClusterError, match=r"orders-0.*the next run looks again"):
+    with pytest.raises(SourceClusterError, match="orders-0"):
         brokers.trimmed_to()
     # A topic that is gone has nothing due.
     assert brokers.trimmed_to(lambda: 0) == 0
@@ -187,7 +187,7 @@ class Coordinators:
 def test_groups_that_moved_while_they_were_listed_are_an_error(
     then: dict[int, tuple[int, int]] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SourceClusterError, match=r"moved between brokers.*the next run looks again") as moved:
+    with pytest.raises(SourceClusterError, match="moved") as moved:
         Coordinators({0: (1, 7), 1: (2, 7)}, then).read(monkeypatch)
     assert moved.value.retriable
     with pytest.raises(SourceClusterError, match="moved between brokers"):

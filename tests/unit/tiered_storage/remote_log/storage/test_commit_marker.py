@@ -49,7 +49,7 @@ def test_custom_metadata_of_others_are_refused(raw: bytes) -> None:
 
 
 def test_custom_metadata_of_a_later_version_are_no_damage() -> None:
-    with pytest.raises(LaterVersionError, match=r"custom metadata.*in version 3"):
+    with pytest.raises(LaterVersionError, match=r"custom metadata.*version 3"):
         CommitMarker.from_custom_metadata(METADATA, b"\0\3" + bytes(16))
 
 

@@ -107,7 +107,7 @@ def test_a_later_version_is_refused_whatever_follows(count: int) -> None:
 
 
 def test_a_later_version_is_refused() -> None:
-    with pytest.raises(LaterVersionError, match="in version 2 of its format"):
+    with pytest.raises(LaterVersionError, match="version 2 "):
         parse_bundle(with_head(1, [(4, 0, 36, 0)], b"", version=2), "bundle")
 
 

@@ -106,7 +106,7 @@ def test_the_first_of_two_concurrent_copies_to_finish_counts(
         assert finished == [custom_metadata]
         storage.verify(copied(metadata, custom_metadata))
     else:
-        with pytest.raises(RemoteObjectCorruptError, match="another attempt finished this segment with other content"):
+        with pytest.raises(RemoteObjectCorruptError, match="another attempt"):
             storage.copy_log_segment_data(metadata, segment_data(CONTENT))
         storage.verify(copied(metadata, finished[0]))
 
@@ -132,7 +132,7 @@ def test_an_attempt_that_overtakes_the_finished_one_fails_and_every_look_at_the_
         yield memoryview(segment_bytes(len(CONTENT), 1))
 
     late = replace(segment_data(CONTENT), chunks=while_it_is_sent())
-    with pytest.raises(RemoteObjectCorruptError, match="another attempt finished this segment with other content"):
+    with pytest.raises(RemoteObjectCorruptError, match="another attempt"):
         storage.copy_log_segment_data(metadata, late)
     with pytest.raises(RemoteObjectCorruptError):
         storage.verify(copied(metadata, finished[0]))
@@ -236,19 +236,19 @@ def test_a_manifest_that_is_handed_over_is_kept_and_completed(storage: ObjectRem
 def test_bytes_that_changed_on_their_way_are_found(storage: ObjectRemoteStorageManager) -> None:
     metadata = segment_metadata(len(CONTENT))
     manifest = replace(Manifest.of(metadata), data_crc32c=0x12345678)
-    with pytest.raises(RemoteObjectCorruptError, match="changed on the way"):
+    with pytest.raises(RemoteObjectCorruptError, match="changed"):
         storage.copy_log_segment_data(metadata, segment_data(CONTENT, indexes=with_manifest(manifest)))
 
 
 def test_another_segments_manifest_is_refused(storage: ObjectRemoteStorageManager) -> None:
     metadata = segment_metadata(len(CONTENT))
     other = Manifest.of(segment_metadata(len(CONTENT)))
-    with pytest.raises(RemoteObjectCorruptError, match="the manifest is of"):
+    with pytest.raises(RemoteObjectCorruptError, match="manifest"):
         storage.copy_log_segment_data(metadata, segment_data(CONTENT, indexes=with_manifest(other)))
 
 
 def test_data_of_another_size_than_the_metadata_tell_are_refused(storage: ObjectRemoteStorageManager) -> None:
-    with pytest.raises(ConfigurationError, match="10000 bytes of data, 9999 in its metadata"):
+    with pytest.raises(ConfigurationError, match=r"\b10000 .*\b9999 "):
         storage.copy_log_segment_data(segment_metadata(9999), segment_data(CONTENT))
 
 
@@ -263,7 +263,7 @@ def test_metadata_that_disagree_with_the_store_do_not_verify(storage: ObjectRemo
     metadata = copy(storage)
     with pytest.raises(RemoteObjectCorruptError, match="commit: has"):
         storage.verify(replace(metadata, custom_metadata=copy(storage).custom_metadata, size=9))
-    with pytest.raises(RemoteObjectCorruptError, match="the manifest is of"):
+    with pytest.raises(RemoteObjectCorruptError, match="manifest"):
         storage.verify(replace(metadata, end_offset=metadata.end_offset + 1))
 
 

@@ -229,7 +229,7 @@ def test_no_export_takes_the_place_of_one_with_more_partitions(tmp_path: Path) -
     assert export(files, query=TableQuery("orders", partitions=frozenset({1}))).rows == 21
     assert export(files).rows == 42
     before = files_in(target(files))
-    with pytest.raises(ConfigurationError, match="21 records of partition 0 before, 0 now"):
+    with pytest.raises(ConfigurationError, match=r"\b21 .*partition 0 .*\b0 now"):
         export(files, query=TableQuery("orders", partitions=frozenset({1})))
     assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
@@ -244,7 +244,7 @@ def test_no_export_takes_the_place_of_one_with_more_records(files: RemoteLogFile
     data.write_bytes(raw)
     lenient = TableQuery("orders", rows=RowFilter(disorder_ms=60_000))
     for query in (TableQuery("orders"), lenient):
-        with pytest.raises(ConfigurationError, match="21 records of partition 0 before, 16 now"):
+        with pytest.raises(ConfigurationError, match=r"\b21 .*partition 0 .*\b16 now"):
             export(files, query=query)
     assert {name: digest for name, digest in files_in(target(files)).items() if "_temporary" not in name} == before
 
@@ -530,10 +530,10 @@ def test_files_of_another_export_in_a_jobs_folder_are_refused(files: RemoteLogFi
         job, others = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
         with closing(open_object_client(target(files).as_uri(), remote_log.options)) as client:
             description = job.files.description(ExportJobDescription)
-            with pytest.raises(ConfigurationError, match=f"runs/export/1 has the export to {others}") as raised:
+            with pytest.raises(ConfigurationError, match=f"runs/export/1.*{others}") as raised:
                 job.run_group(0, remote_log.storage, client, description)
         assert job.attempt in str(raised.value)
-        with pytest.raises(ConfigurationError, match=f"has the export to {others}"):
+        with pytest.raises(ConfigurationError, match=f"{others}"):
             list(job.outcomes())
 
 
@@ -542,7 +542,7 @@ def test_a_worker_refuses_tasks_that_are_not_of_its_job(files: RemoteLogFiles) -
         job, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/1")
         other, _ = two_jobs_in_one_folder(files, remote_log, "runs/export/2")
         other.files.write_tasks(0, job.files.tasks(0, ExportTask), ExportTask)
-        with pytest.raises(ConfigurationError, match="runs/export/2 has the export to"):
+        with pytest.raises(ConfigurationError, match="runs/export/2"):
             run_export_groups(remote_log.access(other.files), [0])
         assert not job.files.results(0, ExportOutcome)
     assert not list(target(files).rglob("*.part"))
@@ -598,11 +598,11 @@ def test_a_place_that_is_not_ours_is_left_alone(files: RemoteLogFiles, tmp_path:
     table = target(files) / "orders" / "_table.json"
     table.write_text(table.read_text().replace('"topic_id": "', '"topic_id": "x'))
     before = files_in(target(files))
-    with pytest.raises(ConfigurationError, match="belongs to topic orders with the id x"):
+    with pytest.raises(ConfigurationError, match=r"orders .*id x"):
         export(files)
     assert files_in(target(files)) == before
     (tmp_path / "a file").write_text("")
-    with pytest.raises(ConfigurationError, match="give the absolute path of a directory"):
+    with pytest.raises(ConfigurationError, match="absolute path"):
         export(files, url=(tmp_path / "a file").as_uri())
 
 

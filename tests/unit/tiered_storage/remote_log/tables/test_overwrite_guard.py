@@ -45,7 +45,7 @@ def test_fewer_rows_are_refused_whatever_else_is_asked_for(
     rows: int, disorder_ms: int | None, *, committed_before: bool
 ) -> None:
     earlier = manifest(10, committed_only=committed_before)
-    with pytest.raises(ConfigurationError, match=f"^here .*10 records of partition 1 before, {rows} now"):
+    with pytest.raises(ConfigurationError, match=f"^here .*10 .*partition 1 .*{rows} now"):
         check_rows(earlier, manifest(rows, disorder_ms))
     check_rows(earlier, manifest(10, disorder_ms))
     check_rows(earlier, manifest(11, disorder_ms))
@@ -138,7 +138,7 @@ def test_an_export_that_ends_before_the_earlier_files_is_refused(
     if not refused:
         check(earlier, plan)
         return
-    with pytest.raises(ConfigurationError, match="offsets 19 to 19 of partition 3"):
+    with pytest.raises(ConfigurationError, match="19 to 19 of partition 3"):
         check(earlier, plan)
 
 
@@ -163,13 +163,13 @@ def test_no_record_of_a_transaction_is_lost_whose_end_was_missing_before() -> No
     assert missing_among(an_export(3, [(5, 11)]), plan) == ()
     earlier = replace(bare, missing=missing_among(bare, plan))
     check(earlier, plan)
-    with pytest.raises(ConfigurationError, match=r"offsets 12 to 14 of partition 3 \(the end of a transaction is"):
+    with pytest.raises(ConfigurationError, match=r"12 to 14 of partition 3 \(.*transaction"):
         check(bare, plan)
     # The gap has grown since: what ended in what it took is lost now.
-    with pytest.raises(ConfigurationError, match="offsets 13 to 14 of partition 3"):
+    with pytest.raises(ConfigurationError, match="13 to 14 of partition 3"):
         check(earlier, an_undecidable_plan((18, 24), 13))
     # Others have records between those of the transaction.
-    with pytest.raises(ConfigurationError, match=r"offsets 13 to 13 of partition 3 \(an object"):
+    with pytest.raises(ConfigurationError, match=r"13 to 13 of partition 3 \(an object"):
         check(earlier, plan, letters(3, [(13, 13)]))
-    with pytest.raises(ConfigurationError, match=r"offsets 13 to 13 of partition 3 \(missing"):
+    with pytest.raises(ConfigurationError, match=r"13 to 13 of partition 3 \(missing"):
         check(earlier, an_undecidable_plan((20, 24), 12, [(13, 13)]))

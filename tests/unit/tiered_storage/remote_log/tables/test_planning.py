@@ -144,7 +144,7 @@ def test_gaps_are_reported(remote_log: RemoteLogManager) -> None:
     remote_log.segments.update_remote_log_segment_metadata(going, held_by(remote_log, "test"))
     planned = plan(remote_log, TableQuery("orders"))
     assert [each.gaps for each in planned.partitions] == [((10, 19),), ()]
-    with pytest.raises(RemoteObjectNotFoundError, match="missing in the remote log: orders-0: offsets 10 to 19"):
+    with pytest.raises(RemoteObjectNotFoundError, match=r"orders-0: offsets 10 to 19\b"):
         planned.ensure_no_gaps()
     plan(remote_log, TableQuery("orders", first_offset=20)).ensure_no_gaps()
     assert offsets(remote_log, planned) == [*range(10), *range(20, 30), *range(10)]
@@ -307,7 +307,7 @@ def test_a_partition_on_its_way_out_is_left_out(remote_log: RemoteLogManager) ->
             assert [(each.partition, each.message) for each in planned.notices] == [
                 ("orders-1", "left out: it is being deleted")
             ]
-    with pytest.raises(ConfigurationError, match="orders is being deleted"):
+    with pytest.raises(ConfigurationError, match=r"orders.*deleted"):
         plan(remote_log, TableQuery("orders"))
 
 
@@ -332,7 +332,7 @@ def test_a_query_means_the_incarnation_that_is_not_deleted(remote_log: RemoteLog
 
 def test_an_unknown_topic_is_refused_and_no_other_one_named(remote_log: RemoteLogManager) -> None:
     """Who asks by a form may not see the others."""
-    with pytest.raises(ConfigurationError, match="'shipments' was ever copied") as error:
+    with pytest.raises(ConfigurationError, match="'shipments'") as error:
         plan(remote_log, TableQuery("shipments"))
     assert "orders" not in str(error.value)
 

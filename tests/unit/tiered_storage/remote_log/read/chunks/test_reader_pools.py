@@ -46,7 +46,7 @@ def test_so_many_run_at_once_and_so_many_may_wait(threads: int, pending: int) ->
 
     assert (pool.running, pool.pending) == (threads, pending)
     assert not pool.has_room()
-    with pytest.raises(ReaderBusyError, match=f"the queue of reads is full: {pending} "):
+    with pytest.raises(ReaderBusyError, match=f"full: {pending} "):
         pool.submit(gate.work)
     gate.open.set()
     assert [future.result(10) for future in taken] == ["done"] * len(taken)

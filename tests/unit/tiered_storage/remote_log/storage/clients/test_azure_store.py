@@ -60,5 +60,5 @@ def test_a_wrong_key_is_refused(azure: AzureEndpoint) -> None:
 
 def test_a_store_without_an_account_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(ConfigurationError, match=r"^az://container: .*Account must be specified"):
+    with pytest.raises(ConfigurationError, match=r"^az://container"):
         ObjectStore("az://container", ObjectStoreOptions())

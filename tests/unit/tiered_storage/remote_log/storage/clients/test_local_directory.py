@@ -74,16 +74,14 @@ def test_a_full_disk_is_reported_and_left_as_it_was(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch, error_number: int
 ) -> None:
     monkeypatch.setattr(os, "write", failing(error_number, after=2))
-    with pytest.raises(
-        RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*100000 bytes are needed for object.log;"
-    ):
+    with pytest.raises(RemoteStorageFullError, match=rf"^{root}/cluster/topic/0.*\b100000 bytes.*object.log"):
         put(directory)
     assert [path for path in root.rglob("*") if path.is_file()] == []
 
 
 def test_too_little_room_is_reported_before_the_first_byte(directory: LocalDirectory, root: Path) -> None:
     chunks = iter([memoryview(b"never asked for")])
-    with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0: no room .*{2**60} bytes are needed"):
+    with pytest.raises(RemoteStorageFullError, match=f"^{root}/cluster/topic/0.*{2**60} bytes"):
         directory.put(NAME, 2**60, chunks)
     assert bytes(next(chunks)) == b"never asked for"
 
@@ -103,7 +101,7 @@ LocalDirectory(Path(sys.argv[1])).put("a/b", 100_000, iter([memoryview(bytes(100
 
 
 def test_a_directory_without_rights_refuses(forbidden: Path) -> None:
-    with pytest.raises(RemoteStorageRefusedError, match=f"^{forbidden}.*user {os.geteuid()} needs the right"):
+    with pytest.raises(RemoteStorageRefusedError, match=f"^{forbidden}.*user {os.geteuid()}"):
         put(LocalDirectory(forbidden / "store"))
 
 
@@ -120,7 +118,7 @@ def test_another_failure_of_the_disk_is_worth_another_try(
     directory: LocalDirectory, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "write", failing(errno.EIO, after=1))
-    with pytest.raises(RemoteStorageError, match=f"^{root}/.*could not write it") as raised:
+    with pytest.raises(RemoteStorageError, match=f"^{root}/") as raised:
         put(directory)
     assert raised.value.retriable
     assert list(directory.list()) == []
@@ -143,7 +141,7 @@ def test_a_put_reads_back_and_compares(directory: LocalDirectory, monkeypatch: p
         return count
 
     monkeypatch.setattr(os, "preadv", flipping)
-    with pytest.raises(RemoteObjectCorruptError, match="read back 100000 bytes with CRC-32C"):
+    with pytest.raises(RemoteObjectCorruptError, match=r"\b100000 .*CRC-32C"):
         put(directory)
     assert list(directory.list()) == []
 
@@ -274,19 +272,19 @@ def test_an_interrupted_writer_leaves_nothing(directory: LocalDirectory) -> None
 
 def test_a_file_where_a_folder_should_be_is_reported(directory: LocalDirectory, root: Path) -> None:
     put(directory, "cluster", b"a file")
-    with pytest.raises(RemoteStorageError, match=f"^{root}/cluster/topic/0/object.log: could not make the folder of"):
+    with pytest.raises(RemoteStorageError, match=f"^{root}/cluster/topic/0/object.log"):
         put(directory)
 
 
 def test_a_name_that_the_file_system_cannot_have_is_no_passing_fault(directory: LocalDirectory) -> None:
-    with pytest.raises(ConfigurationError, match="use an object store"):
+    with pytest.raises(ConfigurationError, match="object store"):
         put(directory, "x" * 300 + "/y")
 
 
 def test_a_root_must_be_an_absolute_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for root in (Path("relative"), tmp_path / "file"):
-        with pytest.raises(ConfigurationError, match="absolute path of a directory"):
+        with pytest.raises(ConfigurationError, match="absolute path"):
             LocalDirectory(root)
 
 
@@ -298,7 +296,7 @@ def test_symbolic_links_below_the_root_lead_nowhere(directory: LocalDirectory, r
     (root / "a" / "file").symlink_to(tmp_path / "elsewhere" / "secret")
     assert {found.name for found in directory.list()} == {"a/b"}
     for read in (directory.size, lambda name: directory.get_range(name, 0, 6)):
-        with pytest.raises(RemoteObjectNotFoundError, match=f"^{root}/a/file: there is no such object"):
+        with pytest.raises(RemoteObjectNotFoundError, match=f"^{root}/a/file"):
             read("a/file")
         with pytest.raises(RemoteStorageError, match=f"^{root}/a/folder/secret: "):
             read("a/folder/secret")
@@ -329,7 +327,7 @@ def test_nothing_is_written_moved_or_deleted_through_a_symbolic_link(
         lambda: directory.discard_unfinished_many([name]),
     ]
     for attempt in attempts:
-        with pytest.raises(RemoteStorageRefusedError, match=r"folder is a symbolic link, and no link .* is followed"):
+        with pytest.raises(RemoteStorageRefusedError, match="symbolic link"):
             attempt()
     failed = directory.delete_many([name, "a/b"])
     assert list(failed) == [name]

@@ -68,9 +68,9 @@ def test_a_write_that_is_acknowledged_and_not_kept_is_an_error(s3_endpoint: S3En
 
     with proxy(s3_endpoint, look) as proxied:
         store = opened(proxied)
-        with pytest.raises(RemoteObjectNotFoundError, match="yet the store acknowledged 3 bytes"):
+        with pytest.raises(RemoteObjectNotFoundError, match="acknowledged 3 "):
             store.put(NAME, 3, iter([memoryview(b"abc")]))
-        with pytest.raises(RemoteObjectNotFoundError, match="yet the store acknowledged 5 bytes"):
+        with pytest.raises(RemoteObjectNotFoundError, match="acknowledged 5 "):
             store.create(NAME, b"whole")
 
 

@@ -120,7 +120,7 @@ def test_metadata_are_made_again() -> None:
 
 
 def test_a_later_version_is_refused() -> None:
-    with pytest.raises(LaterVersionError, match="later release, in version 3 of its format"):
+    with pytest.raises(LaterVersionError, match="version 3 "):
         Manifest.parse(changed(format_version=3, size="something else"), "manifest")
 
 
@@ -204,5 +204,5 @@ def test_any_values_make_a_manifest_or_are_corrupt(fields: dict[str, object]) ->
 )
 def test_a_manifest_of_another_segment_is_reported(other: Any) -> None:
     MANIFEST.check_against(METADATA, "manifest")
-    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: the manifest is of"):
+    with pytest.raises(RemoteObjectCorruptError, match=r"^manifest: "):
         MANIFEST.check_against(other, "manifest")

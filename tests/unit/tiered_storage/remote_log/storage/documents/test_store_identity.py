@@ -57,13 +57,13 @@ def test_a_take_over_removes_what_a_killed_one_left(client: LocalDirectory, tmp_
 
 def test_a_store_of_other_metadata_is_refused(client: LocalDirectory) -> None:
     ensure_store_identity(client, "metadata-1")
-    with pytest.raises(StoreMismatchError, match="belongs to the metadata metadata-1, not to metadata-2"):
+    with pytest.raises(StoreMismatchError, match=r"metadata-1.*metadata-2"):
         ensure_store_identity(client, "metadata-2")
 
 
 def test_another_store_than_the_metadata_know_is_refused(client: LocalDirectory) -> None:
     ensure_store_identity(client, "metadata-1", new_uuid=lambda: "store-1")
-    with pytest.raises(StoreMismatchError, match=r"this is the store store-1.*know store-2"):
+    with pytest.raises(StoreMismatchError, match=r"store-1.*store-2"):
         ensure_store_identity(client, "metadata-1", known_store_uuid="store-2")
 
 

@@ -51,7 +51,7 @@ def test_a_lost_key_is_named_with_its_segment(tmp_path: Path) -> None:
         without.unwrap(wrapped, SEGMENT)
     assert without.unwrap(without.wrap(DATA_KEY, SEGMENT), SEGMENT) == DATA_KEY
     none = KeyRing.load(ring_file(tmp_path, {"first": {"private.key.file": "first.pem"}}), "first")
-    with pytest.raises(EncryptionKeyError, match=r"orders-0:A.*has no key second"):
+    with pytest.raises(EncryptionKeyError, match=r"orders-0:A.*second"):
         none.unwrap(wrapped, SEGMENT)
 
 
@@ -61,10 +61,10 @@ def test_another_key_under_the_same_id_is_distinguished_from_damage(tmp_path: Pa
     rsa_files(tmp_path, "first", other="x")
     aes_file(tmp_path, "third")
     ring = KeyRing.load(tmp_path / "key-ring.yaml", active)
-    with pytest.raises(EncryptionKeyError, match="another key under this id"):
+    with pytest.raises(EncryptionKeyError, match="another key"):
         ring.unwrap(wrapped, SEGMENT)
     changed = {"first": replace(ring.keys["third"], id="first"), "third": replace(ring.keys["first"], id="third")}
-    with pytest.raises(EncryptionKeyError, match="another key under this id"):
+    with pytest.raises(EncryptionKeyError, match="another key"):
         replace(ring, keys=changed).unwrap(wrapped, SEGMENT)
 
 
