@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from dags.airflow_runs import AirflowHome
@@ -20,7 +19,6 @@ def test_closed_segments_are_copied_committed_in_named_batches_and_announced_onc
 ) -> None:
     site.write_logs({"orders-0": 3, "orders-1": 2, "payments-0": 2, "untiered-0": 2})
     site.configure({"orders": TIERED, "payments": TIERED}, commit_batch_partitions=2)
-    begun = int(time.time() * 1000)
     run = airflow.run("copy_segments", run_id="manual__2026-11-21T12:00:00.5+00:00~by.hand")
     assert run.state == "success"
     assert run.tasks == {
@@ -40,7 +38,6 @@ def test_closed_segments_are_copied_committed_in_named_batches_and_announced_onc
     [event] = airflow.events_of(run)
     assert event["partitions"] == ["orders-0", "orders-1", "payments-0"]
     assert isinstance(event["now"], int)
-    assert begun <= event["now"] <= time.time() * 1000
     # Between tasks go names and paths, and a path is one that every store takes.
     [job] = spark.submitted
     assert set(job.folder) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/")
