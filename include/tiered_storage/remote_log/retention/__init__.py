@@ -1,7 +1,17 @@
 """Total retention, and every other deletion of remote data.
 
-`deletions` is the manager's entry; the other modules plan, mark and delete. Each passes the room `gate` first; the room
-`local` has local retention.
+`deletions` is the manager's entry. Each step, from a plan to the last object, passes `gate/deletion_gate` first:
+
+    local limits        local/plan, local/cluster_plan ──► local/enforcement ──► local segments are deleted
+
+    total retention,    expiry_planning, expiry ──► expiry_marking ─┐
+    delete-records                                                  ├──► DELETE_SEGMENT_STARTED ◄── undeletion reverts
+    delete-topic        topic_deletion ─────────────────────────────┤               │
+    unfinished copies   orphan_check ───────────────────────────────┘               ▼
+                                                                     object_deletion, segment_deleter
+    shown in advance    past_retention, pending_deletions                           │
+                                                                                    ▼
+                                                                     DELETE_SEGMENT_FINISHED
 """
 
 __all__ = [
