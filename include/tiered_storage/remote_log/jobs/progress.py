@@ -104,6 +104,66 @@ class JobSize:
     bytes: int
 
 
+class _GroupReports:
+    """The latest reports of a job's workers."""
+
+    def __init__(self, job: JobFolder, groups: int) -> None:
+        self._job = job
+        self._groups = groups
+        self._known: dict[int, GroupProgress] = {}
+
+    def read(self) -> GroupProgress:
+        """Read what was reported since; return the sum of all groups."""
+        not_begun = 0
+        for number in range(self._groups):
+            known = self._known.get(number)
+            if known is not None and known.is_over:
+                continue
+            found = self._read(number)
+            if found is not None:
+                self._known[number] = found
+            elif known is None:
+                not_begun += 1
+                if not_begun == _NOT_BEGUN:
+                    break
+        reports = self._known.values()
+        return GroupProgress(
+            sum(group.pieces for group in reports),
+            sum(group.bytes for group in reports),
+            fetched=sum(group.fetched for group in reports),
+        )
+
+    def _read(self, number: int) -> GroupProgress | None:
+        # A short outage of the work area only delays progress reports.
+        with suppress(TieredStorageError, OSError):
+            found = self._job.work.read_if_there(self._job.path("progress", number), GroupProgress)
+            return found[0] if found else None
+        return None
+
+
+class _JobMeter:
+    """When a job last moved, and how fast it moves; times are in seconds."""
+
+    def __init__(self, size: JobSize, now: float) -> None:
+        self._size = size
+        self._latest = GroupProgress()
+        self._seen: deque[tuple[float, int]] = deque([(now, 0)])
+        self.moved_at = now
+        self.progress = Progress(0, size.pieces, 0, size.bytes, 0.0)
+
+    def add(self, now: float, latest: GroupProgress) -> None:
+        """Take the sum of all groups' reports as of `now`."""
+        if latest != self._latest:
+            self.moved_at, self._latest = now, latest
+        moved = latest.bytes
+        self._seen.append((now, moved))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
+            self._seen.popleft()
+        began, bytes_then = self._seen[0]
+        rate = (moved - bytes_then) / (now - began) if now > began else 0.0
+        self.progress = Progress(latest.pieces, self._size.pieces, moved, self._size.bytes, rate)
+
+
 class JobWatch:
     """Watches a job's progress while a `with` block waits for the job, reports it, and notices if it hangs.
 
@@ -124,23 +184,22 @@ class JobWatch:
         look_seconds: float = PROGRESS_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job = job
-        self._size = size
-        self._stuck_after = stuck_after_ms / 1000
-        self._say = say
-        self._on_stuck = on_stuck
-        self._report_seconds = report_seconds
-        self._look_seconds = min(look_seconds, self._stuck_after / 4)
+        self._reports = _GroupReports(job, size.groups)
         self._monotonic = monotonic
-        self._groups: dict[int, GroupProgress] = {}
-        self._state = (0, 0, 0)
-        """The pieces, bytes moved and bytes fetched when something last changed."""
-        self._moved_at = self._said_at = monotonic()
-        self._seen: deque[tuple[float, int]] = deque([(self._moved_at, 0)])
+        self._said_at = monotonic()
+        self._meter = _JobMeter(size, self._said_at)
+        self._stuck_after = stuck_after_ms / 1000
+        self._say, self._report_seconds = say, report_seconds
+        self._on_stuck = on_stuck
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="job-watch", daemon=True)
-        self.progress = Progress(0, size.pieces, 0, size.bytes, 0.0)
+        seconds = min(look_seconds, self._stuck_after / 4)
+        self._thread = threading.Thread(target=self._run, args=(seconds,), name="job-watch", daemon=True)
         self.stuck: CopyFailure | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """The progress at the last look."""
+        return self._meter.progress
 
     def look(self) -> None:
         """Read the workers' reports; call `say` and `on_stuck` if it is time."""
@@ -148,7 +207,7 @@ class JobWatch:
         if now - self._said_at >= self._report_seconds:
             self._said_at = now
             self._say(self.progress)
-        if self.stuck is None and now - self._moved_at >= self._stuck_after:
+        if self.stuck is None and now - self._meter.moved_at >= self._stuck_after:
             self._give_up()
 
     def is_moving(self) -> bool:
@@ -164,24 +223,14 @@ class JobWatch:
         self._thread.join()
         self._measure()
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._look_seconds):
+    def _run(self, seconds: float) -> None:
+        while not self._stop.wait(seconds):
             self.look()
 
     def _measure(self) -> float:
-        self._read_groups()
+        latest = self._reports.read()
         now = self._monotonic()
-        pieces = sum(group.pieces for group in self._groups.values())
-        moved = sum(group.bytes for group in self._groups.values())
-        state = (pieces, moved, sum(group.fetched for group in self._groups.values()))
-        if state != self._state:
-            self._moved_at, self._state = now, state
-        self._seen.append((now, moved))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= _RATE_SECONDS:
-            self._seen.popleft()
-        began, bytes_then = self._seen[0]
-        rate = (moved - bytes_then) / (now - began) if now > began else 0.0
-        self.progress = Progress(pieces, self._size.pieces, moved, self._size.bytes, rate)
+        self._meter.add(now, latest)
         return now
 
     def _give_up(self) -> None:
@@ -191,24 +240,3 @@ class JobWatch:
         )
         self.stuck = CopyFailure.of(stuck)
         self._on_stuck()
-
-    def _read_groups(self) -> None:
-        not_begun = 0
-        for number in range(self._size.groups):
-            known = self._groups.get(number)
-            if known is not None and known.is_over:
-                continue
-            found = self._read(number)
-            if found is not None:
-                self._groups[number] = found
-            elif known is None:
-                not_begun += 1
-                if not_begun == _NOT_BEGUN:
-                    return
-
-    def _read(self, number: int) -> GroupProgress | None:
-        # A short outage of the work area only delays progress reports.
-        with suppress(TieredStorageError, OSError):
-            found = self._job.work.read_if_there(self._job.path("progress", number), GroupProgress)
-            return found[0] if found else None
-        return None
