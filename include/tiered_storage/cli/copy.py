@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -109,7 +109,7 @@ def copy(
     notices = (*due.notices, *report.notices)
     output.rows(
         title, ("partition", "start offset", "end offset", "bytes"), rows,
-        troubles=[asdict(trouble) for trouble in troubles], notices=[asdict(notice) for notice in notices],
+        troubles=troubles, notices=notices,
     )  # fmt: skip
     output.findings("note", notices)
     if has_hung:
@@ -170,7 +170,7 @@ def retain(
     notices = [*waiting, *(Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes)]
     output.rows(
         title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
-        troubles=[asdict(trouble) for trouble in troubles], notices=[asdict(notice) for notice in notices],
+        troubles=troubles, notices=notices,
     )  # fmt: skip
     output.findings("note", notices)
     output.end(troubles)
@@ -227,7 +227,7 @@ def expire(
         "Would expire" if dry_run else "Expired", _EXPIRY_COLUMNS, _expiry_rows(plans),
         deleted=deleted, due=[_due_document(each) for each in due],
         waiting=[dict(zip(_WAITING_KEYS, _waiting_row(each), strict=True)) for each in waiting],
-        troubles=[asdict(trouble) for trouble in troubles],
+        troubles=troubles,
     )  # fmt: skip
     if due and not as_json:
         output.rows("Would be deleted too: marked before", _DUE_COLUMNS, [_due_row(each) for each in due])
@@ -376,10 +376,10 @@ def _show_plan(due: CopyPlan, left_out: _LeftOut, output: Output, past: Sequence
         f"Due: {len(due.segments):,} segments, {show_size(due.size)}",
         ("partition", "start offset", "end offset", "bytes", "file"),
         rows,
-        refused=[asdict(finding) for finding in due.refused],
-        unreadable=[asdict(finding) for finding in due.unreadable],
-        alarms=[asdict(finding) for finding in due.alarms],
-        notices=[asdict(finding) for finding in due.notices],
+        refused=due.refused,
+        unreadable=due.unreadable,
+        alarms=due.alarms,
+        notices=due.notices,
         not_enabled=left_out.not_enabled,
         paused=left_out.paused,
         past_retention=past_retention_documents(past),

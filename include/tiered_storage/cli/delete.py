@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -73,7 +72,7 @@ def delete_records(
     title = "Would be deleted" if dry_run else "Deleted; the next run of expire removes the segments"
     if not dry_run and not done:
         title = "Nothing was deleted"
-    output.rows(title, _RECORD_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    output.rows(title, _RECORD_COLUMNS, rows, troubles=left)
     output.end(left)
 
 
@@ -110,7 +109,7 @@ def delete_topic(
                 (str(partition), planned.topic_id, one.segments, one.size, None if state is None else state.name)
             )
     title = "Would be deleted" if dry_run else "Marked; the next run of expire deletes it"
-    output.rows(title, _TOPIC_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    output.rows(title, _TOPIC_COLUMNS, rows, troubles=left)
     output.end(left)
 
 
@@ -142,7 +141,7 @@ def undelete(
         for each in done
     ]  # fmt: skip
     title = "Would be brought back" if dry_run else "Brought back"
-    output.rows(title, _UNDELETED_COLUMNS, rows, troubles=[asdict(finding) for finding in left])
+    output.rows(title, _UNDELETED_COLUMNS, rows, troubles=left)
     for kept in sorted({each.kept for each in done if each.is_replaced and not dry_run}):
         output.say(f"note: {kept}")
     if again and not dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -104,8 +104,8 @@ def rebuild_metadata(
     title = f"Would be rebuilt in {path}" if dry_run else f"Rebuilt in {path}"
     output.rows(
         title, ("partitions", "segments", "bytes", "marked", "unfinished", "unreadable"), [row],
-        file=str(path), troubles=[asdict(trouble) for trouble in report.unreadable],
-        notices=[asdict(notice) for notice in report.notices],
+        file=str(path), troubles=report.unreadable,
+        notices=report.notices,
     )  # fmt: skip
     output.findings("error", report.unreadable)
     output.findings("note", report.notices)
@@ -185,7 +185,7 @@ def _show(
     troubles = (*plan.advice, *(done.failures if done else ()))
     output.rows(
         title, _COLUMNS, rows,
-        anomalies=audited.anomaly_count, troubles=[asdict(trouble) for trouble in troubles],
+        anomalies=audited.anomaly_count, troubles=troubles,
     )  # fmt: skip
     output.findings("left to you", plan.advice)
     output.findings("error", done.failures if done else ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -155,7 +154,7 @@ def _to_directory(
     ]  # fmt: skip
     output.rows(
         f"Restored into {target.root}", _DIRECTORY_COLUMNS, rows,
-        gaps=[asdict(gap) for gap in plan.gaps], notices=[asdict(notice) for notice in plan.notices],
+        gaps=plan.gaps, notices=plan.notices,
     )  # fmt: skip
     output.findings("gap", plan.gaps)
 
@@ -180,8 +179,8 @@ def _to_cluster(
     ]
     output.rows(
         f"Restored into {target.bootstrap_servers}; offsets are in {target.map_path}", _CLUSTER_COLUMNS, rows,
-        gaps=[asdict(gap) for gap in plan.gaps],
-        notices=[*(asdict(notice) for notice in plan.notices), *({"message": each} for each in report.notices)],
+        gaps=plan.gaps,
+        notices=[*plan.notices, *({"message": each} for each in report.notices)],
     )  # fmt: skip
     for notice in report.notices:
         output.say(f"note: {notice}")
@@ -196,9 +195,9 @@ def _show_plan(plan: RestorePlan, output: Output, *, allow_gaps: bool) -> None:
     output.rows(
         f"To restore: {sum(row[3] for row in rows):,} segments, {show_size(plan.size)}", _PLAN_COLUMNS, rows,
         topic_id=plan.topic_id,
-        gaps=[asdict(gap) for gap in plan.gaps],
-        refused=[asdict(finding) for finding in plan.refused],
-        notices=[asdict(notice) for notice in plan.notices],
+        gaps=plan.gaps,
+        refused=plan.refused,
+        notices=plan.notices,
     )  # fmt: skip
     output.findings("note", plan.notices)
     output.findings("refused", plan.refused)

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +40,15 @@ class Output:
     def rows(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], **extra: object) -> None:
         """Show `rows`. As JSON: {"rows": [one object a row], and the entries of `extra`}, with plain numbers.
 
+        Findings and other dataclasses in the lists of `extra` become objects.
+
         As a table, columns of bytes and timestamps (ms) are formatted for people. A line has 80 letters, or as many as
         the terminal. Columns that do not fit are printed in full below their row; empty columns are left out.
         """
         if self.as_json:
             keys = [column.replace(" ", "_") for column in columns]
-            self.document({"rows": [dict(zip(keys, row, strict=True)) for row in rows], **extra})
+            named = {name: _as_objects(entry) for name, entry in extra.items()}
+            self.document({"rows": [dict(zip(keys, row, strict=True)) for row in rows], **named})
             return
         sys.stdout.write(f"{title}\n\n")
         for line in _table(columns, rows, _line_width()) if rows else (" none",):
@@ -72,6 +75,13 @@ class Output:
         self.findings("error", troubles)
         if troubles:
             raise typer.Exit(1)
+
+
+def _as_objects(entry: object) -> object:
+    """Return `entry` with the dataclasses of a list as mappings."""
+    if not isinstance(entry, list | tuple):
+        return entry
+    return [asdict(each) if is_dataclass(each) and not isinstance(each, type) else each for each in entry]
 
 
 def _line_width() -> int:
