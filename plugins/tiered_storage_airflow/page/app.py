@@ -29,7 +29,7 @@ from tiered_storage_airflow.read_service.partitions import (
     DescribedDep,
     ReadDep,
     SegmentPath,
-    ensure_right,
+    admit,
     find_segment,
     partitions_of,
 )
@@ -106,10 +106,7 @@ async def _topic(
     topic: str,
     start: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
 ) -> Response:
-    access = access_of(request)
-    access.topic = topic
-    await ensure_right(service, visitor, Right.DESCRIBE, topic)
-    access.has_right = True
+    await admit(request, service, visitor, Right.DESCRIBE, topic)
     partitions, following = await partitions_of(service, topic, start, PARTITIONS_OF_A_PAGE)
     shown = [(await describe(service, each), await service.tiers.look(each)) for each in partitions]
     lag = await _lag_of(service, topic)

@@ -59,6 +59,14 @@ async def ensure_right(service: OpenService, visitor: Visitor, right: Right, top
         raise ProblemError(403, "Forbidden", f"you may see the topic {topic}, but not read its records")
 
 
+async def admit(request: Request, service: OpenService, visitor: Visitor, right: Right, topic: str) -> None:
+    """Note in the access log which topic is asked for, and that the user has `right` on it; raise as `ensure_right`."""
+    access = access_of(request)
+    access.topic = topic
+    await ensure_right(service, visitor, right, topic)
+    access.has_right = True
+
+
 def no_topic(topic: str) -> ProblemError:
     """Return the same error for a missing topic and for one that the user may not see."""
     return not_found(f"there is no topic {topic!r} that you may see")
@@ -75,10 +83,8 @@ def asked(right: Right) -> Callable[..., object]:
         partition: PartitionPath,
         topic_id: TopicIdQuery = None,
     ) -> Asked:
-        access = access_of(request)
-        access.topic, access.partition = topic, partition
-        await ensure_right(service, visitor, right, topic)
-        access.has_right = True
+        access_of(request).partition = partition
+        await admit(request, service, visitor, right, topic)
         log, asking = service.log, service.threads.asking
         remote = await service.seen.remote.get(lambda: asking.run(log.segments.list_partitions))
         found = await asking.run(lambda: find_partition(log, remote, topic, partition, topic_id))

@@ -13,14 +13,13 @@ from tiered_storage.errors import RemoteObjectNotFoundError
 from tiered_storage.remote_log.model import SegmentState, TopicIdPartition
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.settings.read_rights import Right
-from tiered_storage_airflow.read_service.access import access_of
 from tiered_storage_airflow.read_service.login import VisitorDep
 from tiered_storage_airflow.read_service.partitions import (
     LARGEST_PARTITION,
     DescribedDep,
     SegmentPath,
     TopicPath,
-    ensure_right,
+    admit,
     find_segment,
     known_partitions,
     partitions_of,
@@ -74,10 +73,7 @@ async def partitions(
     limit: Annotated[int, Query(description="The most partitions.", ge=1, le=1000)] = 100,
 ) -> PartitionsAnswer:
     """Return the partitions of all incarnations of a topic, each with its offsets."""
-    access = access_of(request)
-    access.topic = topic
-    await ensure_right(service, visitor, Right.DESCRIBE, topic)
-    access.has_right = True
+    await admit(request, service, visitor, Right.DESCRIBE, topic)
     partitions, following = await partitions_of(service, topic, start, limit)
     return PartitionsAnswer([await describe(service, each) for each in partitions], following)
 
