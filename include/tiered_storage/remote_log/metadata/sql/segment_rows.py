@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
+from pydantic_core import from_json
 from sqlalchemy import ColumnElement, Row, Select, Table, bindparam, func, select
 
 from tiered_storage.errors import MetadataCorruptError
@@ -174,4 +175,4 @@ def epochs_text(leader_epochs: Sequence[EpochEntry]) -> str:
 
 def epochs_of(text: str) -> tuple[EpochEntry, ...]:
     """Return the leader epochs in a column's text. Raises ValueError or TypeError if it is invalid."""
-    return tuple(EpochEntry(epoch, start) for epoch, start in json.loads(text))
+    return tuple(EpochEntry(epoch, start) for epoch, start in from_json(text))

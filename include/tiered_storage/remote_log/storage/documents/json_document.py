@@ -8,7 +8,6 @@ The fields of a document are those of a dataclass. The types below say what a fi
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Set
 from dataclasses import astuple, dataclass, fields
@@ -67,8 +66,10 @@ def adapter_of(kind: type[Document]) -> TypeAdapter[Document]:
 
 def encode_document(version: int, document: object, omitted: Set[str] = frozenset()) -> bytes:
     """Return the bytes of a document without its fields `omitted`: one line, its version first."""
-    values = adapter_of(type(document)).dump_python(document, mode="json", by_alias=True, exclude=set(omitted))
-    return (json.dumps({_VERSION: version, **values}, separators=(",", ":"), ensure_ascii=True) + "\n").encode()
+    values = adapter_of(type(document)).dump_json(document, by_alias=True, exclude=set(omitted), ensure_ascii=True)
+    # Earlier releases escaped this character too.
+    rest = values[1:].replace(b"\x7f", rb"\u007f")
+    return b'{"%s":%d%s%s\n' % (_VERSION.encode(), version, b"," if len(rest) > 1 else b"", rest)
 
 
 class JsonDocument:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.model import RemoteLogSegmentId, TopicIdPartition
@@ -49,8 +50,7 @@ _PARTITION_FOLDER = re.compile(
     r"/(?P<partition>0|[1-9][0-9]{0,9})"
 )
 _SEGMENT_OBJECT = re.compile(
-    rf"{_PARTITION_FOLDER.pattern}"
-    rf"/(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit|key)"
+    rf"(?P<base_offset>[0-9]{{20}})-(?P<segment_id>{UUID.pattern})\.(?P<kind>log|indexes|commit|key)"
     rf"(?P<temporary>{TEMPORARY_SUFFIX.pattern})?"
 )
 
@@ -176,8 +176,9 @@ def segment_object_names(segment_id: RemoteLogSegmentId, base_offset: int) -> Se
 
 def parse_object_name(name: str) -> SegmentObjectName | None:
     """Return the parsed `name`; None if it is not the name of a segment's object."""
-    match = _SEGMENT_OBJECT.fullmatch(name)
-    partition = None if match is None else _partition_in(match)
+    folder, _, file_name = name.rpartition("/")
+    match = _SEGMENT_OBJECT.fullmatch(file_name)
+    partition = None if match is None else _partition_of(folder)
     if match is None or partition is None or int(match["base_offset"]) > _MAX_OFFSET:
         return None
     segment_id = RemoteLogSegmentId(partition, match["segment_id"])
@@ -197,12 +198,14 @@ def parse_partition_manifest_name(name: str) -> PartitionManifestName | None:
 def parse_partition_folder(name: str) -> TopicIdPartition | None:
     """Return the partition whose folder holds the object `name`, at any depth; None if there is none."""
     folder = "/".join(name.split("/", 3)[:3])
-    match = _PARTITION_FOLDER.fullmatch(folder) if folder != name else None
-    return None if match is None else _partition_in(match)
+    return _partition_of(folder) if folder != name else None
 
 
-def _partition_in(match: re.Match[str]) -> TopicIdPartition | None:
-    if match["cluster_id"] in {".", "..", *RESERVED} or match["topic"] in {".", ".."}:
+@lru_cache(maxsize=1024)
+def _partition_of(folder: str) -> TopicIdPartition | None:
+    """Return the partition with the `folder`; a store lists it once for each of a hundred thousand objects."""
+    match = _PARTITION_FOLDER.fullmatch(folder)
+    if match is None or match["cluster_id"] in {".", "..", *RESERVED} or match["topic"] in {".", ".."}:
         return None
     number = int(match["partition"])
     if number > _MAX_PARTITION:
