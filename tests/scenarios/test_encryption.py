@@ -43,6 +43,7 @@ from support.tables import carry_out as carry_out_export
 from support.tables import export_orders
 from tiered_storage.errors import EncryptionKeyError
 from tiered_storage.kafka_log.log.local_log import LocalLog
+from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.remote_log.coverage import finished
 from tiered_storage.remote_log.jobs.groups import JobFolder
@@ -51,6 +52,7 @@ from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
+from tiered_storage.remote_log.storage.transforms.encoding import COMPRESSED, FrameHead
 from tiered_storage.remote_log.tables.export_job import ExportRequest
 from tiered_storage.remote_log.tables.layout import Interval
 from tiered_storage.remote_log.tables.query import TableQuery
@@ -131,6 +133,22 @@ def test_the_settings_of_all_topics_hold_where_a_topic_says_nothing(tmp_path: Pa
     with unsynced(), files.open() as remote_log:
         assert copy(remote_log).is_whole
     assert codecs(files) == {"orders": {"zstd"}, "clicks": {"zstd+aes-256-gcm"}}
+
+
+@pytest.mark.parametrize(("heuristic", "expected"), [(True, {0}), (False, {COMPRESSED})])
+def test_batches_that_a_producer_compressed_are_compressed_again_only_if_the_settings_say_so(
+    tmp_path: Path, *, heuristic: bool, expected: set[int]
+) -> None:
+    topics = {"orders": {**ENABLED, "remote.compression.enabled": True}}
+    log = {("orders", 0): 0}
+    files = a_remote_log(tmp_path, log, topics=topics, rsm_config_compression_heuristic_enabled=heuristic)
+    files.append(31, compression=Compression.SNAPPY)
+    with unsynced(), files.open() as remote_log:
+        assert copy(remote_log).is_whole
+        assert_clean(remote_log)
+    # The first segment begins with a batch that is not compressed. zstd makes all of them smaller.
+    _, *stored = files.objects(".log")
+    assert {FrameHead.parse(path.read_bytes(), path.name, 0).flags for path in stored} == expected
 
 
 def test_a_topic_changes_its_encoding_for_new_segments_only(files: RemoteLogFiles) -> None:

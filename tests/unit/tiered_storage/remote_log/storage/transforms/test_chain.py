@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.records import batches_of
 from support.remote_segments import partition, reused_chunks, segment_bytes, segment_metadata
 from tiered_storage.errors import LaterVersionError, RemoteChunkCorruptError, RemoteObjectCorruptError
 from tiered_storage.kafka_log.kernels.checksum import crc32c
+from tiered_storage.kafka_log.records.compression import Compression
 from tiered_storage.remote_log.model import RemoteLogSegmentId
 from tiered_storage.remote_log.storage.transforms.aes_gcm import SegmentCipher, new_data_key
 from tiered_storage.remote_log.storage.transforms.chain import (
@@ -106,6 +108,16 @@ def test_text_gets_smaller_and_what_zstd_cannot_shrink_stays_as_it_is() -> None:
     content = segment_bytes(4 * MIB)
     stored, table = encoded(content, Encoding(True))
     assert len(stored) == len(content) + len(table.chunks) * HEAD_BYTES
+
+
+@pytest.mark.parametrize(("skips", "flags"), [(True, 0), (False, COMPRESSED)])
+def test_chunks_of_compressed_batches_are_compressed_only_if_asked(*, skips: bool, flags: int) -> None:
+    # Snappy leaves zstd enough to do, so only the batches' headers can tell.
+    content = b"".join(batches_of([1000] * 20, value=text(500), compression=Compression.SNAPPY))
+    by = ChunkCodec(Encoding(True, skips_compressed=skips), len(content))
+    head, payload = by.encode(content, 0, 0)
+    assert head.flags == flags
+    assert (bytes(payload) == content) is skips
 
 
 def test_every_copy_of_the_same_bytes_is_encrypted_otherwise() -> None:
