@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_storage.remote_log.jobs.throttle import ByteQuota, Quota, QuotaLimit, RateLimit
+from tiered_storage.remote_log.jobs.throttle import ByteQuota, Quota, QuotaLimit, RateLimit, copy_quota, fetch_quota
+from tiered_storage.settings.settings import Settings, load_settings
 
 
 class FakeTime:
@@ -46,6 +51,17 @@ def test_without_a_limit_nobody_waits() -> None:
         RateLimit(-1, time, time.sleep).spend(1 << 40)
 
     assert time.seconds == 100.0
+
+
+@pytest.mark.parametrize(("kind", "quota_of"), [("copy", copy_quota), ("fetch", fetch_quota)])
+def test_a_quota_lasts_as_many_samples_as_its_settings_say(
+    tmp_path: Path, kind: str, quota_of: Callable[[Settings], Quota]
+) -> None:
+    file, prefix = tmp_path / "settings.yaml", f"remote.log.manager.{kind}"
+    file.write_text(
+        f"{prefix}.max.bytes.per.second: 500\n{prefix}.quota.window.num: 3\n{prefix}.quota.window.size.seconds: 2\n"
+    )
+    assert quota_of(load_settings(file, environ={})) == Quota(500, window_seconds=6)
 
 
 @given(
