@@ -48,6 +48,7 @@ from tiered_storage.remote_log.read.chunks.fetch_deadline import ReadTiming
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.read_values import FoundOffset, Isolation, OffsetSpec, Tier
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
+from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
 from tiered_storage.settings.settings import Settings
 
 REMOTE, LOCAL, BOTH = "remote", "local", "both tiers"
@@ -259,6 +260,18 @@ def test_a_chunk_that_broke_in_transit_is_fetched_once_more(tmp_path: Path) -> N
         site.staged.break_next = True
         assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
         assert sorted(site.staged.fetched.values()) == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(("room", "again"), [(1 << 20, False), (1, True)])
+def test_indexes_of_segments_are_fetched_again_only_if_the_cache_has_no_room_for_them(
+    tmp_path: Path, room: int, *, again: bool
+) -> None:
+    with reading(tmp_path, local_start=30, remote_log_index_file_cache_total_size_bytes=room) as site:
+        assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
+        assert site.staged.fetched_indexes[IndexKind.REMOTE_LOG_INDEX] >= 3
+        site.staged.fetched_indexes.clear()
+        assert list(site.reader.records(ORDERS_0, 0)) == records(0, 35)
+        assert bool(site.staged.fetched_indexes) is again
 
 
 def test_a_failed_read_ahead_does_not_delay_fetched_batches(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class StagedStorage:
         self.inner = inner
         self.fetched: Counter[tuple[str, int]] = Counter()
         """How often each range, by segment id and position, was asked for."""
+        self.fetched_indexes: Counter[IndexKind] = Counter()
+        """How often each kind of index was asked for."""
         self.fail_with: TieredStorageError | None = None
         self.fails_for: str | None = None
         """The id of the only segment for which it fails."""
@@ -65,6 +67,7 @@ class StagedStorage:
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
         """As the inner one, in its time."""
+        self.fetched_indexes[kind] += 1
         self._pass(metadata)
         if kind is self.lacks:
             raise RemoteObjectNotFoundError(f"{metadata.segment_id} has no {kind.name}")

@@ -639,6 +639,16 @@ def test_a_lag_for_all_topics_holds_where_a_topic_sets_none(tmp_path: Path) -> N
         assert due(remote_log.plan_copy()) == [("clicks-0", 0, 9)]
 
 
+def test_a_lag_in_bytes_for_all_topics_holds_where_a_topic_sets_none(tmp_path: Path) -> None:
+    topics = {"orders": ENABLED, "clicks": {**ENABLED, "remote.copy.lag.bytes": 0}}
+    lags = {"log_remote_copy_lag_ms": 7 * DAY, "log_remote_copy_lag_bytes": 2 * SEGMENT_BYTES}
+    files = a_remote_log(tmp_path, {("orders", 0): 3, ("clicks", 0): 2}, topics=topics, **lags)
+    files.clock.now = NOW
+
+    with files.open() as remote_log:
+        assert due(remote_log.plan_copy()) == [("clicks-0", 0, 9), ("clicks-0", 10, 19), ("orders-0", 0, 9)]
+
+
 @pytest.mark.parametrize("configs", [None, TopicConfigs.of({"retention.bytes": "1000"})])
 @pytest.mark.parametrize(
     "error",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
 
 OWN = """
 from recipes.metadata import MemoryMetadata
+
+class Whole(MemoryMetadata): ...
 
 class Half:
     @staticmethod
@@ -53,6 +56,23 @@ def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
     assert stop is not None
     with files.open() as remote_log:
         assert remote_log.safety.stopped() == stop
+
+
+def test_a_class_in_the_class_path_keeps_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    classes = tmp_path / "classes"
+    classes.mkdir()
+    (classes / "metadata_in_the_class_path.py").write_text(OWN)
+    files = in_memory(tmp_path / "site")
+    files.properties |= {
+        "remote.log.metadata.manager.class.name": "metadata_in_the_class_path.Whole",
+        "remote.log.metadata.manager.class.path": str(classes),
+    }
+    with files.open() as remote_log:
+        assert len(copy(remote_log).committed) == 3
+    with files.open() as remote_log:
+        assert_clean(remote_log)
+    assert is_there(tmp_path / "site")
 
 
 def test_a_look_at_what_is_not_there_yet_leaves_nothing(tmp_path: Path) -> None:
