@@ -1,8 +1,9 @@
-"""Parse what people enter: a regular expression for topics, partition numbers, and other numbers."""
+"""What a run takes: the topics, partitions and numbers that people enter, and each partition's share of its room."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import re2
@@ -74,6 +75,26 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+
+def in_turns(wanted: Sequence[int], room: int | None) -> list[int]:
+    """Return how many of what is `wanted` each partition gets if all take one in turn until `room` is used up.
+
+    So no partition waits for another, which may fail in every run. None: there is room for all.
+    """
+    if room is None or sum(wanted) <= room:
+        return list(wanted)
+    level, waiting = 0, len(wanted)
+    for least in sorted(wanted):
+        if (least - level) * waiting > room:
+            break
+        room -= (least - level) * waiting
+        level, waiting = least, waiting - 1
+    turns, last_turn = divmod(room, waiting)
+    shares = [min(each, level + turns) for each in wanted]
+    for at in [at for at, each in enumerate(wanted) if each > level + turns][:last_turn]:
+        shares[at] += 1
+    return shares
 
 
 def parse_partitions(text: str | None) -> frozenset[int] | None:

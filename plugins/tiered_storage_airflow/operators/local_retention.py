@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tiered_storage.remote_log.model import Finding
+    from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
 
 
 class PlanLocalRetentionOperator(DeletionPlanOperator):
@@ -35,45 +36,36 @@ class PlanLocalRetentionOperator(DeletionPlanOperator):
     """
 
     def execute(self, context: Context) -> str:
-        """Plan event by event, within one limit; if two events name a partition, keep the plan that removes more."""
-        from tiered_storage.remote_log.model import TopicIdPartition
-        from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, LocalRetentionRun
+        """Plan for all events within one limit; if two events name a partition, the later now counts."""
+        from tiered_storage.remote_log.retention.local.plan import LocalRetentionRun
+        from tiered_storage.remote_log.retention.local.planning import Occasion
 
         self.skip_unless_wanted()
         most = whole_number(self.max_segments, "max_segments")
-        furthest: dict[TopicIdPartition, LocalRetentionPlan] = {}
-        unreadable: dict[str, Finding] = {}
+        occasions = [Occasion(now, partitions) for now, partitions in occasions_of(context)]
         with self.opened() as remote_log:
-            most = most or remote_log.settings.local_retention_max_segments_per_run
             selection = self.selection(remote_log)
-            for now, partitions in occasions_of(context):
-                room = most - sum(len(plan.segments) for plan in furthest.values())
-                plans, left_alone = remote_log.deletions.plan_local_retention(selection, now, partitions, room)
-                unreadable.update((finding.partition, finding) for finding in left_alone)
-                for plan in plans:
-                    known = furthest.get(plan.topic_id_partition)
-                    if known is None or plan.new_local_start > known.new_local_start:
-                        furthest[plan.topic_id_partition] = plan
+            plans, unreadable = remote_log.deletions.plan_local_retention_for(selection, occasions, most)
             path = f"runs/{task_folder(context)}/retention.jsonl"
-            run = LocalRetentionRun(tuple(furthest.values()), tuple(unreadable.values()))
+            run = LocalRetentionRun(tuple(plans), tuple(unreadable))
             remote_log.work.write(path, [run], LocalRetentionRun)
             summarize(
                 remote_log,
                 context,
                 self.log,
-                partitions=sum(bool(plan.segments) for plan in furthest.values()),
-                segments=sum(len(plan.segments) for plan in furthest.values()),
-                bytes=sum(plan.size for plan in furthest.values()),
-                held_back=sum(plan.held_back is not None for plan in furthest.values()),
+                partitions=sum(bool(plan.segments) for plan in plans),
+                segments=sum(len(plan.segments) for plan in plans),
+                bytes=sum(plan.size for plan in plans),
+                held_back=sum(plan.held_back is not None for plan in plans),
                 left_alone=len(unreadable),
             )
             log_stop(remote_log, self.log)
             only_planned = why_only_planned(remote_log, context)
-        self._show(furthest.values(), unreadable.values())
-        self.conclude(context, list(unreadable.values()), "cannot be trimmed", only_planned)
+        self._show(plans, unreadable)
+        self.conclude(context, unreadable, "cannot be trimmed", only_planned)
         return path
 
-    def _show(self, plans: Any, unreadable: Any) -> None:
+    def _show(self, plans: Sequence[LocalRetentionPlan], unreadable: Sequence[Finding]) -> None:
         for plan in plans:
             self.log.info(
                 "past local retention: %s before offset %d: %d segments, %d bytes",

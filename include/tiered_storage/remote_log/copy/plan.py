@@ -5,7 +5,7 @@ Planning changes nothing: the plan IS the dry run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -27,7 +27,7 @@ from tiered_storage.remote_log.lineage import trusted_lineage, up_to, whole_line
 from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import RemoteLogMetadataManager
 from tiered_storage.remote_log.model import Finding, PartitionDeleteState, PartitionState, TopicIdPartition
-from tiered_storage.remote_log.selection import EVERYTHING, Selection
+from tiered_storage.remote_log.selection import EVERYTHING, Selection, in_turns
 from tiered_storage.remote_log.source.opening import CLUSTER_SCHEME, open_segment
 from tiered_storage.remote_log.source.partition_log import (
     Elsewhere,
@@ -127,7 +127,7 @@ def plan_copy(
     notices.extend((*watch.notices(selection.scope, states), *(notice for found in looked for notice in found.notices)))
     unreadable.extend(found.uncopyable for found in looked if found.uncopyable is not None)
     _report_elsewhere(looked, notices, unreadable)
-    chosen, left = _limit([due for found in looked for due in found.due], selection.max_segments)
+    chosen, left = _within(looked, selection.max_segments)
     notices.extend(_left_to_later(sum(found.waiting for found in looked), left))
     return CopyPlan(
         tuple(chosen),
@@ -166,6 +166,13 @@ class _Found:
     uncopyable: Finding | None
     waiting: int
     elsewhere: tuple[TopicIdPartition, Elsewhere] | None = None
+
+
+def _within(looked: Sequence[_Found], most: int | None) -> tuple[list[PlannedSegment], int]:
+    """Return what is due, each partition's earliest in turns up to `most` in all, and how many segments are left."""
+    shares = in_turns([len(found.due) for found in looked], most)
+    chosen = [due for found, share in zip(looked, shares, strict=True) for due in found.due[:share]]
+    return chosen, sum(len(found.due) for found in looked) - len(chosen)
 
 
 def _report_elsewhere(looked: Sequence[_Found], notices: list[Finding], unreadable: list[Finding]) -> None:
@@ -323,22 +330,3 @@ def _closed_by(log: PartitionLog, window_end: int | None) -> Iterator[tuple[Loca
             if begun is None or begun > window_end:
                 return
         yield segment, successor.base_offset - 1
-
-
-def _limit(segments: list[PlannedSegment], limit: int | None) -> tuple[list[PlannedSegment], int]:
-    """Cut to `limit` segments. Takes each partition's earliest in turns, so that no partition waits for another."""
-    if limit is None or len(segments) <= limit:
-        return segments, 0
-    ranks = _ranks(segments)
-    chosen = sorted(range(len(segments)), key=lambda index: (ranks[index], index))[:limit]
-    return [segments[index] for index in sorted(chosen)], len(segments) - limit
-
-
-def _ranks(segments: Iterable[PlannedSegment]) -> list[int]:
-    seen: dict[TopicIdPartition, int] = {}
-    ranks = []
-    for segment in segments:
-        rank = seen.get(segment.topic_id_partition, 0)
-        ranks.append(rank)
-        seen[segment.topic_id_partition] = rank + 1
-    return ranks

@@ -7,17 +7,13 @@ from dataclasses import dataclass, replace
 
 from tiered_storage.errors import (
     DeletionRefusedError,
-    InvalidLogDirectoryError,
-    LineageContradictedError,
     SourceClusterError,
-    TieredStorageError,
 )
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.remote_log.context import RemoteLogContext
 from tiered_storage.remote_log.enabling.broker_limits import note_limits
 from tiered_storage.remote_log.jobs.throttle import read_back_limit
 from tiered_storage.remote_log.lineage import merged
-from tiered_storage.remote_log.metadata.lost_identity import LostIdentities
 from tiered_storage.remote_log.metadata.manifest_sync import StoredState, write_partition_state
 from tiered_storage.remote_log.model import (
     Finding,
@@ -31,13 +27,9 @@ from tiered_storage.remote_log.retention.expiry_marking import ExpiryMarking
 from tiered_storage.remote_log.retention.expiry_planning import ExpiryPlanner, plan_record_deletion
 from tiered_storage.remote_log.retention.gate.clock_agreement import ClockAgreement, GraceTime
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.retention.local.cluster_plan import (
-    IgnoredReaders,
-    RemoteSide,
-    plan_cluster_retention,
-)
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionEnforcement, LocalRetentionReport
-from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
+from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan
+from tiered_storage.remote_log.retention.local.planning import LocalRetentionPlanner, Occasion
 from tiered_storage.remote_log.retention.object_deletion import ObjectDeletion
 from tiered_storage.remote_log.retention.past_retention import PastRetention, past_retention
 from tiered_storage.remote_log.retention.pending_deletions import PendingDeletion, pending_deletions
@@ -51,14 +43,8 @@ from tiered_storage.remote_log.retention.topic_deletion import (
 )
 from tiered_storage.remote_log.retention.undeletion import Undeletion, undelete
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
-from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
-from tiered_storage.remote_log.tiering_policy import decide, is_wanted
-from tiered_storage.settings.topics import TopicSettings
+from tiered_storage.remote_log.tiering_policy import decide
 
-_LIMIT_REACHED = (
-    "this run deletes no more segments; the next runs delete what else is due (local.retention.max.segments.per.run "
-    "or --max-segments)"
-)
 _DELETED_AS_A_WHOLE = {PartitionDeleteState.MARKED, PartitionDeleteState.STARTED}
 
 
@@ -85,43 +71,17 @@ class RemoteLogDeletions:
         reasons.
 
         Only enabled topics for which local deletion is allowed. `names` (such as orders-0) narrow it further;
-        `max_segments` limits the number of segments, partition by partition; None: to
+        `max_segments` limits the number of segments, which the partitions take in turns; None: to
         local.retention.max.segments.per.run. Planning works while deletions are stopped; the plan is not executed then.
         """
-        plans: list[LocalRetentionPlan] = []
+        return self.plan_local_retention_for(selection, [Occasion(now, names)], max_segments)
+
+    def plan_local_retention_for(
+        self, selection: Selection, occasions: Sequence[Occasion], max_segments: int | None = None
+    ) -> tuple[list[LocalRetentionPlan], list[Finding]]:
+        """Return as plan_local_retention, for all `occasions` of a run together and within one limit."""
         room = self.context.settings.local_retention_max_segments_per_run if max_segments is None else max_segments
-        unreadable: list[Finding] = []
-        identities = LostIdentities(self.context.segments.list_partitions(), self.context.segments)
-        for log in identities.recognised(self.context.source.partitions(), unless_remote=True):
-            if isinstance(log, UnreadablePartition):
-                name, topic, number = log.partition, log.topic, log.number
-            else:
-                partition = log.topic_id_partition
-                name, topic, number = str(partition), partition.topic, partition.partition
-            if not selection.matches(topic, number) or (names is not None and name not in names):
-                continue
-            if isinstance(log, UnreadablePartition):
-                if is_wanted(topic, self.context.topics, self.context.settings):
-                    unreadable.append(Finding(name, log.reason))
-                continue
-            try:
-                decision = decide(log, self.context.topics, self.context.settings)
-            except TieredStorageError as error:
-                unreadable.append(Finding(name, str(error)))
-                continue
-            if not decision.trims:
-                continue
-            objection = self.gate.why_doubtful(log.topic_id_partition, DeletionKind.LOCAL)
-            if objection is not None:
-                unreadable.append(Finding(name, objection))
-                continue
-            try:
-                plan = self._planned(log, decision.settings, now, room)
-                room -= len(plan.segments)
-                plans.append(plan if room or not plan.segments else replace(plan, notes=(*plan.notes, _LIMIT_REACHED)))
-            except (LineageContradictedError, InvalidLogDirectoryError, SourceClusterError) as error:
-                unreadable.append(Finding(name, str(error)))
-        return plans, unreadable
+        return self._local_planner.plan(selection, occasions, room)
 
     def enforce_local_retention(
         self, plans: Sequence[LocalRetentionPlan], on_moved: OnMoved = unreported
@@ -158,20 +118,7 @@ class RemoteLogDeletions:
         self.clocks.ensure_not_ahead(
             plan.topic_id_partition, segments.list_remote_log_segments(plan.topic_id_partition)
         )
-        return self._planned(log, decision.settings, now)
-
-    def _planned(
-        self, log: PartitionLog, settings: TopicSettings, now: int, most: int | None = None
-    ) -> LocalRetentionPlan:
-        if not self.context.source.shows_segments:
-            remote = RemoteSide.of(log.topic_id_partition, self.context.segments)
-            return plan_cluster_retention(log, remote, settings, now, IgnoredReaders.of(self.context.settings), most)
-        grace = self._grace
-        # What was marked before that can no longer be undeleted.
-        settled_before = grace.over_for(self.context.clock())
-        plan = plan_local_retention(log, self.context.segments, settings, now, most, settled_before, grace)
-        self.context.source.local_trim.ensure_removable(plan.segments)
-        return plan
+        return self._local_planner.of(log, decision.settings, now)
 
     @property
     def _grace(self) -> GraceTime:
@@ -264,6 +211,10 @@ class RemoteLogDeletions:
         return ClockAgreement.of(self.context)
 
     @property
+    def _local_planner(self) -> LocalRetentionPlanner:
+        return LocalRetentionPlanner(self.context, self.gate)
+
+    @property
     def _planner(self) -> ExpiryPlanner:
         return ExpiryPlanner(self.context, self.gate)
 
@@ -350,7 +301,7 @@ class RemoteLogDeletions:
 
     def past_retention(self, partitions: Iterable[TopicIdPartition]) -> list[PastRetention]:
         """Return what of their topics is past retention, whether or not it may be deleted; see past_retention."""
-        return past_retention(partitions, self.context, self.context.clock(), self._planned)
+        return past_retention(partitions, self.context, self.context.clock(), self._local_planner.of)
 
     def undelete(
         self,

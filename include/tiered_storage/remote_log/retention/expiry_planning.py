@@ -14,7 +14,7 @@ from tiered_storage.remote_log.read.partition_view import look_at
 from tiered_storage.remote_log.read.read_values import Isolation
 from tiered_storage.remote_log.retention.expiry import ExpiryPlan, Reason, ending_below, plan_expiry
 from tiered_storage.remote_log.retention.gate.deletion_gate import DeletionGate, DeletionKind
-from tiered_storage.remote_log.selection import Selection
+from tiered_storage.remote_log.selection import Selection, in_turns
 from tiered_storage.remote_log.source.partition_log import PartitionLog, UnreadablePartition
 from tiered_storage.remote_log.source.segment_source import configured_partitions
 from tiered_storage.remote_log.tiering_policy import decide_partition
@@ -58,29 +58,45 @@ class ExpiryPlanner:
     ) -> tuple[list[ExpiryPlan], list[Finding]]:
         """Return what expires at `now` (ms), and the partitions that must be left alone, with reasons.
 
-        At most `max_segments` in all if given, partition by partition.
+        At most `max_segments` in all if given, which the partitions take in turns.
 
         A partition whose local log is there and cannot be read is left alone: it may hold what a later leader wrote.
         So is one of an enabled topic that cannot be tiered (compacted, or tiered by Kafka itself), as by a copy.
         Planning works while deletions are stopped; the plan is not executed then.
         """
-        plans: list[ExpiryPlan] = []
         left: list[Finding] = []
-        room = max_segments
-        for partition, local in self._partitions(selection):
-            try:
-                if isinstance(local, UnreadablePartition):
-                    if self._is_allowed(partition):
-                        left.append(Finding(str(partition), local.reason))
-                    continue
-                plan = self._plan_of(partition, local, now, room)
-            except (TieredStorageError, OSError) as error:
-                left.append(finding_of(partition, error))
-                continue
-            if plan is not None:
-                plans.append(plan)
-                room = None if room is None else max(0, room - plan.count)
+        planned = [
+            (local, plan)
+            for partition, local in self._partitions(selection)
+            if (plan := self._plan_or_leave(partition, local, now, max_segments, left)) is not None
+        ]
+        shares, unused, plans = in_turns([plan.count for _, plan in planned], max_segments), 0, list[ExpiryPlan]()
+        for (local, whole), share in zip(planned, shares, strict=True):
+            most = min(whole.count, share + unused)
+            plan: ExpiryPlan | None = whole
+            if most < whole.count:
+                plan = self._plan_or_leave(whole.topic_id_partition, local, now, most, left)
+            unused += share - (0 if plan is None else plan.count)
+            plans += [] if plan is None else [plan]
         return plans, left
+
+    def _plan_or_leave(
+        self,
+        partition: TopicIdPartition,
+        local: PartitionLog | UnreadablePartition | None,
+        now: int,
+        most: int | None,
+        left: list[Finding],
+    ) -> ExpiryPlan | None:
+        """Return the plan of a partition; None, with the reason added to `left`, if it must be left alone."""
+        try:
+            if not isinstance(local, UnreadablePartition):
+                return self._plan_of(partition, local, now, most)
+            if self._is_allowed(partition):
+                left.append(Finding(str(partition), local.reason))
+        except (TieredStorageError, OSError) as error:
+            left.append(finding_of(partition, error))
+        return None
 
     def replan(self, plan: ExpiryPlan) -> ExpiryPlan | None:
         """Plan the partition of an older `plan` again, for the same reason and time; None: nothing is due any more.

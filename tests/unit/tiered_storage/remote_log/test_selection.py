@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered_storage.errors import ConfigurationError
-from tiered_storage.remote_log.selection import EVERYTHING, MOST_PARTITIONS, Selection, parse_partitions
+from tiered_storage.remote_log.selection import EVERYTHING, MOST_PARTITIONS, Selection, in_turns, parse_partitions
 
 
 def test_a_selection_is_about_whole_names() -> None:
@@ -127,3 +127,18 @@ def test_any_text_is_numbers_or_is_refused(text: str) -> None:
         parse_partitions(text)
     except ConfigurationError as refused:
         assert "partitions: " in str(refused)
+
+
+@given(st.lists(st.integers(0, 6), max_size=5), st.integers(0, 40))
+def test_all_take_in_turns_until_the_room_is_used_up(wanted: list[int], room: int) -> None:
+    shares = in_turns(wanted, room)
+
+    assert sum(shares) == min(room, sum(wanted))
+    assert all(share <= each for share, each in zip(shares, wanted, strict=True))
+    most = max(shares, default=0)
+    assert all(share >= min(most - 1, each) for share, each in zip(shares, wanted, strict=True))
+    assert in_turns(wanted, None) == wanted
+
+
+def test_the_last_turn_is_for_the_first_that_want_more() -> None:
+    assert in_turns([1, 5, 0, 5, 5], 9) == [1, 3, 0, 3, 2]

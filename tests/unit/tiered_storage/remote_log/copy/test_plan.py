@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from support.command_line import mentions, run_on
 from support.metadata_stores import a_segment, a_step
@@ -48,7 +46,6 @@ from tiered_storage.kafka_log.files.offset_checkpoint import (
 from tiered_storage.kafka_log.files.partition_metadata import PARTITION_METADATA, write_topic_id
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.topic_configs import TopicConfigs
-from tiered_storage.remote_log.copy.plan import _limit
 from tiered_storage.remote_log.copy.tasks import CopyPlan, PlannedSegment
 from tiered_storage.remote_log.manager import RemoteLogManager
 from tiered_storage.remote_log.metadata.remote_log_metadata_manager import Topic
@@ -430,29 +427,6 @@ def test_the_settings_limit_a_run_that_sets_no_limit_of_its_own(tmp_path: Path) 
     with files.open() as remote_log:
         assert [one.base_offset for one in remote_log.plan_copy().segments] == [0, 10]
         assert len(remote_log.plan_copy(max_segments=3).segments) == 3
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 20))
-def test_under_any_limit_each_partition_gives_its_earliest_and_none_more_than_its_turn(
-    counts: list[int], limit: int
-) -> None:
-    segments = [
-        PlannedSegment(partition_of(number=number), location_of(Path("a.log")), base, base, 1, ())
-        for number, count in enumerate(counts)
-        for base in range(count)
-    ]
-
-    chosen, left = _limit(segments, limit)
-
-    assert len(chosen) == min(limit, len(segments))
-    assert left == len(segments) - len(chosen)
-    taken = [
-        [one.base_offset for one in chosen if one.topic_id_partition.partition == number]
-        for number in range(len(counts))
-    ]
-    assert all(bases == list(range(len(bases))) for bases in taken)
-    most = max(len(bases) for bases in taken)
-    assert all(len(bases) >= min(most - 1, count) for bases, count in zip(taken, counts, strict=True))
 
 
 def test_a_topic_whose_name_the_store_can_never_hold_is_refused_and_the_others_continue(tmp_path: Path) -> None:

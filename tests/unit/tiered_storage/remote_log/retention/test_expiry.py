@@ -427,6 +427,18 @@ def test_a_lease_that_is_lost_in_the_middle_stops_this_attempt_and_no_other_part
         assert states_of(remote_log, partition_of("clicks")) == [(0, FINISHED)]
 
 
+def test_under_a_limit_the_partitions_take_turns(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1, ("orders", 2): 3}, topics=keeping(1))
+    with files.open() as remote_log:
+        plans, left = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 5)
+        scarce, _ = remote_log.deletions.plan_expiry(EVERYTHING, NOW, 1)
+
+    assert left == []
+    assert [plan.count for plan in plans] == [2, 1, 2]
+    assert [plan.new_log_start for plan in plans] == [20, 10, 20]
+    assert [(plan.topic_id_partition.partition, plan.count) for plan in scarce] == [(0, 1)]
+
+
 def test_deletion_that_was_forbidden_since_the_plan_marks_nothing(tmp_path: Path) -> None:
     files = a_copied_remote_log(tmp_path, topics=keeping(1))
     with files.open() as remote_log:

@@ -56,6 +56,7 @@ from tiered_storage.remote_log.retention.gate.stored_segments import ensure_pres
 from tiered_storage.remote_log.retention.local import enforcement
 from tiered_storage.remote_log.retention.local.enforcement import LocalRetentionReport
 from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, plan_local_retention
+from tiered_storage.remote_log.retention.local.planning import Occasion
 from tiered_storage.remote_log.selection import EVERYTHING, Selection
 from tiered_storage.remote_log.source.log_directory_trim import LogDirectoryTrim
 from tiered_storage.remote_log.storage.segment_objects import ObjectRemoteStorageManager
@@ -427,6 +428,56 @@ def test_one_partitions_failure_stops_no_other(tmp_path: Path) -> None:
 
     assert files.objects(".indexes")[0].stem in failure
     assert (files.local_starts(number=0), files.local_starts(number=1)) == ([0, 10], [10])
+
+
+def test_a_partition_that_fails_in_every_run_keeps_no_other_from_its_share(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}, topics=keeping(0))
+    files.objects(".log")[0].unlink()
+
+    with files.open() as remote_log:
+        for _ in range(3):
+            plans, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW, max_segments=2)
+            assert [len(plan.segments) for plan in plans] == [1, 1]
+            report = remote_log.deletions.enforce_local_retention(plans)
+            assert [finding.partition for finding in report.failures] == ["orders-0"]
+
+    assert (files.local_starts(number=0), files.local_starts(number=1)) == ([0, 10, 20, 30], [30])
+
+
+def test_a_plan_notes_what_the_limit_of_a_run_leaves_of_each_partition(tmp_path: Path) -> None:
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 1, ("orders", 2): 2}, topics=keeping(0))
+
+    with files.open() as remote_log:
+        whole, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW)
+        cut, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW, max_segments=3)
+        scarce, _ = remote_log.deletions.plan_local_retention(EVERYTHING, NOW, max_segments=1)
+
+    assert [len(plan.segments) for plan in whole] == [3, 1, 2]
+    assert [plan.notes for plan in whole] == [(), (), ()]
+    assert [len(plan.segments) for plan in cut] == [1, 1, 1]
+    assert [len(plan.segments) for plan in scarce] == [1, 0, 0]
+    [of_first], of_second, [of_third] = (plan.notes for plan in cut)
+    assert of_second == ()
+    assert mentions(of_first, "deletes 1 of the 3 segments", "local.retention.max.segments.per.run", "--max-segments")
+    assert mentions(of_third, "deletes 1 of the 2 segments")
+    assert ["deletes 0 of the" in note for plan in scarce for note in plan.notes] == [False, True, True]
+
+
+def test_all_occasions_of_a_run_share_one_limit_and_the_latest_counts(tmp_path: Path) -> None:
+    topics = {"orders": {**ENABLED, "local.retention.ms": 10}}
+    files = a_copied_remote_log(tmp_path, {("orders", 0): 3, ("orders", 1): 3}, topics=topics)
+    first, second = frozenset({"orders-0"}), frozenset({"orders-1"})
+    occasions = [Occasion(0, second), Occasion(NOW * 2, first), Occasion(NOW * 2, second), Occasion(0, first)]
+
+    with files.open() as remote_log:
+        deletions = remote_log.deletions
+        together, _ = deletions.plan_local_retention_for(EVERYTHING, occasions, 4)
+        early, _ = deletions.plan_local_retention_for(EVERYTHING, occasions[:1], 4)
+        of_all, _ = deletions.plan_local_retention_for(EVERYTHING, [*occasions[:1], Occasion(NOW * 2)], 4)
+
+    assert [len(plan.segments) for plan in together] == [2, 2]
+    assert [(str(plan.topic_id_partition), len(plan.segments)) for plan in early] == [("orders-1", 0)]
+    assert [len(plan.segments) for plan in of_all] == [2, 2]
 
 
 def test_nothing_is_deleted_while_a_broker_has_the_directory(tmp_path: Path) -> None:
