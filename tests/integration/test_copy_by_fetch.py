@@ -179,7 +179,11 @@ def test_a_gap_is_an_error_until_somebody_decides(site: LiveSite) -> None:
     [metrics] = site.run("metrics", "--json").rows
     assert metrics["missing_offsets"] == 99
     over = replace(site, properties={"copy.over.gaps": True})
-    rest = over.copied()
+    lossy = over.run("copy", "--json")
+    assert lossy.exit_code == 1, "the run that copies over a gap tells of the loss"
+    assert f"offsets {end + 1} to {end + 99}" in lossy.out + lossy.err
+    rest = [(row["start_offset"], row["end_offset"]) for row in lossy.rows]
+    assert rest
     while more := over.copied():
         rest += more
     start = rest[0][0]

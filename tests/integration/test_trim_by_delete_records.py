@@ -255,6 +255,7 @@ def test_a_gap_that_brokers_left_below_their_log_start_holds_nothing_up(site: Li
     start = before[-1][1] + 100
     client.delete_records(topic, 0, before=start)
     over = with_settings(site, copy_over_gaps=True)
+    assert over.run("copy").exit_code == 1, "it tells of the loss"
     while over.copied():
         pass
 

@@ -98,8 +98,9 @@ class ClusterSettings(PropertyModel):
     copy_segments.broker-1, whose tasks run in that queue."""
 
     copy_over_gaps: bool = setting("copy.over.gaps", False, CLUSTER, Source.OURS)
-    """Whether a partition whose next records the brokers have deleted is copied on from their log start. Otherwise it
-    is an error that names the lost offsets, until you decide."""
+    """Whether a partition whose next records the brokers have deleted is copied on from their log start, by a run that
+    fails at its end for what is lost. Otherwise each run fails for it and names the lost offsets, until you decide. A
+    topic's own copy.over.gaps comes first."""
 
     enable_min_retention_margin_ms: Whole = setting(
         "enable.min.retention.margin.ms", 86_400_000, CLUSTER, Source.OURS, unit="ms", at_least=0

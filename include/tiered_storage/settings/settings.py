@@ -119,6 +119,7 @@ class Settings(
         limits = _topic_defaults({limit: getattr(self, f"log_{limit}") for limit in _DEFAULTS_OF_TOPICS})
         return limits.model_copy(
             update={
+                "copy_over_gaps": self.copy_over_gaps,
                 "remote_compression_enabled": self.rsm_config_compression_enabled,
                 "remote_encryption_enabled": self.rsm_config_encryption_enabled,
             }

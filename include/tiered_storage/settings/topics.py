@@ -154,6 +154,12 @@ class TopicSettings(PropertyModel):
     )
     """How long a copy from a running cluster waits until it copies less than a whole segment."""
 
+    copy_over_gaps: bool = setting(
+        "copy.over.gaps", False, TOPIC_GROUP, Source.OURS, default_text="copy.over.gaps of all topics"
+    )
+    """Whether records of the topic that the brokers deleted before they were copied are given up, and later ones
+    copied; see [live-cluster.md](live-cluster.md#when-records-were-deleted-too-early)."""
+
     remote_compression_enabled: bool = setting(
         "remote.compression.enabled", False, TOPIC_GROUP, Source.OURS, default_text="rsm.config.compression.enabled"
     )

@@ -81,7 +81,7 @@ def plan_copy(
     unreadable: list[Finding] = []
     notices = [Finding("", notice) for notice in source.notices]
     looked: list[_Found] = []
-    looking = _Looking(metadata, selection, replacing, settings.copy_over_gaps)
+    looking = _Looking(metadata, selection, replacing)
     states = metadata.partition_states()
     watch, decisions = TopicWatch(context), Decisions(context.topics.list(), settings)
     identities = LostIdentities(states, metadata, is_cluster_named=settings.cluster_id is not None)
@@ -136,7 +136,7 @@ def plan_copy(
         tuple(notices),
         tuple(seen for found in looked for seen in found.lineages),
         replacing,
-        watch.alarms,
+        (*watch.alarms, *(alarm for found in looked for alarm in found.alarms)),
     )
 
 
@@ -157,7 +157,8 @@ def why_deleted(state: PartitionDeleteState) -> str:
 class _Found:
     """What is due of one partition, what is `waiting` for the topic's lag, and what else its local log showed.
 
-    Nothing is due if this host cannot read the leader's files: `elsewhere`.
+    Nothing is due if this host cannot read the leader's files: `elsewhere`. `alarms` are of what is lost where it
+    copies on.
     """
 
     due: list[PlannedSegment]
@@ -166,6 +167,7 @@ class _Found:
     uncopyable: Finding | None
     waiting: int
     elsewhere: tuple[TopicIdPartition, Elsewhere] | None = None
+    alarms: tuple[Finding, ...] = ()
 
 
 def _within(looked: Sequence[_Found], most: int | None) -> tuple[list[PlannedSegment], int]:
@@ -193,7 +195,6 @@ class _Looking:
     metadata: RemoteLogMetadataManager
     selection: CopySelection
     replacing: frozenset[str]
-    copies_over_gaps: bool
 
     def at_segments(self, log: PartitionLog, topic: TopicSettings, state: PartitionState) -> _Found:
         """Look at a log that shows its segments."""
@@ -232,22 +233,21 @@ class _Looking:
         lineage, coverage = self._covered(log, state)
         seen = _newly_seen(partition, lineage, state)
         gap = find_gap(log, coverage, state)
-        if gap is not None and not self.copies_over_gaps:
+        if gap is not None and not topic.copy_over_gaps:
             return _Found([], seen, [], Finding(str(partition), f"{gap}: {gap.remedy}"), 0)
-        notices = (
-            [] if gap is None else [Finding(str(partition), f"offsets {gap.start_offset} to {gap.end_offset} are lost")]
-        )
+        lost = [] if gap is None else [Finding(str(partition), f"{gap}: {gap.loss}")]
         times = CutTimes(selection.now, selection.window_end)
         cuts = plan_cuts(log, uncut, coverage, state, topic, times, selection.max_segments)
         if cuts is None:
-            return _Found([], seen, notices, None, 0)
+            return _Found([], seen, lost, None, 0)
         place = SegmentLocation(f"{CLUSTER_SCHEME}://{partition.cluster_id}/{partition}")
         epochs = up_to(lineage, cuts.end_offset)
         due = [
             PlannedSegment(partition, place, cuts.start_offset, cuts.end_offset, size, epochs, uncut.rules)
             for size in cuts.sizes
         ]
-        return _Found(due, seen, notices, None, 0)
+        # From the copy on the remote log shows the gap, so that no later plan finds it.
+        return _Found(due, seen, [], None, 0, alarms=tuple(lost))
 
     def _covered(self, log: PartitionLog, state: PartitionState) -> tuple[tuple[EpochEntry, ...], Coverage]:
         """Return all known leaders of a partition, and what is remote of it."""

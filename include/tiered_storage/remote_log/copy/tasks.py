@@ -53,8 +53,8 @@ class CopyPlan:
 
     `lineages` are to be stored, also for partitions with nothing due: a trimmed broker forgets them. `refused` are
     partitions that must not be tiered although somebody requested it; `unreadable` ones could not be read; `alarms` are
-    of topics that are copied, and whose records the brokers may delete before that. All three make a run fail at its
-    end, after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
+    of what is copied, and whose records the brokers deleted before that, or may. All three make a run fail at its end,
+    after everything else is done. `replacing` are ids of remote segments that a repair copies again: the plan
     treats them as missing.
     """
 

@@ -46,6 +46,9 @@ class PlannedCuts:
     sizes: tuple[int, ...]
 
 
+_AVOID = "lengthen the topic's retention, or copy more often"
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Offsets, both inclusive, that the brokers deleted before they were copied."""
@@ -59,9 +62,14 @@ class Gap:
     @property
     def remedy(self) -> str:
         """What a person decides."""
+        return f"set copy.over.gaps=true of the topic to copy on from the brokers' log start; {_AVOID}"
+
+    @property
+    def loss(self) -> str:
+        """What becomes of the gap where it is copied over."""
         return (
-            "set copy.over.gaps: true to copy on from the brokers' log start; lengthen the topic's retention, or copy "
-            "more often"
+            f"they are lost, and copies go on from offset {self.end_offset + 1} (copy.over.gaps): audits name the gap "
+            f"from then on; {_AVOID}"
         )
 
 

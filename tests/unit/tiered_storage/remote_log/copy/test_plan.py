@@ -21,6 +21,7 @@ from support.remote_logs import (
     copy,
     flip_bit,
     held_by,
+    local_log,
     location_of,
     partition_of,
     ranges,
@@ -675,3 +676,45 @@ def test_a_write_rate_that_cannot_be_read_is_named_and_the_partition_is_copied(
 
     assert len(plan.segments) == 3
     assert plan.unreadable == (Finding(str(ORDERS_0), str(error)),)
+
+
+@pytest.mark.parametrize("of_the_topic", [False, True], ids=["for all topics", "for the topic"])
+def test_a_gap_is_an_error_until_somebody_decides_and_copied_over_an_alarm_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_the_topic: bool
+) -> None:
+    rules = CutRules(SEGMENT_BYTES, 1 << 50, 1 << 20, 4096, 1 << 20)
+    uncut = UncutLog(rules, lambda _: 0, lambda _: SEGMENT_BYTES / 10, lambda _: -1, lambda _: {})
+    files = a_remote_log(tmp_path)
+
+    def plan_from(log_start: int, *, copied: int | None = None) -> CopyPlan:
+        with files.open() as remote_log:
+            if copied is not None:
+                finish(remote_log, copied, copied + 9)
+            log = replace(local_log(remote_log), segments=(), log_start_offset=log_start, uncut=uncut)
+            with monkeypatch.context() as patched:
+                patched.setattr(type(remote_log.source), "partitions", lambda _: iter([log]))
+                return remote_log.plan_copy()
+
+    undecided = plan_from(20, copied=0)
+    if of_the_topic:
+        files.properties["topics"] = {"orders": {**ENABLED, "copy.over.gaps": True}}
+    else:
+        files.properties["copy.over.gaps"] = True
+    empty = plan_from(35)
+    gapped = plan_from(20)
+    later = plan_from(20, copied=20)
+
+    lost = "the brokers deleted offsets 10 to 19 before they were copied: "
+    [refused] = undecided.unreadable
+    assert mentions(refused.message, lost, "copy.over.gaps=true")
+    assert (undecided.segments, undecided.alarms) == ((), ())
+    assert set(due(gapped)) == {("orders-0", 20, 34)}
+    [alarm] = gapped.alarms
+    assert alarm in gapped.troubles
+    assert mentions(alarm.message, lost, "they are lost, and copies go on from offset 20 (copy.over.gaps)")
+    assert (gapped.unreadable, gapped.notices) == ((), ())
+    # Where nothing is due yet, a person reads of it, and the run that copies on raises the alarm.
+    [notice] = empty.notices
+    assert mentions(notice.message, "offsets 10 to 34", "they are lost")
+    assert (empty.segments, empty.troubles) == ((), ())
+    assert (later.troubles, later.notices) == ((), ())
