@@ -1,8 +1,9 @@
 """Cut the segments of a copy from what a running cluster sends, and copy each (source/fetched_log.py).
 
 Beside the disks of brokers most segments are files of the leader already (source/leader_log.py). All tasks of a
-partition share one log in a folder of its own, which is removed after the last of them. A segment's files in that
-folder are deleted as soon as it is copied, so a worker keeps few segments at a time.
+partition share one log in a folder of its own, which is removed after the last of them, or the first that fails. A
+segment's file in that folder is deleted, or written over by the next one, as soon as it is copied. So there is one file
+for each copy under way (COPIES_AT_ONCE), however many logs are cut.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class SegmentCuts:
         tasks = list(tasks)
         self._after = {task.metadata.topic_id_partition: task.after for task in tasks if task.after is not None}
         self._left = Counter(task.metadata.topic_id_partition for task in tasks if task.cut is not None)
+        self._uncut, self._busy = Counter(self._left), Counter[TopicIdPartition]()
+        self._failed: set[TopicIdPartition] = set()
         self._access = access
         self._storage = storage
         self._clock = clock
@@ -108,12 +111,16 @@ class SegmentCuts:
         """Cut the next segment of the partition of `task`, and `copy` it; a task that cuts nothing is just copied."""
         if task.cut is None:
             return copy(task)
+        partition, outcome = task.metadata.topic_id_partition, None
+        with self._lock:
+            self._busy[partition] += 1
         try:
-            return self._cut_and_copy(task, task.cut, copy)
+            outcome = self._cut_and_copy(task, task.cut, copy)
         except (TieredStorageError, OSError) as error:
             return CopyOutcome(task, None, CopyFailure.of(error))
         finally:
-            self._count(task.metadata.topic_id_partition)
+            self._count(partition, has_failed=outcome is None or outcome.failure is not None)
+        return outcome
 
     def close(self) -> None:
         """Close all logs and connections, and remove the folders."""
@@ -124,8 +131,10 @@ class SegmentCuts:
 
     def _cut_and_copy(self, task: CopyTask, order: CutOrder, copy: Callable[[CopyTask], CopyOutcome]) -> CopyOutcome:
         client, buffer = self._connected(task.metadata.topic_id_partition.cluster_id)
-        opened = self._opened(task, order, client, buffer)
+        partition, opened = task.metadata.topic_id_partition, self._opened(task, order, client, buffer)
+        self._drop_spares_beside(opened)
         with opened.lock:
+            self._uncut[partition] -= 1
             segment = opened.log.cut(client, buffer, self._fetched)
         if segment is None:
             return CopyOutcome(task, None, is_unused=True)
@@ -133,7 +142,7 @@ class SegmentCuts:
         outcome = copy(whole)
         with opened.lock:
             changed = opened.log.why_changed(segment)
-            opened.log.release(segment, is_copied=outcome.failure is None)
+            opened.log.release(segment, is_reused=outcome.failure is None and self._uncut[partition] > 0)
         if outcome.failure is not None and changed is not None:
             # The copy only noticed that the batches are not what they were.
             outcome = replace(outcome, failure=CopyFailure.of(SourceClusterError(changed)))
@@ -202,11 +211,23 @@ class SegmentCuts:
                 self._clients.append(known[0])
         return known
 
-    def _count(self, partition: TopicIdPartition) -> None:
-        """Close the partition's log after its last task."""
+    def _drop_spares_beside(self, opened: _OpenLog) -> None:
+        """Remove the files that other logs keep for their next segments: this thread has left them for another one."""
+        with self._lock:
+            others = [each for each in self._logs.values() if each is not opened]
+        for other in others:
+            # Not under its lock, which a cut holds for as long as a broker takes to answer.
+            other.log.drop_spare()
+
+    def _count(self, partition: TopicIdPartition, *, has_failed: bool) -> None:
+        """Close the partition's log after its last task, or once one has failed: none of the later ones is begun."""
         with self._lock:
             self._left[partition] -= 1
-            ended = self._logs.pop(partition, None) if self._left[partition] == 0 else None
+            self._busy[partition] -= 1
+            if has_failed:
+                self._failed.add(partition)
+            is_over = not self._left[partition] or (partition in self._failed and not self._busy[partition])
+            ended = self._logs.pop(partition, None) if is_over else None
         if ended is not None:
             ended.close()
 

@@ -9,7 +9,8 @@ The detour over a file remains because a store gets a segment's end and size bef
 the last answer shows them. It costs two copies in memory: no file is synced, and each is removed once it is copied.
 
 The producers are known from the log's offset 0, or from the snapshot that goes with the last remote segment. Where
-neither is there, the aborted transactions come from the broker's answers, and the segments go without snapshots.
+neither is there, the aborted transactions come from the broker's answers, and the segments go without snapshots. Files
+of our own then show the producers since the start of the cut, so that no copy needs the segments before its own.
 
 Source: LogSegment.shouldRoll of released Kafka.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,11 +53,15 @@ from tiered_storage.kafka_wire.fetch import (
     IsolationLevel,
 )
 from tiered_storage.remote_log.model import TopicIdPartition
-from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
+from tiered_storage.remote_log.source.log_directory_segment import (
+    LogDirectorySegment,
+    seen_producers_path,
+    write_seen_producers,
+)
 from tiered_storage.remote_log.source.partition_log import FETCHED_SCHEME, CutRules, LocalSegment, SegmentLocation
 from tiered_storage.remote_log.source.segment_age import first_timestamp
 
-_SPARE = "spare"
+_SPARE = ".spare"
 _WRITE_BYTES = 1 << 20
 """The size of one write: from 2 MiB on, Linux uses huge pages for the page cache, which is much slower."""
 _WAIT_SECONDS = 0.5
@@ -104,21 +110,33 @@ class FetchedLog:
         self._active: _SegmentBeingCut | None = None
         self._waiting: _Waiting | None = None
         self._kept: deque[LogSegment] = deque()
-        """Closed segments whose files are there."""
-        self._done: dict[int, bool] = {}
-        """The base offsets of segments that were released, and whether they were copied."""
-        self._spare: Path | None = None
-        """A file that the next segment is written over."""
+        """Closed segments of which any file is there."""
+        self._released: set[int] = set()
+        """The base offsets of segments that were released."""
+        self._spares: list[Path] = []
+        """The file that the next segment is written over, if there is one."""
+        self._has_ended = False
+        self._seen_from: int | None = None
+        """Where the fetched batches begin, if the producers before them are unknown."""
 
     def cut(
         self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None] = lambda _: None
     ) -> LocalSegment | None:
         """Fetch until the next segment is closed, and return it; None if what is wanted holds no further one.
 
-        `fetched` is called with the bytes of each answer.
-        The records that are left are closed as a segment too once they are as old as CutRules.tail_ms. Raises
-        SourceClusterError, CorruptRecordError and OSError.
+        `fetched` is called with the bytes of each answer. The records that are left are closed as a segment too once
+        they are as old as CutRules.tail_ms. Raises SourceClusterError, CorruptRecordError and OSError. After that, or
+        None, nothing more is cut, and no file is left but those of segments that were handed out.
         """
+        closed = None
+        try:
+            closed = None if self._has_ended else self._cut(cluster, buffer, fetched)
+        finally:
+            if closed is None:
+                self._end()
+        return closed
+
+    def _cut(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> LocalSegment | None:
         while self._next_offset < self._wanted.end_offset:
             waiting = self._waiting or self._fetch(cluster, buffer, fetched)
             if waiting is None:
@@ -127,28 +145,34 @@ class FetchedLog:
                 return closed
         return self._close_old_tail()
 
-    def release(self, segment: LocalSegment, *, is_copied: bool = True) -> None:
-        """Remove the files of a segment that was handed out, once those before it are released too.
+    def release(self, segment: LocalSegment, *, is_reused: bool = True) -> None:
+        """Remove the files of a segment that was handed out; the producers at its start stay for the one before it.
 
-        Where no snapshot shows the producers, the copy of the next segment reads this one: it stays until then. The
-        file of one that is not copied is never written over.
+        With `is_reused` the next segment is written over its `.log` file, unless one before it is still copied: not
+        where a thread of a copy that failed may still read it, or where no other segment is going to be cut.
         """
-        self._done[segment.base_offset] = is_copied
-        needed = 0 if self._producers is not None else 1
-        while all(at < len(self._kept) and self._kept[at].base_offset in self._done for at in range(needed + 1)):
-            self._remove(self._kept.popleft())
-
-    def _remove(self, files: LogSegment) -> None:
-        """Remove the files of a segment, but keep its `.log` file for the next one, unless there is one already."""
-        gone = [*files.index_paths, producer_snapshot_path(files.directory, files.base_offset)]
-        is_wanted = self._spare is None and self._next_offset < self._wanted.end_offset
-        # A thread of a copy that failed may still read it.
-        if is_wanted and self._done[files.base_offset]:
-            self._spare = files.log_path.rename(self._directory / _SPARE)
+        files, is_oldest = LogSegment(segment.base_offset, self._directory), False
+        self._released.add(files.base_offset)
+        while self._kept and self._kept[0].base_offset in self._released:
+            first = self._kept.popleft()
+            is_oldest = is_oldest or first == files
+            _remove(producer_snapshot_path(first.directory, first.base_offset), seen_producers_path(first))
+        _remove(*files.index_paths)
+        if is_reused and is_oldest and not self._spares and not self._has_ended:
+            # Each under its own name: another thread may be removing the one before.
+            self._spares.append(files.log_path.rename(files.log_path.with_suffix(_SPARE)))
         else:
-            gone.append(files.log_path)
-        for path in gone:
-            path.unlink(missing_ok=True)
+            _remove(files.log_path)
+
+    def drop_spare(self) -> None:
+        """Remove the file that the next segment would be written over. For any thread."""
+        if (spare := self._take_spare()) is not None:
+            _remove(spare)
+
+    def _take_spare(self) -> Path | None:
+        with suppress(IndexError):
+            return self._spares.pop()
+        return None
 
     def why_changed(self, segment: LocalSegment) -> None:
         """Return why the file of a `segment` changed since it was handed out: nobody else writes here."""
@@ -157,6 +181,15 @@ class FetchedLog:
         """Close the log; its files stay for the owner of the folder to remove."""
         if self._active is not None:
             self._active.close()
+
+    def _end(self) -> None:
+        """Remove what is no whole segment: other partitions are cut while segments of this one are copied."""
+        self._has_ended = True
+        self.close()
+        if self._active is not None:
+            _remove(self._active.files.log_path)
+        self._active = self._waiting = None
+        self.drop_spare()
 
     def _fetch(self, cluster: ClusterClient, buffer: FetchBuffer, fetched: Callable[[int], None]) -> _Waiting | None:
         """Return the batches of the next answer; None if there were none below the end of what is wanted."""
@@ -239,6 +272,7 @@ class FetchedLog:
         start = min(first, self._wanted.start_offset)
         self._open(start)
         if self._producers is None:
+            self._seen_from = start or None
             return KnownProducers(start, tuple(_undecided(found.aborted, start))).state()
         if start:
             self._write_snapshot(start, self._producers)
@@ -265,18 +299,21 @@ class FetchedLog:
         return None
 
     def _open(self, base_offset: int) -> _SegmentBeingCut:
-        spare, self._spare = self._spare, None
-        self._active = _SegmentBeingCut(LogSegment(base_offset, self._directory), self._rules, self._clock, spare)
+        files = LogSegment(base_offset, self._directory)
+        self._active = _SegmentBeingCut(files, self._rules, self._clock, self._take_spare())
         return self._active
 
     def _close(self, active: _SegmentBeingCut) -> LocalSegment:
         """Close the active segment after what was taken."""
         end = self._next_offset
         active.finish()
-        if self._state is not None and self._producers is not None:
-            # Without them a snapshot would claim to know the producers before the log's start.
-            self._write_snapshot(end, self._state.snapshot())
         files = active.files
+        if self._state is not None and self._producers is not None:
+            self._write_snapshot(end, self._state.snapshot())
+        elif self._state is not None:
+            # A snapshot would claim to know the producers before the log's start.
+            known = KnownProducers(end, self._state.snapshot(), self._seen_from)
+            write_seen_producers(LogSegment(end, self._directory), known)
         self._kept.append(files)
         self._active = None
         return LocalSegment(
@@ -389,6 +426,11 @@ class _SegmentBeingCut:
         most_offsets = self._rules.segment_index_bytes // OFFSET_ENTRY.itemsize
         most_times = self._rules.segment_index_bytes // TIME_ENTRY.itemsize - 1
         return max(0, min(most_offsets - self._indexes.offset_entry_count, most_times - self._indexes.time_entry_count))
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _end_of(batches: BatchTable) -> int:

@@ -81,11 +81,16 @@ class LeaderLog:
             self._fetching = None
         return None
 
-    def release(self, segment: LocalSegment, *, is_copied: bool = True) -> None:
-        """Remove the files of a segment that was fetched, once those before it are released too; never a broker's."""
+    def release(self, segment: LocalSegment, *, is_reused: bool = True) -> None:
+        """Remove the files of a segment that was fetched, see FetchedLog.release; never a broker's."""
         self._states.pop(segment.base_offset, None)
         if log := self._fetched_by.pop(segment.base_offset, None):
-            log.release(segment, is_copied=is_copied)
+            log.release(segment, is_reused=is_reused)
+
+    def drop_spare(self) -> None:
+        """As FetchedLog."""
+        for log in tuple(self._fetched):
+            log.drop_spare()
 
     def why_changed(self, segment: LocalSegment) -> str | None:
         """Return what the broker has done to the file of a `segment` since it was handed out; None if nothing."""

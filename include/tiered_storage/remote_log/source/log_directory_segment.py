@@ -7,6 +7,7 @@ offset is skipped.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +22,12 @@ from tiered_storage.kafka_log.indexes.transaction_index import TransactionIndex
 from tiered_storage.kafka_log.kernels.checksum import crc32c
 from tiered_storage.kafka_log.kernels.constants import BATCH_OVERHEAD
 from tiered_storage.kafka_log.producers.producer_history import KnownProducers, ProducerHistory
-from tiered_storage.kafka_log.producers.producer_snapshot import ProducerSnapshotEntry, read_producer_snapshot
+from tiered_storage.kafka_log.producers.producer_snapshot import (
+    ProducerSnapshotEntry,
+    encode_producer_snapshot,
+    parse_producer_snapshot,
+    read_producer_snapshot,
+)
 from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_read import read_batches
 from tiered_storage.kafka_log.records.batch_table import BatchTable
@@ -37,6 +43,7 @@ from tiered_storage.remote_log.source.partition_log import LocalSegment, Segment
 from tiered_storage.remote_log.source.segment_source import Beside, Content
 
 LOCAL_READ_BYTES = 1 << 20
+_SEEN_FROM = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +190,24 @@ class LogDirectorySegment:
         return None if found is None else found[0]
 
 
+class OwnProducers(LogDirectoryProducers):
+    """The SegmentProducers of files that only this process writes, which also show producers known in part."""
+
+    __slots__ = ()
+
+    def before(self) -> KnownProducers:
+        return _read_seen_producers(self.files) or super().before()
+
+    def by_log(self) -> KnownProducers:
+        return _read_seen_producers(self.files) or super().by_log()
+
+
 class OwnSegment(LogDirectorySegment):
     """The OpenSegment of files that only this process writes: it reads their windows without copying a byte."""
+
+    @property
+    def producers(self) -> LogDirectoryProducers:
+        return OwnProducers(self._files, self._history)
 
     def windows(
         self, start_position: int = 0, *, window_bytes: int | None = None, verify_crc: bool = True
@@ -196,6 +219,29 @@ class OwnSegment(LogDirectorySegment):
             window_bytes=window_bytes or WINDOW_BYTES,
             verify_crc=verify_crc,
         )
+
+
+def seen_producers_path(files: LogSegment) -> Path:
+    """Return the path of the producers at the base offset of `files`, as far as batches of this process show them."""
+    return files.directory / f"{files.base_offset:020}.seen"
+
+
+def write_seen_producers(files: LogSegment, known: KnownProducers) -> None:
+    """Write the producers `known` at the base offset of `files`, a segment that only this process writes."""
+    seen_from = -1 if known.seen_from is None else known.seen_from
+    content = _SEEN_FROM.pack(seen_from) + encode_producer_snapshot(known.producers)
+    seen_producers_path(files).write_bytes(content)
+
+
+def _read_seen_producers(files: LogSegment) -> KnownProducers | None:
+    path = seen_producers_path(files)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    [seen_from] = _SEEN_FROM.unpack_from(content)
+    producers = parse_producer_snapshot(content[_SEEN_FROM.size :], path)
+    return KnownProducers(files.base_offset, producers, None if seen_from < 0 else seen_from)
 
 
 def files_at(location: SegmentLocation) -> LogSegment:

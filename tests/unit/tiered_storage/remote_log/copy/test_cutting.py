@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import closing
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,10 +20,16 @@ from support.remote_logs import NOW, ORDERS_0, a_copied_remote_log, batches_in, 
 from tiered_storage.kafka_log.files.kafka_uuid import random_uuid
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_log.files.log_segment import list_segments
+from tiered_storage.kafka_log.producers.producer_history import ProducerHistory
 from tiered_storage.kafka_log.records.record_batch import encode_batch
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchAnswer
+from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.cutting import SegmentCuts
+from tiered_storage.remote_log.copy.job import COPIES_AT_ONCE, _copied
 from tiered_storage.remote_log.copy.tasks import CopyOutcome, CopyTask, CutOrder
+from tiered_storage.remote_log.jobs.messages import CopyFailure
+from tiered_storage.remote_log.jobs.throttle import QuotaLimit
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tiered_storage.remote_log.source.leader_files import BrokerDirectories
 from tiered_storage.remote_log.source.partition_log import CutRules, SegmentLocation
@@ -126,3 +136,77 @@ def test_without_topic_ids_the_last_batch_that_a_later_leader_kept_is_compared(
 
     assert (outcome.failure and outcome.failure.error) == failure
     assert (outcome.cut and outcome.cut.start_offset) == (None if failure else 25)
+
+
+class Watched(Leader):
+    """Leads every partition, and counts the segments' files in `folder` whenever it is asked."""
+
+    def __init__(self, batches: Sequence[bytes], folder: Path) -> None:
+        super().__init__(batches)
+        self.folder = folder
+        self.most = 0
+
+    def look(self) -> None:
+        # Other threads go on meanwhile: what both looks find was there at one moment.
+        self.most = max(self.most, len(self.found() & self.found()))
+
+    def found(self) -> set[int]:
+        """Return the inodes of the segments' files."""
+        paths = [Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names]
+        inodes = set()
+        for path in paths:
+            with suppress(FileNotFoundError):
+                if path.suffix in {".log", ".spare"}:
+                    inodes.add(path.stat().st_ino)
+        return inodes
+
+    def fetch(self, *asked: Any) -> FetchAnswer:
+        self.look()
+        return super().fetch(*asked)
+
+
+@pytest.mark.parametrize("start", [0, 40], ids=["all producers known", "no producer snapshot"])
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_worker_has_one_file_for_each_copy_under_way(
+    work_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, fails: bool, seed: int
+) -> None:
+    """Copies last as long as chance says, so that threads leave partitions and come back; the tails are no segments."""
+    chance = Random(seed)  # noqa: S311 -- content, no secret
+    leader = Watched([other_batch(at) for at in range(0, 400, 5)], work_folders)
+    monkeypatch.setattr(ClusterClient, "by_properties", lambda *_: leader)
+    rules, lease = CutRules(1500, 1 << 40, 1 << 20, 4096, 2000), Lease(ORDERS_0, "copy", 1, NOW)
+    tasks = [
+        CopyTask(
+            RemoteLogSegmentMetadata(RemoteLogSegmentId(partition, random_uuid()), start, 399, -1, NOW, 1, LINEAGE),
+            replace(lease, topic_id_partition=partition),
+            SegmentLocation("a leader"),
+            LINEAGE,
+            cut=CutOrder(rules, start, 1500),
+        )
+        for partition in (replace(ORDERS_0, partition=number) for number in range(4))
+        for _ in range(chance.randrange(1, 20))
+    ]
+    failing = {chance.choice(tasks).metadata.segment_id for _ in range(3 if fails else 0)}
+    waits = {task.metadata.segment_id: chance.choice([0, 0, 0.002, 0.02]) for task in tasks}
+    storage = ObjectRemoteStorageManager(LocalDirectory(tmp_path / "store"))
+
+    def copy(task: CopyTask) -> CopyOutcome:
+        time.sleep(waits[task.metadata.segment_id])
+        leader.look()
+        if task.metadata.segment_id in failing:
+            return CopyOutcome(task, None, CopyFailure("RemoteStorageError", "the store is away", retriable=True))
+        outcome = copy_segment(task, storage, CopySizes(1 << 20, 500, 1 << 20), lambda: NOW, history)
+        leader.look()
+        return outcome
+
+    history = ProducerHistory()
+    with closing(cuts_of(tasks, tmp_path)) as cuts:
+        outcomes = list(_copied(tasks, lambda task: cuts.copy(task, copy), QuotaLimit()))
+        assert list(work_folders.iterdir()) == []
+
+    failures = [each.failure.message for each in outcomes if each.failure is not None]
+    assert bool(failures) == fails
+    assert all("the store is away" in message for message in failures), failures
+    assert sum(each.cut is not None and each.failure is None for each in outcomes) > 0
+    assert 1 <= leader.most <= COPIES_AT_ONCE

@@ -25,8 +25,9 @@ from tiered_storage.remote_log.copy.copier import CopySizes, copy_segment
 from tiered_storage.remote_log.copy.tasks import CopyTask
 from tiered_storage.remote_log.model import Lease, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tiered_storage.remote_log.source.fetched_log import CutRange, FetchedLog
+from tiered_storage.remote_log.source.log_directory_segment import LogDirectorySegment
 from tiered_storage.remote_log.source.opening import open_segment
-from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment
+from tiered_storage.remote_log.source.partition_log import CutRules, LocalSegment, SegmentLocation
 from tiered_storage.remote_log.storage.remote_storage_manager import LogSegmentData
 
 NOW = 1_700_000_000_000
@@ -151,32 +152,40 @@ def test_released_segments_leave_no_file_once_those_before_them_are_released(tmp
     log = fetched(tmp_path / "cut", rules(segment_bytes=3000), 0, cluster.ends[-1])
     first, second, third, *_ = segments_of(log, cluster)
     directory = tmp_path / "cut" / "orders-0"
-    before = {path.name for path in directory.iterdir()}
 
     log.release(second)
-    assert {path.name for path in directory.iterdir()} == before
+    # The copy of the first one compares the producers after it.
+    assert [path.name for path in directory.glob(f"{second.base_offset:020}.*")] == [
+        f"{second.base_offset:020}.snapshot"
+    ]
+    assert path_of(first).exists()
     log.release(first)
     log.release(third)
 
     log.close()
     assert third.end_offset is not None
-    left = {path.name for path in directory.iterdir()} - {"spare"}
+    left = {path.name for path in directory.iterdir()}
     assert min(left)[:20] == f"{third.end_offset + 1:020}"
 
 
-def test_a_segment_stays_for_the_copy_of_the_next_one_where_nobody_knows_the_producers(tmp_path: Path) -> None:
-    cluster, folder = FakeCluster(some_batches(seed=8)), tmp_path / "cut"
+def test_where_nobody_knows_the_producers_no_copy_needs_the_segment_before(tmp_path: Path) -> None:
+    cluster, folder = FakeCluster(some_batches(seed=8, start=500)), tmp_path / "cut"
     folder.mkdir()
-    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), CutRange(0, cluster.ends[-1]), None, folder, lambda: NOW)
-    first, second, *_ = segments_of(log, cluster)
+    log = FetchedLog(ORDERS_0, rules(segment_bytes=3000), CutRange(500, cluster.ends[-1]), None, folder, lambda: NOW)
+    cut = list(segments_of(log, cluster))
+    by_the_log = [LogDirectorySegment.at(SegmentLocation(str(path_of(each)))).producers.before() for each in cut]
+    assert not list(folder.rglob("*.snapshot"))
 
-    log.release(first)
-    assert path_of(first).exists()
-    log.release(second)
+    for segment, expected in zip(cut, by_the_log, strict=True):
+        found = open_segment(segment.location).producers
+        assert found.before() == found.by_log() == expected
+        assert expected.seen_from == 500
+        log.release(segment)
 
     log.close()
-    assert not path_of(first).exists()
-    assert path_of(second).exists()
+    assert len(cut) > 5
+    assert any(each.open_transactions for each in by_the_log)
+    assert {path.suffix for path in (folder / "orders-0").iterdir()} == {".seen"}
 
 
 def test_a_segment_that_is_written_over_a_longer_one_has_nothing_of_it(tmp_path: Path) -> None:
@@ -201,7 +210,7 @@ def test_the_file_of_a_failed_copy_is_not_written_over(tmp_path: Path) -> None:
     assert first is not None
     with path_of(first).open("rb") as reader:
         before = path_of(first).read_bytes()
-        log.release(first, is_copied=False)
+        log.release(first, is_reused=False)
         assert log.cut(cluster, buffer) is not None  # type: ignore[arg-type]
         assert not path_of(first).exists()
         assert reader.read() == before
