@@ -73,11 +73,11 @@ class ExpiryPlanner:
         shares, unused, plans = in_turns([plan.count for _, plan in planned], max_segments), 0, list[ExpiryPlan]()
         for (local, whole), share in zip(planned, shares, strict=True):
             most = min(whole.count, share + unused)
-            plan: ExpiryPlan | None = whole
+            within: ExpiryPlan | None = whole
             if most < whole.count:
-                plan = self._plan_or_leave(whole.topic_id_partition, local, now, most, left)
-            unused += share - (0 if plan is None else plan.count)
-            plans += [] if plan is None else [plan]
+                within = self._plan_or_leave(whole.topic_id_partition, local, now, most, left)
+            unused += share - (0 if within is None else within.count)
+            plans += [] if within is None else [within]
         return plans, left
 
     def _plan_or_leave(
