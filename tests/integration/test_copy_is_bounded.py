@@ -71,9 +71,11 @@ def copied(kafka: RealKafka, root: Path, segments: int) -> Peaks:
 def size_of(folder: Path) -> int:
     """The bytes of all files below a folder; of those that are there while it looks."""
     size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            size += path.stat().st_size if path.is_file() else 0
+    # Path.rglob raises if a folder is removed while it looks.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size += Path(parent, name).stat().st_size
     return size
 
 
