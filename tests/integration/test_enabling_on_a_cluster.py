@@ -283,7 +283,8 @@ def test_a_retention_that_is_lowered_at_the_brokers_expires_nothing_before_the_g
     assert site.remote(topic) == kept > 0, "this run is the first to know"
     soon.done("expire")
     soon.done("expire")
-    assert site.remote(topic) == 0
+    # A copy that the broker's own deletion overtook is unfinished, and stays marked for its grace time.
+    assert {row["state"] for row in site.done("segments", "--topics", topic).rows} <= {"DELETE_SEGMENT_STARTED"}
     assert site.listed(topic)[0]["retention.ms"] == short
 
 
