@@ -9,9 +9,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from support.object_stores import S3Endpoint
+if TYPE_CHECKING:
+    from support.object_stores import S3Endpoint
 
 _BETWEEN_TWO_HOPS = {"connection", "keep-alive", "transfer-encoding", "content-length"}
 
@@ -91,6 +93,21 @@ def proxy(
 
     with served(Handler, tls) as url:
         yield replace(endpoint, url=url)
+
+
+@contextmanager
+def without_conditional_writes(
+    endpoint: S3Endpoint, tls: ssl.SSLContext | None = None, seen: Look = lambda _: None
+) -> Iterator[S3Endpoint]:
+    """Pass on to `endpoint` as a server that ignores If-None-Match; `seen` looks before that."""
+
+    def look(asked: Asked) -> Refusal | None:
+        refusal = seen(asked)
+        asked.headers.pop("if-none-match", None)
+        return refusal
+
+    with proxy(endpoint, look, tls) as proxied:
+        yield proxied
 
 
 @contextmanager

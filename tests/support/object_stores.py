@@ -12,7 +12,7 @@ import runpy
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.request import Request, urlopen
 from uuid import uuid4
@@ -20,6 +20,7 @@ from uuid import uuid4
 from moto.server import ThreadedMotoServer
 
 from servers.azurite import CONTAINER, AzureEndpoint, azurite_server
+from servers.s3_proxy import without_conditional_writes
 from tiered_storage.remote_log.storage.clients.object_client import ObjectClient
 from tiered_storage.remote_log.storage.clients.opening import open_object_client
 from tiered_storage.remote_log.storage.clients.options import ObjectStoreOptions
@@ -78,7 +79,8 @@ def _with_bucket(url: str) -> S3Endpoint:
 LOCAL_DIRECTORY = "local directory"
 OWN = "a class of one's own"
 AZURITE = "azurite"
-KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", AZURITE, OWN)
+UNCONDITIONAL = "s3 without conditional writes"
+KINDS = (LOCAL_DIRECTORY, "localbucket", "moto", UNCONDITIONAL, AZURITE, OWN)
 OWN_STORE = Path(__file__).parents[2] / "docs" / "examples" / "own_store.py"
 """The example of a store of your own, which must keep the contract too."""
 
@@ -118,13 +120,16 @@ class Stores:
         endpoint = self._server(kind)
         return StoreUnderTest(
             f"s3://{endpoint.bucket}/{uuid4().hex}/root",
-            options_for(endpoint),
+            replace(options_for(endpoint), conditional_writes=kind != UNCONDITIONAL),
             lambda: _uploads_in_moto(endpoint) if kind == "moto" else self._uploads_in_localbucket(),
         )
 
     def _server(self, kind: str) -> S3Endpoint:
         if kind not in self._servers:
-            server = moto_server() if kind == "moto" else localbucket_server(self._buckets)
+            if kind == UNCONDITIONAL:
+                server = without_conditional_writes(self._server("localbucket"))
+            else:
+                server = moto_server() if kind == "moto" else localbucket_server(self._buckets)
             self._servers[kind] = self._running.enter_context(server)
         return self._servers[kind]
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from servers.s3_proxy import Asked, Refusal, proxy
+from servers.s3_proxy import Asked, Refusal, proxy, without_conditional_writes
 from support.object_stores import S3Endpoint, options_for
 from tiered_storage.errors import ConfigurationError, RemoteObjectNotFoundError
 from tiered_storage.remote_log.storage.clients.object_store import PART_BYTES, ObjectStore
@@ -95,17 +95,6 @@ def test_an_endpoint_of_the_environment_that_would_win_is_refused(monkeypatch: p
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "https://another.example.com")
     with pytest.raises(ConfigurationError, match="AWS_ENDPOINT_URL_S3"):
         ObjectStore("s3://bucket", ObjectStoreOptions(endpoint="https://ours.example.com"))
-
-
-@contextmanager
-def without_conditional_writes(endpoint: S3Endpoint) -> Iterator[S3Endpoint]:
-    """A server that ignores If-None-Match."""
-
-    def look(asked: Asked) -> None:
-        asked.headers.pop("if-none-match", None)
-
-    with proxy(endpoint, look) as proxied:
-        yield proxied
 
 
 def test_without_conditional_writes_an_existing_object_is_kept(s3_endpoint: S3Endpoint) -> None:
