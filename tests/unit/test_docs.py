@@ -22,7 +22,7 @@ from tiered_storage.kafka_log.dump.file_kind import FileKind, recognize
 from tiered_storage.remote_log.audit.report import AnomalyKind
 from tiered_storage.remote_log.storage.index_bundle import build_bundle
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
-from tiered_storage.settings.settings import Settings
+from tiered_storage.settings.settings import Settings, load_settings
 from tiered_storage.settings.topics import TopicSettings
 
 PROJECT = Path(__file__).parents[2]
@@ -146,6 +146,35 @@ def test_settings_that_are_named_exist() -> None:
             text = of_own_classes.sub("", document.read_text())
             for found in re.finditer(rf"(?:`|^\s*)(?P<name>(?:{prefix})[a-z.]+)[`:]", text, re.MULTILINE):
                 assert found["name"].rstrip(".") in known, f"{document.name}: {found['name']}"
+
+
+OTHER_YAML = ("roles:", "rule_files:")
+"""How blocks of YAML begin that are no settings: the read service's rights, and the configuration of Prometheus."""
+
+
+def settings_in(document: Path) -> list[str]:
+    """Return the settings files that a page shows; a block that sets a name twice shows one a line."""
+    blocks = re.findall(r"^( *)```yaml\n(.*?)^ *```$", document.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    found: list[str] = []
+    for indent, block in blocks:
+        lines = [line.removeprefix(indent) for line in block.splitlines()]
+        names = [line.partition(":")[0] for line in lines if re.match(r"[a-z]", line)]
+        found += lines if len(set(names)) < len(names) else ["\n".join(lines)]
+    return [text for text in found if not text.startswith(OTHER_YAML)]
+
+
+@pytest.mark.parametrize("document", [page for page in DOCUMENTS if settings_in(page)], ids=lambda page: page.name)
+def test_the_settings_that_a_page_shows_are_valid(document: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(settings_in(document)):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text, "utf-8")
+        load_settings(file, environ={})
+
+
+def test_each_kind_of_store_has_settings_on_its_page() -> None:
+    shown = "\n".join(settings_in(PROJECT / "docs" / "stores.md"))
+    urls = re.findall(r"^rsm\.config\.url: (\w+)://", shown, re.MULTILINE)
+    assert urls == ["s3", "az", "s3", "hdfs", "hdfs", "sqlite"]
 
 
 @every_document
