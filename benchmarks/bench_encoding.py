@@ -7,12 +7,13 @@ the objects. The values of the records compress to about half.
 Ranged reads are judged twice, by the chunks of a segment (1 MiB) in random order: the storage manager's bare fetch from
 an S3 server, and the read by a reader without a cache, which checks each chunk too.
 
-Two figures are only printed:
+Two figures are only printed. The goal of ranged reads is judged where segments are kept and by what users run: on S3,
+and on a reader.
 
-- The bare fetch from a local directory. There, decryption costs about as much as the read from the page cache: 0.07 to
-  0.09 ms a MiB, and 0.09 ms. So it cannot be much more than half as fast as a plain fetch. Nothing else is left to
-  save: key and chunk table are kept after the first read, and a fetch is one request (test_encoded_segments.py counts
-  it).
+- The bare fetch from a local directory has no goal. There, decryption costs about as much as the read from the page
+  cache: 0.07 to 0.09 ms a MiB, and 0.09 ms. So it cannot be much more than half as fast as a plain fetch. Nothing else
+  is left to save: key and chunk table are kept after the first read, and a fetch is one request
+  (test_encoded_segments.py counts it). A reader on the same directory is judged.
 - The bare fetch from S3 of ranges of 1 MiB that ignore where chunks end. A chunk is decrypted as a whole, so each range
   costs two chunks. Nothing here reads so: readers fetch the chunks that the remote log index names.
 """
