@@ -191,6 +191,19 @@ def hurried(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{url}?options=-cstatement_timeout%3D200"
 
 
+@pytest.mark.parametrize(
+    ("busy_timeout_ms", "lock", "longest"),
+    [(0, "1ms", "1min"), (10_000, "10s", "1min"), (45_000, "45s", "90s"), (PATIENT_MS, "10min", "20min")],
+)
+def test_a_statement_may_take_a_minute_or_twice_the_wait_for_a_lock(
+    url: str, busy_timeout_ms: int, lock: str, longest: str
+) -> None:
+    """And a transaction may do nothing as long."""
+    names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    with opened(url, busy_timeout_ms) as store, store._database.reading() as connection:
+        assert [connection.execute(text(f"SHOW {name}")).scalar_one() for name in names] == [lock, longest, longest]
+
+
 def backend(connection: Connection) -> int:
     """Return the id of the server's process for `connection`."""
     pid: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()

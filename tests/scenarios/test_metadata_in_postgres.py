@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy import Connection, delete, text
 
 from servers.postgres import PASSWORD, PUBLIC_FIRST, current_setting, postgres_url, the_server
 from support.command_line import run_on
@@ -23,9 +25,10 @@ from support.remote_logs import ENABLED, RemoteLogFiles, a_copied_remote_log, a_
 from support.shown_secrets import holds, keys_as_text
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import MetadataMissingError, RemoteMetadataError, TieredStorageError
-from tiered_storage.remote_log.metadata.sql.database import moving
+from tiered_storage.remote_log.metadata.sql.database import moving, postgres_database
 from tiered_storage.remote_log.metadata.sql.database.moving import move_metadata
 from tiered_storage.remote_log.metadata.sql.database.postgres_database import PostgresDatabase
+from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import metadata
 from tiered_storage.remote_log.metadata.sql.store import open_metadata_store
 
@@ -42,6 +45,16 @@ def _password(monkeypatch: pytest.MonkeyPatch) -> None:
 def url(tmp_path: Path) -> str:
     """The URL of an empty database, as a settings file may have it: without a password."""
     return the_server().url(postgres_url(tmp_path).rpartition("/")[2], password=None)
+
+
+@pytest.fixture
+def own_database(url: str) -> str:
+    """The name of its database."""
+    return url.rpartition("/")[2]
+
+
+def tables_of(database: str) -> list[tuple[Any, ...]]:
+    return the_server().execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", database)
 
 
 @pytest.fixture
@@ -332,6 +345,53 @@ def test_a_backup_of_postgres_is_a_file_that_either_database_takes(
     assert run_on(moved, "expire").exit_code == 0
 
 
+def test_a_row_that_another_one_replaces_at_the_target_ends_the_restore(
+    site: RemoteLogFiles, url: str, own_database: str
+) -> None:
+    """The next one is whole: nothing of the first one stays."""
+    backup, restored = site.root / "backup.db", with_metadata_at(site, url)
+    assert run_on(site, "metadata", "backup", backup).exit_code == 0
+    before = run_on(site, "segments", "--json").rows
+    the_server().execute(
+        """
+        CREATE FUNCTION alter_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        NEW.end_offset := NEW.end_offset + (NEW.start_offset = 10)::int; RETURN NEW; END $$;
+        CREATE FUNCTION alter_rows() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF to_regclass('public.segments') IS NOT NULL THEN
+        CREATE OR REPLACE TRIGGER alter_row BEFORE INSERT ON segments FOR EACH ROW EXECUTE FUNCTION alter_row();
+        END IF; END $$;
+        CREATE EVENT TRIGGER alter_rows ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION alter_rows()
+        """,
+        own_database,
+    )
+
+    refused = run_on(restored, "metadata", "restore", backup)
+
+    assert refused.exit_code == 1
+    assert re.search(r"table segments has another row .*segment_id", refused.err), refused
+    assert tables_of(own_database) == []
+    the_server().execute("DROP EVENT TRIGGER alter_rows", own_database)
+    assert run_on(restored, "metadata", "restore", backup).exit_code == 0
+    assert run_on(restored, "segments", "--json").rows == before
+
+
+def test_a_row_that_a_backup_lacks_ends_it(moved: RemoteLogFiles) -> None:
+    """No file is left that somebody could restore; the next one is whole."""
+    backup = moved.root / "backup.db"
+
+    def copied_but_one(source: Connection, target: Connection) -> None:
+        copy_rows(source, target)
+        target.execute(delete(metadata.tables["segments"]).where(text("start_offset = 10")))
+
+    with mock.patch.object(postgres_database, "copy_rows", copied_but_one):
+        refused = run_on(moved, "metadata", "backup", backup)
+
+    assert refused.exit_code == 1
+    assert re.search(r"table segments has another row .*segment_id", refused.err), refused
+    assert list(moved.root.glob("*backup*")) == []
+    assert run_on(moved, "metadata", "backup", backup).exit_code == 0
+
+
 @pytest.mark.parametrize("what", ["no database", "missing", "damaged"])
 def test_a_file_that_is_no_backup_is_not_restored_to_postgres(site: RemoteLogFiles, url: str, what: str) -> None:
     backup = site.root / "backup.db"
@@ -413,6 +473,18 @@ def test_doctor_reports_missing_metadata_and_creates_none(tmp_path: Path, url: s
     assert any("does not exist yet" in message for message in examined(files).notes("metadata"))
 
     assert the_server().execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", url[-25:]) == [(0,)]
+
+
+def test_a_doctor_finds_that_the_user_may_not_create_the_tables(tmp_path: Path, url: str) -> None:
+    files = with_metadata_at(a_remote_log(tmp_path / "live"), url)
+    lacking = "this user lacks rights: CREATE in the first schema of search_path"
+    assert not any(lacking in message for message in examined(files).wrong("metadata"))
+
+    the_server().execute("ALTER SCHEMA public OWNER TO CURRENT_USER", url.rpartition("/")[2])
+
+    assert any(lacking in message for message in examined(files).wrong("metadata"))
+    refused = run_on(files, "topics", "enable", "orders")
+    assert (refused.exit_code, "let it own the schema" in refused.err) == (1, True), refused
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tiered_storage.remote_log.metadata.sql.database.postgres_connections import
     postgres_engine,
 )
 from tiered_storage.remote_log.metadata.sql.database.postgres_errors import explained, is_worth_waiting, state_of
-from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows
+from tiered_storage.remote_log.metadata.sql.database.row_copies import copy_rows, ensure_same_rows
 from tiered_storage.remote_log.metadata.sql.database.schema import (
     DROPPED_TABLES,
     VERSION_TABLE,
@@ -134,12 +134,13 @@ class PostgresDatabase(Database):
         return f"{self.where}, in tables whose names begin with {prefix}_,"
 
     def copy_to(self, target: Path) -> None:
-        """Write one state of the database to a SQLite file; see Database.copy_to."""
+        """Write one state of the database to a SQLite file, and compare both row by row; see Database.copy_to."""
 
         def fill(file: Database) -> None:
             with self.reading() as source, file.writing() as copied:
                 upgrade(copied, file.where)
                 copy_rows(source, copied)
+                ensure_same_rows(source, copied, str(target))
 
         with writing_copy(target):
             write_new_file(target, self._busy_timeout_ms, fill)

@@ -145,6 +145,7 @@ class SqliteDatabase(Database):
     def _copy(self, target: Path, give_name: Callable[[Path], object]) -> None:
         with writing_copy(target), tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
             copied = Path(folder, target.name)
+            # Not compared with the source: others write it meanwhile, and only VACUUM sees the state that it copies.
             with self._explained(), self._engine.connect() as connection:
                 connection.exec_driver_sql("VACUUM INTO ?", (str(copied),))
             copied.chmod(self._path.stat().st_mode & 0o777)
