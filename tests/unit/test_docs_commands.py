@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -78,22 +79,35 @@ def test_the_list_of_dags_in_the_docs_is_that_of_the_dags_folder() -> None:
 
 
 def test_the_page_on_encryption_works_as_written(tmp_path: Path) -> None:
-    """Each block for a shell, in its order; the settings of the page come between the first two."""
-    text = (DOCS / "encryption.md").read_text("utf-8")
-    first, *blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    [settings] = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    (tmp_path / "srv").mkdir()
-    subprocess.run(["sh", "-ec", first.replace("/srv/", f"{tmp_path}/srv/")], check=True, capture_output=True)
+    """Each block, in its order; at the end the old key is removed, as the page's last step allows."""
     files = a_remote_log(tmp_path / "log", {("orders", 0): 2})
     files.clock.now = wall_clock()
-    files.properties |= yaml.safe_load(settings.replace("/srv/", f"{tmp_path}/srv/"))
+    (tmp_path / "srv").mkdir()
+    text = (DOCS / "encryption.md").read_text("utf-8").replace("/srv/", f"{tmp_path}/srv/")
     results: dict[str, CommandResult] = {}
-    for words in (shlex.split(line, comments=True) for block in blocks for line in block.splitlines()):
-        assert words[0] == ".venv/bin/tiered-storage"
-        result = run(*words[1:], "--config", files.config)
-        assert result.exit_code == 0, (words, result.out, result.err)
-        results[" ".join(words[1:])] = result
+    for kind, block in re.findall(r"^ *```(sh|yaml)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE):
+        if kind == "yaml":
+            files.properties |= yaml.safe_load(block)
+        elif ".venv/bin/tiered-storage" not in block:
+            subprocess.run(["sh", "-ec", block], check=True, capture_output=True)
+        else:
+            for line in block.splitlines():
+                program, *arguments = shlex.split(line)
+                assert program == ".venv/bin/tiered-storage"
+                result = run(*arguments, "--config", files.config)
+                assert result.exit_code == 0, (arguments, result.out, result.err)
+                results[" ".join(arguments)] = result
     assert "key 2026 wraps and unwraps" in " ".join(results["doctor"].out.split())
     assert "0 anomalies" in results["audit --deep"].out
-    assert "0 due" in results["rotate-keys --dry-run"].out
-    assert len(files.objects(".key")) == 2
+    assert "2 due" in results["rotate-keys --dry-run"].out
+    assert "2 rotated" in results["rotate-keys"].out
+    assert [json.loads(path.read_bytes())["key_id"] for path in files.objects(".key")] == ["2027", "2027"]
+
+    assert "0 due" in run("rotate-keys", "--dry-run", "--config", files.config).out
+    ring = tmp_path / "srv" / "keys" / "key-ring.yaml"
+    keys = yaml.safe_load(ring.read_text())["keys"]
+    del keys["2026"]
+    ring.write_text(yaml.safe_dump({"keys": keys}))
+    (ring.parent / "2026.pem").unlink()
+    audited = run("audit", "--deep", "--config", files.config)
+    assert (audited.exit_code, "0 anomalies" in audited.out) == (0, True), audited
