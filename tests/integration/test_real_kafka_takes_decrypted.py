@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.remote_log.indexes.remote_log_index import iterate_entries
 from tiered_storage.remote_log.storage.documents.manifest import Manifest
 from tiered_storage.remote_log.storage.remote_storage_manager import IndexKind
+from tiered_storage.remote_log.storage.transforms.encoding import FrameHead
 
 TOPIC = "secret"
 ENCODED = {"remote.storage.enable": True, "remote.encryption.enabled": True, "remote.compression.enabled": True}
@@ -72,10 +74,21 @@ def test_kafkas_tool_accepts_what_comes_back(
 
 
 def test_each_entry_of_the_remote_log_index_is_a_chunk_of_the_object(files: RemoteLogFiles) -> None:
+    """Its rdi has the place in the log; the manifest's chunk table, the place in the object."""
     with files.open() as remote_log:
         [partition] = remote_log.segments.list_partitions()
         for segment in remote_log.segments.list_remote_log_segments(partition):
             manifest = Manifest.parse(remote_log.storage.fetch_index(segment, IndexKind.MANIFEST), "manifest")
-            entries = iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index")
-            assert [entry.length for entry in entries] == [chunk.length for chunk in manifest.chunks]
+            entries = [*iterate_entries(remote_log.storage.fetch_index(segment, IndexKind.REMOTE_LOG_INDEX), "index")]
             assert len(manifest.chunks) > 1
+            assert [entry.length for entry in entries] == [chunk.length for chunk in manifest.chunks]
+            in_log = accumulate((chunk.length for chunk in manifest.chunks), initial=0)
+            assert [*(entry.position for entry in entries), segment.size] == [*in_log]
+
+            [name] = {entry.object_name for entry in entries}
+            stored = (files.store / name).read_bytes()
+            *places, end = accumulate((chunk.stored for chunk in manifest.chunks), initial=0)
+            assert end == len(stored) < segment.size
+            heads = [FrameHead.parse(stored[place:], name, place) for place in places]
+            assert [head.number for head in heads] == [*range(len(heads))]
+            assert tuple(head.chunk for head in heads) == manifest.chunks
