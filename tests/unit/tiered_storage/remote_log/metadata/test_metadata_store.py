@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from recipes.metadata import MemoryMetadata
-from support.command_line import run
+from support.command_line import CommandResult, run, run_on
 from support.examinations import examined
 from support.remote_logs import RemoteLogFiles, a_remote_log, assert_clean, copy
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.context import stop_by_metadata_alone
 from tiered_storage.remote_log.metadata.metadata_store import MetadataManager
 
-OWN = """
+SITE = """
 from recipes.metadata import MemoryMetadata
 
-class Whole(MemoryMetadata): ...
+OPENED = 0
+
+class SiteMetadata(MemoryMetadata):
+    @staticmethod
+    def open(*args, **options):
+        global OPENED
+        OPENED += 1
+        return MemoryMetadata.open(*args, **options)
+"""
+
+OWN = """
+from recipes.metadata import MemoryMetadata
 
 class Half:
     @staticmethod
@@ -58,21 +70,41 @@ def test_a_class_of_ones_own_keeps_the_metadata(tmp_path: Path) -> None:
         assert remote_log.safety.stopped() == stop
 
 
-def test_a_class_in_the_class_path_keeps_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_that_settings_alone_name_keeps_the_metadata_through_copy_read_expiry_and_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is found by the class path, and its options by the prefix."""
     monkeypatch.setattr(sys, "path", [*sys.path])
-    classes = tmp_path / "classes"
-    classes.mkdir()
-    (classes / "metadata_in_the_class_path.py").write_text(OWN)
-    files = in_memory(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "site_metadata", raising=False)
+    (tmp_path / "classes").mkdir()
+    (tmp_path / "classes" / "site_metadata.py").write_text(SITE)
+    files = a_remote_log(tmp_path)
     files.properties |= {
-        "remote.log.metadata.manager.class.name": "metadata_in_the_class_path.Whole",
-        "remote.log.metadata.manager.class.path": str(classes),
+        "remote.log.metadata.manager.class.name": "site_metadata.SiteMetadata",
+        "remote.log.metadata.manager.class.path": str(tmp_path / "classes"),
+        "remote.log.metadata.manager.impl.prefix": "site.",
+        "rlmm.config.url": "memory://here",
+        "site.space": str(tmp_path),
     }
-    with files.open() as remote_log:
-        assert len(copy(remote_log).committed) == 3
-    with files.open() as remote_log:
-        assert_clean(remote_log)
-    assert is_there(tmp_path / "site")
+
+    def done(*command: object) -> CommandResult:
+        result = run_on(files, *command)
+        assert result.exit_code == 0, (command, result.out, result.err)
+        return result
+
+    assert "Copied: 3 segments" in done("copy").out
+    done("topics", "allow-deletion", "orders")
+    done("topics", "set", "orders", "local.retention.ms=1")
+    done("retain")
+    assert files.local_starts() == [30]
+    read = done("read", "orders", 0, "--max-records", 12, "--json").out
+    assert [json.loads(line)["offset"] for line in read.splitlines()] == [*range(12)]
+    done("delete-records", "orders", 0, "--before", 10)
+    done("expire")
+    assert [row["start_offset"] for row in done("segments", "--json").rows] == [10, 20]
+    assert "0 anomalies" in done("audit", "--deep").out
+    assert is_there(tmp_path)
+    assert sys.modules["site_metadata"].OPENED >= 9
 
 
 def test_a_look_at_what_is_not_there_yet_leaves_nothing(tmp_path: Path) -> None:
