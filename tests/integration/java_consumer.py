@@ -23,13 +23,17 @@ def consume_with_java(
     *,
     most: int,
     timeout_ms: int = 30_000,
+    bootstrap_servers: str = "",
 ) -> list[str]:
-    """Return a line a record, of one partition or of all, until there are `most` or none comes for so long (ms)."""
+    """Return a line a record, of one partition or of all, until there are `most` or none comes for so long (ms).
+
+    It asks the broker itself, unless `bootstrap_servers` are others.
+    """
     which = ("--from-beginning",) if partition is None else ("--partition", str(partition), "--offset", "earliest")
     properties = [*(f"{name}=true" for name in _SHOWN), "headers.deserializer=" + _BYTES]
     out = kafka.tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", kafka.bootstrap_servers, "--topic", topic, *which),
+        *("--bootstrap-server", bootstrap_servers or kafka.bootstrap_servers, "--topic", topic, *which),
         *("--isolation-level", isolation, "--timeout-ms", str(timeout_ms), "--max-messages", str(most)),
         *(argument for each in properties for argument in ("--formatter-property", each)),
     )

@@ -21,15 +21,8 @@ from support.records import varied_records
 from tiered_storage.kafka_log.files.log_segment import list_segments
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PartitionError
-from tiered_storage.kafka_wire.fetch import (
-    AbortedTransaction,
-    EpochEnd,
-    FetchBuffer,
-    FetchedPartition,
-    FetchLimits,
-    FetchPosition,
-    IsolationLevel,
-)
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition, IsolationLevel
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction, EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 

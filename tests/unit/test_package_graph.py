@@ -31,7 +31,7 @@ STOREYS = (
         f"{LOG}.{name}"
         for name in ("kernels", "files", "records", "indexes", "producers", "columnar", "log.recovery", "log", "dump")
     ),
-    *(f"{LIBRARY}.{name}" for name in ("kafka_wire.connections", "kafka_wire")),
+    *(f"{LIBRARY}.{name}" for name in ("kafka_wire.connections", "kafka_wire", "kafka_wire.server")),
     *(f"{REMOTE}.{name}" for name in ("model", "selection", "progress", "source", "lineage", "coverage")),
     *(f"{REMOTE}.{name}" for name in ("storage.transforms", "storage.clients", "storage.documents", "storage")),
     *(f"{REMOTE}.{name}" for name in ("metadata", "metadata.sql.database", "metadata.sql")),
@@ -40,7 +40,7 @@ STOREYS = (
     *(f"{REMOTE}.{name}" for name in ("retention.gate", "retention.local", "retention")),
     f"{REMOTE}.metrics",
     *(f"{REMOTE}.{name}" for name in ("audit", "repair", "rebuild", "restore", "tables")),
-    *(f"{REMOTE}.manager", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
+    *(f"{REMOTE}.manager", f"{LIBRARY}.gateway", f"{LIBRARY}.doctor", f"{LIBRARY}.cli.common", f"{LIBRARY}.cli"),
     *(
         f"{AIRFLOW}.{name}"
         for name in ("provider", "rendering", "links", "clusters", "forms", "hooks", "runs", "spark_tables")

@@ -54,6 +54,8 @@ COMMANDS = {
         "offsets": "Show a partition's offsets over both tiers, by Kafka's names for them and by time.",
         "audit": "Compare the store with the metadata; exit code 1 if there is an anomaly or nothing matches. Changes "
         "nothing.",
+        "gateway": "Serve Kafka clients: they read whole topics through it, remote and local records, by the brokers' "
+        "own protocol, logins and rights.",
     },
     "repair": {
         "repair": "Audit, copy damaged segments again if the local log still has them, commit complete but uncommitted "

@@ -1,9 +1,10 @@
-"""The commands that read: segments, read, offsets, audit."""
+"""The commands that read: segments, read, offsets, audit, and gateway, which reads for Kafka clients."""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
@@ -27,6 +28,7 @@ from tiered_storage.clock import as_date
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.remote_log.progress import unreported
 from tiered_storage.remote_log.restore.request import parse_time
+from tiered_storage.settings.settings import load_settings
 
 if TYPE_CHECKING:
     from tiered_storage.kafka_log.records.record import Record
@@ -184,6 +186,22 @@ def audit(
         output.say(f"note: 'tiered-storage repair{depth} --dry-run' shows what can be repaired")
     if report.anomalies or report.unread or report.unseen:
         raise typer.Exit(1)
+
+
+def gateway(config: ConfigOption = None) -> None:
+    """Serve Kafka clients: they read whole topics through it, remote and local records, by the brokers' own protocol,
+    logins and rights.
+
+    It runs until SIGTERM or Ctrl-C, then answers what clients have asked, and ends.
+    """
+    from tiered_storage.gateway.workers import run_gateway
+
+    output = Output(as_json=False)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = load_settings(config)
+    for notice in settings.notices:
+        output.say(f"note: {notice}")
+    run_gateway(settings, output.say)
 
 
 def show_notices(report: AuditReport, output: Output) -> None:

@@ -29,14 +29,8 @@ from tiered_storage.kafka_wire.connections.error_codes import (
     PartitionError,
 )
 from tiered_storage.kafka_wire.connections.transport import Deadline
-from tiered_storage.kafka_wire.fetch import (
-    EpochEnd,
-    FetchAnswer,
-    FetchBuffer,
-    FetchLimits,
-    FetchPosition,
-    IsolationLevel,
-)
+from tiered_storage.kafka_wire.fetch import FetchAnswer, FetchBuffer, FetchLimits, FetchPosition, IsolationLevel
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.fetcher import Fetcher
 from tiered_storage.kafka_wire.metadata import (
     ClusterMetadata,

@@ -1,18 +1,9 @@
 """Fetch: a request by kio, and an answer that is walked by hand, so that record bytes are never copied.
 
-An answer lands in a FetchBuffer; the records of each partition are a view into it. Layout of an answer's body, in
-versions 11 to 18; from 12 on strings and arrays are compact, and tagged fields end every structure:
+An answer lands in a FetchBuffer; the records of each partition are a view into it (see fetch_layout). Sessions are off:
+session id 0 and epoch -1 ask for every partition each time.
 
-    int32 throttle time (ms) | int16 error | int32 session id | topics
-    topic       string name, or from version 13 on 16 bytes of topic id | partitions
-    partition   int32 number | int16 error | int64 high watermark | int64 last stable offset | int64 log start offset
-                | nullable array of aborted transactions (int64 producer id, int64 first offset)
-                | int32 preferred read replica | nullable records
-    tags of a partition     0: diverging epoch (int32 epoch, int64 end offset)   1: leader (int32 id, int32 epoch)
-
-Sessions are off: session id 0 and epoch -1 ask for every partition each time.
-
-Source: KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595; released Kafka's FetchResponse.json.
+Source: KIP-74, KIP-227, KIP-320, KIP-392, KIP-516, KIP-595; released Kafka's FetchRequest.json.
 """
 
 from __future__ import annotations
@@ -22,27 +13,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from tiered_storage.errors import ConfigurationError, MalformedAnswerError
 from tiered_storage.kafka_log.files.kafka_uuid import decode_uuid
 from tiered_storage.kafka_wire.connections.apis import FETCH, Api
 from tiered_storage.kafka_wire.connections.error_codes import NONE, PartitionError, error_name
-from tiered_storage.kafka_wire.connections.frames import Cursor, body_of, entity, request, request_module
-
-BY_TOPIC_ID = 13
-"""The first version that names topics by their ids."""
-FLEXIBLE = 12
-NO_EPOCH = -1
+from tiered_storage.kafka_wire.connections.frames import body_of, entity, request, request_module
+from tiered_storage.kafka_wire.fetch_layout import (
+    BY_TOPIC_ID,
+    NO_EPOCH,
+    AbortedTransaction,
+    EpochEnd,
+    PartitionEntry,
+    read_fetch,
+)
 
 LARGEST_FRAME = (1 << 31) - 1
 """An answer larger than its buffer is reported by its size, whatever that is."""
 NOT_RECORDS = 64 << 10
 """Bytes of an answer that are left for what is not records."""
-_UUID_BYTES = 16
 _SMALLEST_BUFFER = 64 << 10
-_DIVERGING_EPOCH, _CURRENT_LEADER = 0, 1
 
 
 class IsolationLevel(IntEnum):
@@ -77,20 +69,6 @@ class FetchLimits:
     min_bytes: int = 1
     max_bytes: int = 50 << 20
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-
-
-class AbortedTransaction(NamedTuple):
-    """A transaction of `producer_id` whose records from `first_offset` on to its abort marker are aborted."""
-
-    producer_id: int
-    first_offset: int
-
-
-class EpochEnd(NamedTuple):
-    """A leader epoch, and the offset after its last record; -1 for both: the broker knows none."""
-
-    epoch: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,15 +189,11 @@ class FetchDecoder:
 
         While a quota holds the answer back, it has none of them.
         """
-        cursor = body_of(frame, api, version, correlation_id)
-        throttle_ms, error_code, _ = cursor.int32(), cursor.int16(), cursor.int32()
-        partitions = tuple(self._topics(cursor, version))
-        if version >= FLEXIBLE:
-            cursor.skip_tagged_fields()
-        if cursor.left:
-            raise MalformedAnswerError(f"Fetch version {version} has {cursor.left} bytes after its end")
-        if error_code != NONE:
-            raise MalformedAnswerError(f"the whole Fetch failed with {error_name(error_code)}")
+        found = read_fetch(body_of(frame, api, version, correlation_id), version)
+        throttle_ms = found.throttle_ms
+        if found.error_code != NONE:
+            raise MalformedAnswerError(f"the whole Fetch failed with {error_name(found.error_code)}")
+        partitions = tuple(self._partition(each) for each in found.entries)
         answered = sorted((each.topic, each.partition) for each in partitions)
         if answered != self._partitions and (answered or throttle_ms <= 0):
             raise MalformedAnswerError(
@@ -227,44 +201,26 @@ class FetchDecoder:
             )
         return FetchAnswer(max(0, throttle_ms) / 1000, partitions)
 
-    def _topics(self, cursor: Cursor, version: int) -> Iterator[FetchedPartition]:
-        flexible = version >= FLEXIBLE
-        for _ in range(cursor.size(flexible=flexible) or 0):
-            topic: str | bytes = (
-                bytes(cursor.take(_UUID_BYTES)) if version >= BY_TOPIC_ID else cursor.string(flexible=flexible)
-            )
-            for _ in range(cursor.size(flexible=flexible) or 0):
-                yield self._partition(topic, cursor, flexible=flexible)
-            if flexible:
-                cursor.skip_tagged_fields()
-
-    def _partition(self, topic: str | bytes, cursor: Cursor, *, flexible: bool) -> FetchedPartition:
-        number, error_code = cursor.int32(), cursor.int16()
-        high_watermark, last_stable_offset, log_start_offset = cursor.int64(), cursor.int64(), cursor.int64()
-        aborted = tuple(_aborted(cursor, flexible=flexible))
-        replica = cursor.int32()
-        size = cursor.size(flexible=flexible)
-        records = cursor.take(size or 0)
-        tags = cursor.tagged_fields() if flexible else {}
+    def _partition(self, entry: PartitionEntry) -> FetchedPartition:
+        topic, number = entry.topic, entry.partition
         position = self._asked.get((topic, number))
         if position is None:
             name = topic if isinstance(topic, str) else f"0x{topic.hex()}"
             raise MalformedAnswerError(f"Fetch answers for partition {number} of {name}, which was not asked for")
-        diverging, leader = tags.get(_DIVERGING_EPOCH), tags.get(_CURRENT_LEADER)
         return FetchedPartition(
             position.topic,
             number,
-            error_code,
-            high_watermark,
-            last_stable_offset,
-            log_start_offset,
-            aborted,
-            replica,
-            records,
+            entry.error_code,
+            entry.high_watermark,
+            entry.last_stable_offset,
+            entry.log_start_offset,
+            entry.aborted,
+            entry.preferred_read_replica,
+            entry.records,
             _asked_epoch(position),
-            EpochEnd(diverging.int32(), diverging.int64()) if diverging else None,
-            leader.int32() if leader else -1,
-            leader.int32() if leader else NO_EPOCH,
+            entry.diverging,
+            entry.current_leader,
+            entry.current_leader_epoch,
         )
 
 
@@ -274,13 +230,6 @@ def _named(partitions: Iterable[tuple[str, int]]) -> str:
 
 def _asked_epoch(position: FetchPosition) -> int:
     return NO_EPOCH if position.leader_epoch is None else position.leader_epoch
-
-
-def _aborted(cursor: Cursor, *, flexible: bool) -> Iterator[AbortedTransaction]:
-    for _ in range(cursor.size(flexible=flexible) or 0):
-        yield AbortedTransaction(cursor.int64(), cursor.int64())
-        if flexible:
-            cursor.skip_tagged_fields()
 
 
 def _by_topic(positions: Iterable[FetchPosition]) -> Iterator[tuple[tuple[str, str | None], list[FetchPosition]]]:

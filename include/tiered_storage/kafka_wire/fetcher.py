@@ -17,7 +17,6 @@ from tiered_storage.kafka_wire.connections.error_codes import (
 )
 from tiered_storage.kafka_wire.connections.transport import Deadline
 from tiered_storage.kafka_wire.fetch import (
-    BY_TOPIC_ID,
     LARGEST_FRAME,
     NOT_RECORDS,
     FetchAnswer,
@@ -29,6 +28,7 @@ from tiered_storage.kafka_wire.fetch import (
     failed_partition,
     fetch_request,
 )
+from tiered_storage.kafka_wire.fetch_layout import BY_TOPIC_ID
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 _REPLICA_SECONDS = 300.0

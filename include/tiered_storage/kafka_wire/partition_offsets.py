@@ -12,7 +12,8 @@ from typing import Final
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.error_codes import PartitionError
-from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
+from tiered_storage.kafka_wire.fetch import IsolationLevel
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import ClusterMetadata, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 

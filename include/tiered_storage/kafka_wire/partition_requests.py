@@ -28,7 +28,8 @@ from tiered_storage.kafka_wire.connections.apis import (
     Api,
 )
 from tiered_storage.kafka_wire.connections.frames import elements, entity, request, request_module
-from tiered_storage.kafka_wire.fetch import EpochEnd, IsolationLevel
+from tiered_storage.kafka_wire.fetch import IsolationLevel
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 
 CONSUMER = -1

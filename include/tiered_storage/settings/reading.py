@@ -1,4 +1,4 @@
-"""Settings of reads: threads, quota, caches, and the rate of an audit."""
+"""Settings of reads: threads, quota, caches, the rate of an audit, and the gateway that reads for Kafka clients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pydantic import ValidationInfo, field_validator
 
 from tiered_storage.settings.copying import ensure_no_wait_is_stuck
 from tiered_storage.settings.properties.model import PropertyModel, Source, setting
-from tiered_storage.settings.properties.types import UNLIMITED, Whole
+from tiered_storage.settings.properties.types import UNLIMITED, OptionalFile, OptionalText, Whole
 
 READING = "Reading"
 AUDIT = "The audit"
+GATEWAY = "The gateway"
+_HOST = r"^[A-Za-z0-9._:-]{1,253}$"
 _MIB = 1 << 20
 
 
@@ -117,3 +119,97 @@ class ReadingSettings(PropertyModel):
         special={UNLIMITED: "unlimited"},
     )
     """How much each Spark worker of a deep audit reads per second."""
+
+
+class GatewaySettings(PropertyModel):
+    """Where Kafka clients reach the gateway, and the limits of one of its processes."""
+
+    gateway_listen_host: OptionalText = setting(
+        "gateway.listen.host",
+        "127.0.0.1",
+        GATEWAY,
+        Source.OURS,
+        allowed="a host name or an IP address of this machine",
+        pattern=_HOST,
+    )
+    """The address at which the gateway listens. The default lets only programs on this machine connect."""
+
+    gateway_advertised_host: OptionalText = setting(
+        "gateway.advertised.host",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="a host name or an IP address",
+        pattern=_HOST,
+        default_text="gateway.listen.host",
+    )
+    """The host that clients get instead of the brokers' hosts."""
+
+    gateway_port: Whole = setting(
+        "gateway.port", 19_092, GATEWAY, Source.OURS, unit="ports", at_least=1, at_most=65_535
+    )
+    """The port for bootstrap.servers of clients. The broker with id N has the port N + 1 after it."""
+
+    gateway_workers: Whole = setting(
+        "gateway.workers", 1, GATEWAY, Source.OURS, unit="processes", at_least=1, at_most=64
+    )
+    """How many processes share the ports."""
+
+    gateway_ssl_certificate_location: OptionalFile = setting(
+        "gateway.ssl.certificate.location",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="a file in PEM form",
+        default_text="none: clients connect without TLS",
+    )
+    """The certificate that clients are shown, with its chain. Clients then connect with TLS only."""
+
+    gateway_ssl_key_location: OptionalFile = setting(
+        "gateway.ssl.key.location",
+        None,
+        GATEWAY,
+        Source.OURS,
+        allowed="a file in PEM form, without a password",
+        default_text="gateway.ssl.certificate.location",
+    )
+    """The certificate's private key."""
+
+    gateway_max_connections: Whole = setting(
+        "gateway.max.connections", 1_000, GATEWAY, Source.OURS, unit="connections", at_least=1
+    )
+    """How many clients' connections one process takes; further ones are closed."""
+
+    gateway_request_max_bytes: Whole = setting(
+        "gateway.request.max.bytes",
+        100 * _MIB,
+        GATEWAY,
+        Source.OURS,
+        unit="bytes",
+        at_least=_MIB,
+        at_most=(1 << 31) - 1,
+    )
+    """The largest request of a client; a larger one ends its connection."""
+
+    gateway_fetch_max_bytes: Whole = setting(
+        "gateway.fetch.max.bytes", 55 * _MIB, GATEWAY, Source.OURS, unit="bytes", at_least=_MIB, at_most=120 * _MIB
+    )
+    """The most records in one answer, whatever a client allows; a first batch that is larger comes whole."""
+
+    gateway_shutdown_timeout_ms: Whole = setting(
+        "gateway.shutdown.timeout.ms", 20_000, GATEWAY, Source.OURS, unit="ms", at_least=0
+    )
+    """How long a process that is to end waits for answers that are due."""
+
+    gateway_metrics_port: Whole = setting(
+        "gateway.metrics.port",
+        0,
+        GATEWAY,
+        Source.OURS,
+        unit="ports",
+        at_least=1,
+        at_most=65_535,
+        special={0: "none"},
+    )
+    """The port on 127.0.0.1 at which the first process serves its figures to Prometheus; each further process has the
+    next port."""

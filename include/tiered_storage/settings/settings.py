@@ -33,7 +33,7 @@ from tiered_storage.settings.properties.cluster_files import (
 from tiered_storage.settings.properties.model import Contradiction, OlderName, Source, contradiction, setting
 from tiered_storage.settings.properties.reading import Properties, read_properties
 from tiered_storage.settings.properties.types import TopicName, has_password
-from tiered_storage.settings.reading import ReadingSettings
+from tiered_storage.settings.reading import GatewaySettings, ReadingSettings
 from tiered_storage.settings.retention import RetentionSettings
 from tiered_storage.settings.storage import CostSettings, StorageSettings
 from tiered_storage.settings.topics import TopicSettings
@@ -54,6 +54,7 @@ _DEFAULTS_OF_TOPICS = (
 class Settings(
     CostSettings,
     AirflowSettings,
+    GatewaySettings,
     ReadingSettings,
     RetentionSettings,
     CopyingSettings,

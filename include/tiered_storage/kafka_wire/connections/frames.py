@@ -5,7 +5,7 @@
     response    int32 size | int32 correlation id | tagged fields, if the version is flexible | message
 
 The size does not count itself. A response to ApiVersions has no tagged fields in its header, whatever its version.
-Nothing here knows a socket: the blocking client and the gateway share it.
+Nothing here knows a socket: the blocking client and the server half share it.
 
 Source: KIP-482; the protocol guide; released Kafka's message schemas, which kio generates its classes from.
 """
@@ -76,6 +76,23 @@ def encode_request(message: Any, correlation_id: int, client_id: str) -> bytes:
     return bytes(frame)
 
 
+def encode_answer(message: Any, correlation_id: int) -> bytes:
+    """Return the whole frame of kio's response `message`."""
+    buffer = io.BytesIO()
+    buffer.write(bytes(SIZE_BYTES))
+    header = message.__header_schema__(correlation_id=correlation_id)
+    entity_writer(type(header))(buffer, header)
+    entity_writer(type(message))(buffer, message)
+    frame = buffer.getbuffer()
+    _INT32.pack_into(frame, 0, len(frame) - SIZE_BYTES)
+    return bytes(frame)
+
+
+def has_flexible_header(api: Api, version: int) -> bool:
+    """Return whether the header of a request has tagged fields."""
+    return bool(_request_schema(api.key, version).__flexible__)
+
+
 def decode_size(raw: bytes | bytearray, largest: int) -> int:
     """Return the size of the frame that begins with the four bytes `raw`.
 
@@ -99,7 +116,7 @@ def body_of(frame: memoryview, api: Api, version: int, correlation_id: int) -> C
     found = cursor.int32()
     if found != correlation_id:
         raise MalformedAnswerError(f"the answer has the correlation id {found} instead of {correlation_id}")
-    if api is not API_VERSIONS and _response_schema(api.key, version).__flexible__:
+    if api.key != API_VERSIONS.key and _response_schema(api.key, version).__flexible__:
         cursor.skip_tagged_fields()
     return cursor
 
@@ -110,16 +127,27 @@ def decode_answer(frame: memoryview, api: Api, version: int, correlation_id: int
     Raises MalformedAnswerError if the bytes are not one answer to that request, from the first byte to the last.
     """
     cursor = body_of(frame, api, version, correlation_id)
-    schema = _response_schema(api.key, version)
-    walked = Cursor(frame, cursor.position)
+    return _decode(_response_schema(api.key, version), cursor, api, version)
+
+
+def decode_request(cursor: Cursor, api: Api, version: int) -> Any:
+    """Return kio's request that `cursor` stands before, after its header.
+
+    Raises MalformedAnswerError if the bytes up to the end of the frame are not one such request.
+    """
+    return _decode(_request_schema(api.key, version), cursor, api, version)
+
+
+def _decode(schema: Any, cursor: Cursor, api: Api, version: int) -> Any:
+    walked = Cursor(cursor.view, cursor.position)
     _walk(schema)(walked)
     if walked.left:
         raise MalformedAnswerError(f"{api} version {version} has {walked.left} bytes after its end")
     try:
-        answer, _ = entity_reader(schema)(frame.toreadonly(), cursor.position)
+        found, _ = entity_reader(schema)(cursor.view.toreadonly(), cursor.position)
     except _RAISED_BY_KIO as error:
         raise MalformedAnswerError(f"{api} version {version} cannot be decoded: {error}") from error
-    return answer
+    return found
 
 
 def elements(array: Any) -> Any:

@@ -30,9 +30,11 @@ from tiered_storage.remote_log.source.segment_source import OpenSegment
 class AbortedTransactionSearch:
     """Searches the transaction indexes of both tiers; `chunks` caches remote ones."""
 
-    def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool) -> None:
+    def __init__(self, chunks: RemoteChunks, local_pool: ReaderPool, *, all_decided: bool = False) -> None:
+        """With `all_decided`, the caller knows how each transaction of the remote log ended, also after its end."""
         self._chunks = chunks
         self._local_pool = local_pool
+        self._all_decided = all_decided
 
     async def find(
         self, view: PartitionView, table: BatchTable, start_offset: int, end_offset: int, deadline: FetchDeadline
@@ -66,7 +68,7 @@ class AbortedTransactionSearch:
         it. Such a reader does not get the records from there on: their transactions may end in segments that are not
         visible. Raises RemoteStorageError, ReadRefusedError.
         """
-        is_decided = view.local is not None and view.local.last_stable_offset >= view.remote_end
+        is_decided = self._all_decided or (view.local is not None and view.local.last_stable_offset >= view.remote_end)
         if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
             return view
         undecided_from = await self._undecided_at_the_end(view, deadline)

@@ -99,11 +99,13 @@ class RemoteLogReader:
         timing: ReadTiming | None = None,
         *,
         remote_only: bool = False,
+        all_decided: bool = False,
         local_may_be_hidden: bool = False,
     ) -> None:
         """Take pools, quota, cache and prefetching from the settings. `timing` replaces the clock, for tests.
 
-        With `remote_only`, only the remote tier is read.
+        With `remote_only`, only the remote tier is read. With `all_decided`, a read_committed read ends where the
+        remote log does, and the caller knows which transactions were aborted after it.
         With `local_may_be_hidden`, a local tier that cannot be read (a broker has its directory, or it is not mounted
         here) does not hide remote data; a read of offsets that only it might have raises its InvalidLogDirectoryError.
         """
@@ -132,7 +134,7 @@ class RemoteLogReader:
             settings.remote_log_reader_metadata_max_age_ms,
             self._timing,
         )
-        self._aborted = AbortedTransactionSearch(self._chunks, self._pools.local)
+        self._aborted = AbortedTransactionSearch(self._chunks, self._pools.local, all_decided=all_decided)
         self._streams = StreamContext(
             self._views,
             self._chunks,

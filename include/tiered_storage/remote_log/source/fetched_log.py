@@ -44,14 +44,8 @@ from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.batch_table import BatchTable
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.fetch import (
-    AbortedTransaction,
-    FetchBuffer,
-    FetchedPartition,
-    FetchLimits,
-    FetchPosition,
-    IsolationLevel,
-)
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition, IsolationLevel
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.source.log_directory_segment import (
     LogDirectorySegment,

@@ -35,7 +35,8 @@ from tiered_storage.kafka_wire.connections.apis import (
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connections.error_codes import PartitionError
 from tiered_storage.kafka_wire.connections.frames import entity
-from tiered_storage.kafka_wire.fetch import EpochEnd, FetchBuffer, FetchPosition
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchPosition
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import Group, Leadership, TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec, coordinating_partition
 from unit.tiered_storage.kafka_wire.scripted_broker import Asked, ScriptedBroker, framed, schema

@@ -17,8 +17,6 @@ from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import FETCH
 from tiered_storage.kafka_wire.connections.frames import entity
 from tiered_storage.kafka_wire.fetch import (
-    AbortedTransaction,
-    EpochEnd,
     FetchAnswer,
     FetchBuffer,
     FetchDecoder,
@@ -27,6 +25,7 @@ from tiered_storage.kafka_wire.fetch import (
     IsolationLevel,
     fetch_request,
 )
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction, EpochEnd
 from unit.tiered_storage.kafka_wire.scripted_broker import encoded, framed
 
 ORDERS, RETURNS = (UUID(int=number << 70) for number in (7, 8))

@@ -1,0 +1,134 @@
+"""What becomes of a client's requests: passed on as they are, changed on the way there or back, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from tiered_storage.gateway.allowed_apis import (
+    ALLOWED,
+    API_VERSIONS,
+    DESCRIBE_CLUSTER,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_FOR_LEADER_EPOCH,
+    PRODUCE,
+    capped_versions,
+    refused_versions,
+)
+from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.broker_questions import BrokerQuestions
+from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
+from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.remote_fetch import RemoteFetch
+from tiered_storage.gateway.remote_offsets import RemoteOffsets
+from tiered_storage.gateway.remote_partitions import RemotePartitions
+from tiered_storage.kafka_wire.connections.apis import ApiVersions
+from tiered_storage.kafka_wire.connections.error_codes import NONE, UNSUPPORTED_VERSION
+from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, decode_request, encode_answer
+from tiered_storage.kafka_wire.server import broker_addresses
+from tiered_storage.kafka_wire.server.fetch_request import FetchRequest, take_fetch
+from tiered_storage.kafka_wire.server.frame_splice import spliced
+from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_header
+
+_ERROR_CODE: Final = slice(SIZE_BYTES + 4, SIZE_BYTES + 6)
+"""Where an answer to ApiVersions has its error code, in every version."""
+_IN_ADDRESSES: Final = {
+    METADATA.key: broker_addresses.in_metadata,
+    FIND_COORDINATOR.key: broker_addresses.in_coordinators,
+    DESCRIBE_CLUSTER.key: broker_addresses.in_cluster,
+}
+
+
+class ClientRequests:
+    """The requests of one client's connection. For one event loop."""
+
+    def __init__(
+        self,
+        number: int,
+        connection: ClientConnection,
+        ports: BrokerPorts,
+        partitions: RemotePartitions,
+        figures: GatewayFigures,
+        *,
+        most_fetch_bytes: int,
+        most_wait_ms: int,
+    ) -> None:
+        """Serve connection `number`; a Fetch has `most_fetch_bytes` of records at most."""
+        questions = BrokerQuestions(connection)
+        self._connection = connection
+        self._ports = ports
+        self._figures = figures
+        self._most_fetch_bytes = most_fetch_bytes
+        self._fetch = RemoteFetch(number, partitions, questions, figures, most_wait_ms)
+        self._offsets = RemoteOffsets(partitions, questions)
+        self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
+            **dict.fromkeys(_IN_ADDRESSES, self._with_addresses),
+            API_VERSIONS.key: self._api_versions,
+            PRODUCE.key: self._produce,
+            FETCH.key: self._a_fetch,
+            LIST_OFFSETS.key: self._list_offsets,
+            OFFSET_FOR_LEADER_EPOCH.key: self._epochs,
+        }
+        """What makes the change of an answer out of the request; the answers of all other APIs stay as they are."""
+
+    def take(self, frame: memoryview) -> None:
+        """Pass a request on, or answer it. Raises MalformedAnswerError for what is refused: the connection ends."""
+        header = read_header(frame, ALLOWED)
+        self._figures.asked(header.api.name)
+        if not header.is_known:
+            self._connection.reply(refused_versions(header.correlation_id))
+            return
+        make_change = self._changes.get(header.api.key)
+        self._connection.forward(frame, header, make_change(frame, header) if make_change else None)
+
+    def close(self) -> None:
+        """End what the client left open."""
+        self._fetch.close()
+
+    def _with_addresses(self, _: memoryview, header: RequestHeader) -> Change:
+        in_answer = _IN_ADDRESSES[header.api.key]
+        return lambda answer: in_answer(answer, header, self._ports.translate)
+
+    def _produce(self, _: memoryview, header: RequestHeader) -> Change | None:
+        if header.version < broker_addresses.PRODUCE_WITH_ENDPOINTS:
+            return None
+        return lambda answer: broker_addresses.in_produce(answer, header, self._ports.translate)
+
+    def _api_versions(self, _: memoryview, header: RequestHeader) -> Change:
+        return partial(self._versions, header)
+
+    def _a_fetch(self, frame: memoryview, header: RequestHeader) -> Change:
+        return partial(self._fetched, header, take_fetch(frame, header, self._most_fetch_bytes))
+
+    def _list_offsets(self, frame: memoryview, header: RequestHeader) -> Change:
+        asked = decode_request(header.body(frame), header.api, header.version)
+        return lambda answer: self._offsets.list_offsets(answer, header, asked)
+
+    def _epochs(self, frame: memoryview, header: RequestHeader) -> Change:
+        asked = decode_request(header.body(frame), header.api, header.version)
+        return lambda answer: self._offsets.offsets_for_leader_epochs(answer, header, asked)
+
+    def _fetched(self, header: RequestHeader, request: FetchRequest, answer: memoryview) -> Changed:
+        layout = self._fetch.layout(answer, header)
+        addresses = None
+        if header.version >= broker_addresses.FETCH_WITH_ENDPOINTS:
+            addresses = broker_addresses.in_tags(answer, SIZE_BYTES + layout.tags_start, self._ports.translate)
+        more = [] if addresses is None else [addresses]
+        if self._fetch.is_concerned(request, layout):
+            return self._fetch.fill(answer, request, layout, more)
+        return spliced(answer, more) if more else [answer]
+
+    def _versions(self, header: RequestHeader, answer: memoryview) -> Changed:
+        refused = int.from_bytes(answer[_ERROR_CODE], "big", signed=True)
+        if refused == UNSUPPORTED_VERSION:
+            # A broker that does not know the version answers in version 0.
+            found: Any = decode_answer(answer[SIZE_BYTES:], header.api, 0, header.correlation_id)
+        else:
+            found = decode_answer(answer[SIZE_BYTES:], header.api, header.version, header.correlation_id)
+        if refused == NONE:
+            self._connection.versions = ApiVersions.of(self._connection.broker.peer, found)
+        return [encode_answer(capped_versions(found), header.correlation_id)]

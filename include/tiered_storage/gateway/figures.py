@@ -1,0 +1,65 @@
+"""The gateway's figures for Prometheus: connections, requests, and what was read remotely for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tiered_storage.kafka_wire.connections.error_codes import error_name
+from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
+
+_PREFIX: Final = "remote_log_gateway"
+
+
+class GatewayFigures(Collector):
+    """The figures of one process; `fetched` counts what is read from the store."""
+
+    def __init__(self) -> None:
+        """Count from zero."""
+        self.fetched = FetchCounts()
+        self.registry = CollectorRegistry()
+        self.connections = Gauge(f"{_PREFIX}_connections", "Open connections of clients", registry=self.registry)
+        self.refused = Counter(
+            f"{_PREFIX}_refused_connections",
+            "Connections refused or ended, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._requests = Counter(f"{_PREFIX}_requests", "Requests of clients", ["api"], registry=self.registry)
+        self._served_bytes = Counter(
+            f"{_PREFIX}_remote_bytes", "Bytes of remote records served", ["topic"], registry=self.registry
+        )
+        self._served = Counter(
+            f"{_PREFIX}_remote_fetches",
+            "Answers for a partition with remote records",
+            ["topic"],
+            registry=self.registry,
+        )
+        self._failed = Counter(
+            f"{_PREFIX}_remote_errors",
+            "Answers for a partition whose remote records could not be read, by Kafka's error",
+            ["topic", "error"],
+            registry=self.registry,
+        )
+
+    def asked(self, api: str) -> None:
+        """Count a request."""
+        self._requests.labels(api).inc()
+
+    def served(self, topic: str, size: int) -> None:
+        """Count remote records of a topic."""
+        self._served.labels(topic).inc()
+        self._served_bytes.labels(topic).inc(size)
+
+    def failed(self, topic: str, code: int) -> None:
+        """Count a partition whose remote records could not be read."""
+        self._failed.labels(topic, error_name(code)).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all figures."""
+        yield from self.registry.collect()
+        yield from self.fetched.registry.collect()

@@ -1,0 +1,166 @@
+"""Remote records of partitions, in portions as large as a Fetch allows.
+
+A read stays open between two Fetches of one client, so that the next records are fetched ahead, over the ends of
+segments. Reads that stay open hold a bounded amount of memory: the one that was idle longest is closed first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tiered_storage.kafka_log.kernels.constants import TRANSACTIONAL_BIT
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
+
+_MOST_OPEN: Final = 2_000
+"""Reads that may stay open at once, whatever they hold."""
+
+
+class ReadKey(NamedTuple):
+    """Who reads what: one client's connection, and the isolation level."""
+
+    client: int
+    partition: TopicIdPartition
+    isolation: Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRecords:
+    """Whole batches, up to `end_offset` (exclusive); `aborted` are those whose ends are remote too."""
+
+    content: memoryview
+    start_offset: int
+    end_offset: int
+    aborted: tuple[AbortedTransaction, ...]
+    is_transactional: bool
+
+
+class RemoteRead:
+    """One read of a partition, from `offset` on. For one Fetch at a time."""
+
+    def __init__(self, batches: AsyncGenerator[FetchedBatches, None], offset: int) -> None:
+        """Take over `batches`, which begins at `offset`."""
+        self._batches = batches
+        self._fetched: FetchedBatches | None = None
+        self._row = 0
+        self.offset = offset
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that it holds, without what is fetched ahead."""
+        return len(self._fetched.content) if self._fetched else 0
+
+    async def is_ready(self) -> bool:
+        """Wait until there are records at `offset`; False: the remote log ends there. Raises as RemoteLogReader."""
+        while self._fetched is None or self._row >= len(self._fetched.table):
+            self._fetched = await anext(self._batches, None)
+            self._row = 0
+            if self._fetched is None:
+                return False
+            self.offset = max(self.offset, self._fetched.start_offset)
+            if not len(self._fetched.table):
+                self.offset = self._fetched.end_offset
+        return True
+
+    def take(self, most_bytes: int, *, whole: bool) -> RemoteRecords | None:
+        """Return the next whole batches, `most_bytes` at most; with `whole`, the first one whatever its size.
+
+        None if that is too little. Call it after `is_ready`.
+        """
+        fetched = self._fetched
+        if fetched is None:
+            return None
+        table, row = fetched.table, self._row
+        begin = int(table.position[row])
+        ends = table.position[row:] + table.size[row:] - begin
+        count = int(np.searchsorted(ends, most_bytes, side="right"))
+        if not count and not whole:
+            return None
+        end_row = row + max(count, 1)
+        origin = begin - fetched.source_position
+        content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
+        start = self.offset
+        # The last batch of a segment that a later leader truncated reaches over its valid end.
+        self.offset = min(int(table.last_offset[end_row - 1]) + 1, fetched.end_offset)
+        self._row = end_row
+        aborted = tuple(
+            AbortedTransaction(each.producer_id, each.first_offset)
+            for each in fetched.aborted
+            if each.first_offset < self.offset and each.last_offset >= start
+        )
+        is_transactional = bool((table.attributes[row:end_row] & TRANSACTIONAL_BIT).any())
+        return RemoteRecords(content, start, self.offset, aborted, is_transactional)
+
+    async def close(self) -> None:
+        """End what it fetches ahead."""
+        await self._batches.aclose()
+
+
+class RemotePartitions:
+    """The remote log of one cluster. For one event loop."""
+
+    def __init__(self, reader: RemoteLogReader, cluster_id: str, most_held_bytes: int) -> None:
+        """Read through `reader`, which has no local tier; idle reads hold `most_held_bytes` at most."""
+        self._reader = reader
+        self._cluster_id = cluster_id
+        self._most_held = most_held_bytes
+        self._idle: OrderedDict[ReadKey, RemoteRead] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def partition(self, topic: str, topic_id: str, number: int) -> TopicIdPartition:
+        """Return a partition by its topic's id; the name is for messages."""
+        return TopicIdPartition(self._cluster_id, topic_id, number, topic)
+
+    async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
+        """Return what is remote of a partition, by a look that is fresh unless `offset` is remote.
+
+        Raises as RemoteLogReader.view.
+        """
+        # The reader looks again if the offset is outside of its last view, whose end counts as inside.
+        return await self._reader.view(partition, offset + 1)
+
+    async def offsets(self, partition: TopicIdPartition, spec: OffsetSpec | int) -> FoundOffset | None:
+        """Return an offset of the remote log; see RemoteLogReader.offsets."""
+        return await self._reader.offsets(partition, spec)
+
+    def open(self, key: ReadKey, offset: int, wait_ms: int) -> RemoteRead:
+        """Return the client's read that stands at `offset`, or a new one whose steps take `wait_ms` at most."""
+        known = self._idle.pop(key, None)
+        if known is not None and known.offset == offset:
+            return known
+        if known is not None:
+            self.end(known)
+        batches = self._reader.batches(key.partition, offset, isolation=key.isolation, deadline_ms=wait_ms)
+        return RemoteRead(batches, offset)
+
+    def keep(self, key: ReadKey, read: RemoteRead) -> None:
+        """Keep a read for the client's next Fetch."""
+        earlier = self._idle.pop(key, None)
+        if earlier is not None:
+            self.end(earlier)
+        self._idle[key] = read
+        held = sum(each.held_bytes for each in self._idle.values())
+        while len(self._idle) > 1 and (held > self._most_held or len(self._idle) > _MOST_OPEN):
+            _, oldest = self._idle.popitem(last=False)
+            held -= oldest.held_bytes
+            self.end(oldest)
+
+    def forget(self, client: int) -> None:
+        """End the reads of a client that is gone."""
+        for key in [key for key in self._idle if key.client == client]:
+            self.end(self._idle.pop(key))
+
+    def end(self, read: RemoteRead) -> None:
+        """End a read that nobody uses."""
+        task = asyncio.get_running_loop().create_task(read.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

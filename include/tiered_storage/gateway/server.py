@@ -1,0 +1,195 @@
+"""Listens for clients, a port for each broker, and connects each client to the broker of its port.
+
+Every port may be shared with other processes (SO_REUSEPORT): the kernel spreads the connections.
+
+Source: Linux's socket(7) for SO_REUSEPORT; KIP-61 and KIP-402 for limits of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.client_connection import ClientConnection
+from tiered_storage.gateway.client_requests import ClientRequests
+from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.remote_partitions import RemotePartitions
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
+from tiered_storage.kafka_wire.connections.transport import tls_context
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """Where one process listens, and how much it takes on."""
+
+    listen_host: str
+    most_connections: int
+    largest_request: int
+    most_fetch_bytes: int
+    most_wait_ms: int
+    """How long a Fetch waits for remote records."""
+    shutdown_seconds: float
+
+
+class GatewayServer:
+    """The clients of one process. For one event loop."""
+
+    def __init__(
+        self,
+        ports: BrokerPorts,
+        partitions: RemotePartitions,
+        brokers: ClientSettings,
+        limits: GatewayLimits,
+        figures: GatewayFigures,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connect to brokers as `brokers` says, without its login; take TLS from clients with `tls`.
+
+        Raises ConfigurationError if a file of certificates cannot be read.
+        """
+        self._ports = ports
+        self._partitions = partitions
+        self._brokers = brokers
+        self._broker_tls = tls_context(brokers.tls) if brokers.tls else None
+        self._limits = limits
+        self._figures = figures
+        self._tls = tls
+        self._numbers = count(1)
+        self._open: dict[ClientConnection, ClientRequests] = {}
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._is_stopping = False
+
+    async def start(self, nodes: Sequence[int]) -> None:
+        """Listen on the first port and on those of `nodes`, and on that of every other broker once it is seen.
+
+        Raises ConfigurationError if a port cannot be had.
+        """
+        await self._listen(None)
+        for node_id in nodes:
+            await self._listen(node_id)
+        self._ports.on_new = lambda node_id: self._run(self._listen(node_id))
+
+    async def stop(self) -> None:
+        """Accept no more, answer what clients have asked, and close; what takes too long is cut off."""
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._open):
+            connection.drain()
+        try:
+            async with asyncio.timeout(self._limits.shutdown_seconds):
+                while self._open:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            _log.warning("%s connections are cut off: they have not been idle", len(self._open))
+            for connection in list(self._open):
+                connection.abort()
+
+    async def _listen(self, node_id: int | None) -> None:
+        """Listen on a broker's port, None: on the first one."""
+        port = self._ports.first_port if node_id is None else self._ports.port(node_id)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                lambda: self._accept(node_id),
+                self._limits.listen_host,
+                port,
+                ssl=self._tls,
+                backlog=_BACKLOG,
+                reuse_port=True,
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"the gateway cannot listen at {self._limits.listen_host}:{port} ({error.strerror or error}): set "
+                "another gateway.port or gateway.listen.host"
+            ) from error
+        self._servers.append(server)
+
+    def _accept(self, node_id: int | None) -> FrameProtocol:
+        """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
+
+        def opened(connection: ClientConnection) -> Callable[[memoryview], None]:
+            requests = ClientRequests(
+                next(self._numbers),
+                connection,
+                self._ports,
+                self._partitions,
+                self._figures,
+                most_fetch_bytes=self._limits.most_fetch_bytes,
+                most_wait_ms=self._limits.most_wait_ms,
+            )
+            self._open[connection] = requests
+            self._figures.connections.set(len(self._open))
+            self._run(self._serve(connection, node_id))
+            return requests.take
+
+        return ClientConnection(self._limits.largest_request, opened, self._ended).client
+
+    async def _serve(self, connection: ClientConnection, node_id: int | None) -> None:
+        """Connect a client to its broker, or close it."""
+        if len(self._open) > self._limits.most_connections or self._is_stopping:
+            self._figures.refused.labels("limit").inc()
+            connection.abort()
+            return
+        failures = []
+        for address in self._ports.addresses(node_id):
+            try:
+                await self._connect(connection, address)
+            except (OSError, TimeoutError) as error:
+                failures.append(f"{address}: {error or 'no connection in time'}")
+            else:
+                return
+        _log.warning("no broker for a client of port %s: %s", node_id, "; ".join(failures))
+        self._figures.refused.labels("broker").inc()
+        connection.abort()
+
+    async def _connect(self, connection: ClientConnection, address: BrokerAddress) -> None:
+        async with asyncio.timeout(self._brokers.connect_seconds):
+            transport, protocol = await asyncio.get_running_loop().create_connection(
+                lambda: connection.broker,
+                address.host,
+                address.port,
+                ssl=self._broker_tls,
+                server_hostname=address.host if self._broker_tls else None,
+            )
+        _set_options(transport)
+        if connection.has_ended:
+            protocol.close()
+
+    def _ended(self, connection: ClientConnection) -> None:
+        requests = self._open.pop(connection, None)
+        if requests is not None:
+            requests.close()
+        self._figures.connections.set(len(self._open))
+        self._idle.set()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s", error, exc_info=None if isinstance(error, ConfigurationError) else error)
+
+
+def _set_options(transport: asyncio.BaseTransport) -> None:
+    opened = transport.get_extra_info("socket")
+    if opened is not None:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,0 +1,181 @@
+"""The processes of a gateway: one, or several that share its ports under a process that watches them.
+
+A process that ends without being asked is started again, after a pause. SIGTERM and SIGINT end them all: each answers
+what its clients have asked, and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.process import BaseProcess
+from typing import Final
+
+from tiered_storage.clock import wall_clock
+from tiered_storage.errors import ConfigurationError
+from tiered_storage.gateway.broker_ports import BrokerPorts
+from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.remote_partitions import RemotePartitions
+from tiered_storage.gateway.server import GatewayLimits, GatewayServer
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import ClientSettings
+from tiered_storage.kafka_wire.metadata import ClusterMetadata
+from tiered_storage.remote_log.context import RemoteLogContext, store_options
+from tiered_storage.remote_log.metrics.exporter import serve as serve_metrics
+from tiered_storage.remote_log.metrics.fetch_counts import CountedStorage
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_RESTART_PAUSE_SECONDS: Final = 1.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve clients until SIGTERM or SIGINT; `say` announces that all ports are open.
+
+    Raises ConfigurationError for invalid settings and for ports that cannot be had, ClusterUnreachableError or
+    ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
+    """
+    if settings.gateway_workers == 1:
+        asyncio.run(_serve(settings, 0, say))
+        return
+    _watch(settings, say)
+
+
+def _watch(settings: Settings, say: Callable[[str], None]) -> None:
+    """Run the workers, and start those again that end by themselves."""
+    spawning = multiprocessing.get_context("spawn")
+    stopping: list[int] = []
+
+    def start(number: int) -> BaseProcess:
+        process = spawning.Process(target=_work, args=(settings, number), name=f"gateway-{number}")
+        process.start()
+        return process
+
+    with _handled(stopping.append):
+        workers = [start(number) for number in range(settings.gateway_workers)]
+        say(f"{len(workers)} processes serve port {settings.gateway_port}")
+        while not stopping:
+            for number, worker in enumerate(workers):
+                worker.join(_RESTART_PAUSE_SECONDS / len(workers))
+                if worker.exitcode is not None and not stopping:
+                    _log.error("the gateway's process %s ended with %s and is started again", number, worker.exitcode)
+                    time.sleep(_RESTART_PAUSE_SECONDS)
+                    workers[number] = start(number)
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.join()
+
+
+def _work(settings: Settings, number: int) -> None:
+    """Run one of several workers."""
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s worker {number} %(name)s: %(message)s")
+    asyncio.run(_serve(settings, number, _log.info))
+
+
+@contextmanager
+def _handled(on_signal: Callable[[int], None]) -> Iterator[None]:
+    earlier = {each: signal.signal(each, lambda number, _: on_signal(number)) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in earlier.items():
+            signal.signal(each, handler)
+
+
+async def _serve(settings: Settings, number: int, say: Callable[[str], None]) -> None:
+    """Serve clients in this process until it gets a signal."""
+    tls = _server_tls(settings)
+    stop = asyncio.Event()
+    for each in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    with RemoteLogContext.open(settings, wall_clock, store_options(settings)) as context:
+        brokers, found = await asyncio.to_thread(_ask_brokers, context)
+        figures = GatewayFigures()
+        end_metrics = _serve_metrics(settings, number, figures)
+        counted = replace(context, storage=CountedStorage(context.storage, figures.fetched))
+        with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
+            server = _server(settings, brokers, found, reader, figures, tls)
+            try:
+                await server.start(sorted(found.brokers))
+                say(f"the gateway serves {settings.gateway_listen_host}:{settings.gateway_port}")
+                await stop.wait()
+                await server.stop()
+            finally:
+                end_metrics()
+
+
+def _server(
+    settings: Settings,
+    brokers: ClientSettings,
+    found: ClusterMetadata,
+    reader: RemoteLogReader,
+    figures: GatewayFigures,
+    tls: ssl.SSLContext | None,
+) -> GatewayServer:
+    listen_host = settings.gateway_listen_host or "127.0.0.1"
+    ports = BrokerPorts(settings.gateway_advertised_host or listen_host, settings.gateway_port, brokers.bootstrap)
+    for broker in found.brokers.values():
+        ports.learn(broker.node_id, broker.address)
+    limits = GatewayLimits(
+        listen_host,
+        settings.gateway_max_connections,
+        settings.gateway_request_max_bytes,
+        settings.gateway_fetch_max_bytes,
+        settings.remote_fetch_max_wait_ms,
+        settings.gateway_shutdown_timeout_ms / 1000,
+    )
+    cluster_id = found.cluster_id or settings.cluster_id
+    if cluster_id is None:
+        raise ConfigurationError("the brokers name no cluster id: set cluster.id")
+    partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes)
+    return GatewayServer(ports, partitions, brokers, limits, figures, tls)
+
+
+def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMetadata]:
+    """Return how brokers are reached, and what they say of their cluster."""
+    if not context.settings.bootstrap_servers:
+        raise ConfigurationError(
+            "the gateway passes requests on to brokers, and the settings name none: set bootstrap.servers"
+        )
+    with ClusterClient.by_properties(context.source.access, context.settings.cluster_id) as client:
+        return client.settings, client.metadata(())
+
+
+def _server_tls(settings: Settings) -> ssl.SSLContext | None:
+    """Return the TLS context for clients; None: they connect without. Raises ConfigurationError."""
+    certificate, key = settings.gateway_ssl_certificate_location, settings.gateway_ssl_key_location
+    if certificate is None:
+        if key is not None:
+            raise ConfigurationError(
+                "gateway.ssl.key.location is set without gateway.ssl.certificate.location: set both"
+            )
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a password, OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(certificate, key, lambda: "")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{certificate} and {key or certificate}: not a certificate and its key in PEM form, without a password: "
+            f"correct gateway.ssl.certificate.location and gateway.ssl.key.location: {error}"
+        ) from error
+    return context
+
+
+def _serve_metrics(settings: Settings, number: int, figures: GatewayFigures) -> Callable[[], None]:
+    """Serve this process' figures, if a port is set; return what ends that."""
+    if not settings.gateway_metrics_port:
+        return lambda: None
+    port = settings.gateway_metrics_port + number
+    return serve_metrics(port, figures, setting="gateway.metrics.port")

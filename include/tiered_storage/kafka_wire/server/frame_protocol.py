@@ -1,0 +1,192 @@
+"""Whole frames over one connection of asyncio, with back-pressure both ways.
+
+Small frames are cut out of a buffer that is read again and again; a frame that does not fit gets memory of its own, and
+the socket fills that directly. A frame that announces more than the limit ends the connection before memory is taken.
+
+Source: asyncio.BufferedProtocol; the protocol guide (a size of 4 bytes before each message).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
+
+Piece = bytes | bytearray | memoryview
+
+_BUFFER_BYTES: Final = 16 << 10
+_SMALL_PIECE: Final = 16 << 10
+"""Pieces up to this size are joined before they are sent: a system call costs more than the copy."""
+_WRITE_LIMIT: Final = 256 << 10
+"""How many bytes may wait to be sent before the other side is no longer read."""
+_SIZE: Final = struct.Struct(">i")
+
+
+class FrameListener(Protocol):
+    """What a FrameProtocol reports to. Calls come from the event loop, one at a time."""
+
+    def opened(self) -> None:
+        """The connection is open."""
+
+    def frame_received(self, frame: memoryview) -> None:
+        """A whole frame arrived, with its size; the memory belongs to the listener. MalformedAnswerError closes."""
+
+    def writing_paused(self) -> None:
+        """Too many bytes wait to be sent."""
+
+    def writing_resumed(self) -> None:
+        """Most of them were sent."""
+
+    def lost(self, reason: Exception | None) -> None:
+        """The connection is closed; None: as it should be. No other call follows."""
+
+
+class FrameProtocol(asyncio.BufferedProtocol):
+    """The frames of one connection, `largest` bytes each at most (without the size)."""
+
+    def __init__(self, listener: FrameListener, largest: int, wake: Callable[[], None] | None = None) -> None:
+        """Report to `listener`; `wake` is called for all bytes that arrive, to notice idle connections."""
+        self._listener = listener
+        self._largest = largest
+        self._wake = wake
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._filled = 0
+        self._frame: bytearray | None = None
+        self._frame_filled = 0
+        self._reasons_to_wait = 0
+        self._failure: Exception | None = None
+        self.is_writable = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def peer(self) -> str:
+        """The address of the other side, for messages."""
+        found = self._transport.get_extra_info("peername") if self._transport else None
+        return f"{found[0]}:{found[1]}" if found else "a closed connection"
+
+    def send(self, pieces: Iterable[Piece]) -> None:
+        """Send `pieces` one after the other; those of a closed connection are dropped."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        small: list[Piece] = []
+        for piece in pieces:
+            if len(piece) <= _SMALL_PIECE:
+                small.append(piece)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(piece)
+        if small:
+            transport.write(small[0] if len(small) == 1 else b"".join(small))
+
+    def hold(self) -> None:
+        """Read no more, until `release` was called as often as this; frames that have arrived are still reported."""
+        self._reasons_to_wait += 1
+        if self._reasons_to_wait == 1 and self.is_open and self._transport is not None:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Take back one `hold`."""
+        self._reasons_to_wait -= 1
+        if self._reasons_to_wait == 0 and self.is_open and self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Send what waits to be sent, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -------------------------------------------------------------------------------------------- asyncio's protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over the connection."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"{transport!r} is no stream")
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_LIMIT)
+        if self._reasons_to_wait:
+            transport.pause_reading()
+        self._listener.opened()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        """Return where the next bytes go."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Report the frames that are whole now."""
+        if self._wake is not None:
+            self._wake()
+        try:
+            if self._frame is None:
+                self._filled += nbytes
+                self._cut_frames()
+                return
+            self._frame_filled += nbytes
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._listener.frame_received(memoryview(frame))
+        except MalformedAnswerError as error:
+            self._failure = error
+            self.close()
+
+    def eof_received(self) -> bool:
+        """Close, as the other side will send nothing more."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end."""
+        self._frame = None
+        self._listener.lost(self._failure or exc)
+
+    def pause_writing(self) -> None:
+        """Report that too many bytes wait."""
+        self.is_writable = False
+        self._listener.writing_paused()
+
+    def resume_writing(self) -> None:
+        """Report that most of them were sent."""
+        self.is_writable = True
+        self._listener.writing_resumed()
+
+    def _cut_frames(self) -> None:
+        at = 0
+        while self._filled - at >= SIZE_BYTES and self.is_open:
+            (size,) = _SIZE.unpack_from(self._buffer, at)
+            self._check(size)
+            end = at + SIZE_BYTES + size
+            if end > self._filled:
+                self._frame = bytearray(SIZE_BYTES + size)
+                self._frame_filled = self._filled - at
+                self._frame[: self._frame_filled] = memoryview(self._buffer)[at : self._filled]
+                at = self._filled
+                break
+            frame = memoryview(self._buffer[at:end])
+            at = end
+            self._listener.frame_received(frame)
+        self._buffer[: self._filled - at] = self._buffer[at : self._filled]
+        self._filled -= at
+
+    def _check(self, size: int) -> None:
+        if not SIZE_BYTES <= size <= self._largest:
+            raise MalformedAnswerError(
+                f"{self.peer} announces a frame of {size:,} bytes, of at most {self._largest:,}: it does not speak "
+                "Kafka's protocol, or speaks TLS to a listener without it"
+            )

@@ -1,0 +1,299 @@
+"""Ordinary consumers read whole topics through the gateway: trimmed records from the remote log, all others locally."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from golden.aiokafka_clients import consume_all as consume_with_aiokafka
+from integration.java_consumer import consume_with_java, java_lines
+from servers.real_kafka import RealKafka
+from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, free_first_port, running_gateway
+from support.kafka_clients import CODECS, REQUEST_SECONDS, send
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.records import varied_records
+from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.fetch import FetchedPartition, FetchLimits
+from tiered_storage.kafka_wire.fetch_layout import EpochEnd
+from tiered_storage.kafka_wire.metadata import TopicPartition
+from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
+
+PLAIN, DECIDED, HOLED, AGAIN, UNTIERED = (
+    f"gateway-reads-{name}" for name in ("plain", "decided", "holed", "again", "untiered")
+)
+EACH = 300
+"""Records by codec."""
+
+
+@pytest.fixture(scope="module")
+def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
+    root = tmp_path_factory.mktemp("gateway-site")
+    return LiveSite(real_kafka, root, (PLAIN, DECIDED, HOLED, AGAIN), {"gateway.port": free_first_port([1])})
+
+
+@pytest.fixture(scope="module")
+def sent(site: LiveSite) -> list[Record]:
+    """The records of PLAIN, in every codec; those of whole segments are remote only."""
+    client = site.kafka.client
+    client.create_topic(PLAIN, 1, SMALL_SEGMENTS | LONG)
+    records = [
+        record
+        for number, codec in enumerate(CODECS)
+        for record in client.produce(PLAIN, varied_records(EACH, seed=number), codec=codec, batch_num_messages=20)
+    ]
+    end = copied_and_trimmed(site, PLAIN)
+    assert 0 < end < len(records)
+    return records
+
+
+@pytest.fixture(scope="module")
+def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
+    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+        yield started
+
+
+def wire(gateway: RunningGateway) -> ClusterClient:
+    return ClusterClient(parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test"))
+
+
+def fetched(
+    gateway: RunningGateway, topic: str, offset: int, limits: FetchLimits | None = None, seconds: float = 30.0
+) -> FetchedPartition:
+    """Fetch from partition 0 by hand; an error that may pass is returned after `seconds`."""
+    with wire(gateway) as client:
+        return fetch_until_answered(client, topic, offset, limits, seconds)
+
+
+def test_librdkafka_reads_trimmed_and_local_records_once_each(gateway: RunningGateway, sent: list[Record]) -> None:
+    assert gateway.client.consume_all(PLAIN) == sent
+
+
+def test_javas_console_consumer_reads_them_too(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    found = consume_with_java(site.kafka, PLAIN, most=len(sent), bootstrap_servers=gateway.bootstrap_servers)
+
+    assert found == java_lines(sent, 0)
+
+
+def test_aiokafka_reads_them_by_the_topics_name(gateway: RunningGateway, sent: list[Record]) -> None:
+    assert consume_with_aiokafka(gateway.bootstrap_servers, PLAIN, 0) == sent
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_reads_from_the_first_remote_offset_and_commits(
+    gateway: RunningGateway, sent: list[Record], protocol: str
+) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": gateway.bootstrap_servers,
+            "group.id": f"{PLAIN}-{protocol}",
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([PLAIN])
+    offsets: list[int] = []
+    try:
+        while len(offsets) < len(sent):
+            message = consumer.poll(REQUEST_SECONDS)
+            assert message is not None
+            assert message.error() is None
+            offsets.append(int(message.offset() or 0))
+        [committed] = consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+    assert offsets == [record.offset for record in sent]
+    assert committed.offset == len(sent)
+
+
+def test_clients_see_no_address_but_the_gateways(gateway: RunningGateway) -> None:
+    admin = AdminClient({"bootstrap.servers": gateway.bootstrap_servers})
+
+    listed = admin.list_topics(timeout=REQUEST_SECONDS).brokers.values()
+    described = admin.describe_cluster().result(REQUEST_SECONDS).nodes
+
+    assert {f"{each.host}:{each.port}" for each in (*listed, *described)} == {f"127.0.0.1:{gateway.port + 1 + 1}"}
+
+
+def test_producers_write_through_it(site: LiveSite, gateway: RunningGateway) -> None:
+    topic = "gateway-reads-produced"
+    gateway.client.create_topic(topic)
+
+    produced = [
+        *gateway.client.produce(topic, varied_records(50, seed=1), codec="zstd", enable_idempotence="true"),
+        *gateway.client.produce(topic, varied_records(50, seed=2), acks="1"),
+    ]
+    unacknowledged = gateway.client.producer(acks="0")
+    unacknowledged.produce(topic, b"no answer")
+    assert not unacknowledged.flush(REQUEST_SECONDS)
+
+    assert site.kafka.client.consume_all(topic)[: len(produced)] == produced
+
+
+@pytest.fixture(scope="module")
+def decided(site: LiveSite, gateway: RunningGateway) -> int:
+    """Fill DECIDED with transactions, the last one aborted in the broker's log alone; return the remote log's end."""
+    client = site.kafka.client
+    client.create_topic(DECIDED, 1, SMALL_SEGMENTS | LONG)
+    producers = [client.producer(transactional_id=f"{DECIDED}-{number}", batch_num_messages=10) for number in range(2)]
+    for producer in producers:
+        producer.init_transactions()
+    for turn in range(10):
+        producer = producers[turn % 2]
+        producer.begin_transaction()
+        send(producer, DECIDED, 0, varied_records(60, seed=turn))
+        (producer.abort_transaction if turn % 3 else producer.commit_transaction)()
+    across = producers[0]
+    across.begin_transaction()
+    send(across, DECIDED, 0, varied_records(200, seed=50))
+    client.produce(DECIDED, varied_records(100, seed=51), batch_num_messages=20)
+    across.abort_transaction()
+    return copied_and_trimmed(site, DECIDED)
+
+
+def test_only_committed_records_are_read_at_read_committed(
+    site: LiveSite, gateway: RunningGateway, decided: int
+) -> None:
+    everything = gateway.client.consume_all(DECIDED)
+    committed = gateway.client.consume_all(DECIDED, isolation="read_committed")
+
+    local = site.kafka.client.consume_all(DECIDED, start=decided, isolation="read_committed")
+    with site.open() as remote_log:
+        from tiered_storage.remote_log.read.blocking_reader import BlockingLogReader
+        from tiered_storage.remote_log.read.read_values import Isolation
+
+        [partition] = [one for one in remote_log.segments.list_partitions() if one.topic == DECIDED]
+        with BlockingLogReader(remote_log.open_log_reader()) as reader:
+            remote = list(reader.records(partition, 0, isolation=Isolation.READ_COMMITTED))
+    assert committed == [*remote, *local]
+    assert set(committed_offsets := [one.offset for one in committed]) < {one.offset for one in everything}
+    assert committed_offsets == sorted(committed_offsets)
+
+
+def test_java_skips_aborted_records_too(site: LiveSite, gateway: RunningGateway, decided: int) -> None:
+    committed = gateway.client.consume_all(DECIDED, isolation="read_committed")
+
+    servers = gateway.bootstrap_servers
+    found = consume_with_java(
+        site.kafka, DECIDED, isolation="read_committed", most=len(committed), bootstrap_servers=servers
+    )
+
+    assert found == java_lines(committed, 0)
+
+
+def test_an_answer_has_whole_batches_and_the_partitions_offsets(gateway: RunningGateway, sent: list[Record]) -> None:
+    limits = FetchLimits(max_bytes=4096)
+
+    found = fetched(gateway, PLAIN, 7, limits)
+
+    assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, len(sent), len(sent))
+    assert found.log_start_offset == 0
+    assert 0 < len(found.records) <= limits.max_bytes
+    first = int.from_bytes(found.records[:8], "big")
+    assert first <= 7
+    at = 0
+    while at < len(found.records):
+        at += 12 + int.from_bytes(found.records[at + 8 : at + 12], "big")
+    assert at == len(found.records)
+
+
+def test_a_first_batch_comes_whole_whatever_the_limit_is(gateway: RunningGateway, sent: list[Record]) -> None:
+    found = fetched(gateway, PLAIN, 0, FetchLimits(max_bytes=1))
+
+    assert len(found.records) == 12 + int.from_bytes(found.records[8:12], "big")
+
+
+def test_an_offset_that_no_tier_ever_had_is_out_of_range(gateway: RunningGateway, sent: list[Record]) -> None:
+    assert fetched(gateway, PLAIN, len(sent) + 1).error_code == OFFSET_OUT_OF_RANGE
+    with pytest.raises(KafkaException) as refused:
+        gateway.client.consume_all(PLAIN, start=len(sent) + 1)
+    assert refused.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
+
+
+def test_a_topic_that_is_not_remote_stays_as_the_broker_has_it(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    client.create_topic(UNTIERED)
+    client.produce(UNTIERED, varied_records(20, seed=1))
+    client.delete_records(UNTIERED, 0, 10)
+
+    assert fetched(gateway, UNTIERED, 5).error_code == OFFSET_OUT_OF_RANGE
+    assert [one.offset for one in gateway.client.consume_all(UNTIERED, start=10)] == list(range(10, 20))
+
+
+def test_records_that_neither_tier_has_are_never_skipped(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    client.create_topic(HOLED, 1, SMALL_SEGMENTS | LONG)
+    client.produce(HOLED, varied_records(400, seed=1), batch_num_messages=20)
+    end = copied_and_trimmed(site, HOLED, more=3)
+
+    assert fetched(gateway, HOLED, end - 1).error_code == 0
+    assert fetched(gateway, HOLED, end, seconds=1.0).error_code == KAFKA_STORAGE_ERROR
+    assert fetched(gateway, HOLED, end + 3).error_code == 0
+    assert f"{HOLED}-0: offset {end} is in neither tier" in gateway.log.read_text()
+
+
+def test_a_topic_created_again_has_nothing_of_the_earlier_one(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    client.create_topic(AGAIN, 1, SMALL_SEGMENTS | LONG)
+    client.produce(AGAIN, varied_records(400, seed=1), batch_num_messages=20)
+    copied_and_trimmed(site, AGAIN)
+    assert fetched(gateway, AGAIN, 0).error_code == 0
+    client.delete_topic(AGAIN)
+    client.create_topic(AGAIN)
+    client.produce(AGAIN, varied_records(20, seed=2))
+    client.delete_records(AGAIN, 0, 10)
+
+    assert fetched(gateway, AGAIN, 0).error_code == OFFSET_OUT_OF_RANGE
+
+
+def test_a_request_that_would_leave_remote_records_in_place_is_not_offered(gateway: RunningGateway) -> None:
+    with wire(gateway) as client, pytest.raises(ClusterRefusedError, match="does not offer DeleteRecords"):
+        client.delete_records({TopicPartition(PLAIN, 0): 5})
+
+
+def listed(gateway: RunningGateway, spec: int, topic: str = PLAIN) -> ListedOffset:
+    with wire(gateway) as client:
+        [found] = client.list_offsets({TopicPartition(topic, 0): spec}).values()
+    assert isinstance(found, ListedOffset)
+    return found
+
+
+def test_offsets_are_listed_over_both_tiers(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    [local_start] = _local_starts(site)
+    largest = max(sent, key=lambda record: (record.timestamp, -record.offset))
+
+    assert listed(gateway, OffsetSpec.EARLIEST) == ListedOffset(0, -1, 0)
+    assert listed(gateway, OffsetSpec.LATEST) == ListedOffset(len(sent), -1, 0)
+    assert listed(gateway, OffsetSpec.EARLIEST_LOCAL).offset == local_start
+    assert listed(gateway, OffsetSpec.LATEST_TIERED).offset == local_start - 1
+    assert listed(gateway, OffsetSpec.EARLIEST_PENDING_UPLOAD).offset == local_start
+    assert listed(gateway, OffsetSpec.MAX_TIMESTAMP)[:2] == (largest.offset, largest.timestamp)
+
+
+def test_offsets_are_found_by_time_in_both_tiers(gateway: RunningGateway, sent: list[Record]) -> None:
+    for record in (sent[0], sent[17], sent[len(sent) // 2], sent[-1]):
+        first = next(one for one in sent if one.timestamp >= record.timestamp)
+        assert listed(gateway, record.timestamp)[:2] == (first.offset, first.timestamp)
+    later = max(one.timestamp for one in sent) + 1
+    assert listed(gateway, later).offset == -1
+
+
+def test_an_epochs_end_is_known_though_the_broker_forgot_it(gateway: RunningGateway, sent: list[Record]) -> None:
+    with wire(gateway) as client:
+        [found] = client.offsets_for_leader_epochs({TopicPartition(PLAIN, 0): 0}).values()
+
+    assert found == EpochEnd(0, len(sent))
+
+
+def _local_starts(site: LiveSite) -> list[int]:
+    with ClusterClient(parse_client_settings({"bootstrap.servers": site.kafka.bootstrap_servers}, "test")) as client:
+        found = client.list_offsets({TopicPartition(PLAIN, 0): OffsetSpec.EARLIEST}).values()
+    return [one.offset for one in found if isinstance(one, ListedOffset)]

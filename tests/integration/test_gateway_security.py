@@ -1,0 +1,132 @@
+"""Logins pass through the gateway to the broker, and its rights decide also over remote records; TLS ends there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import trustme
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+
+from servers.guarded_kafka import CLIENT_SECRET, DESCRIBER, READER, GuardedKafka, token_endpoint, unsecured_token
+from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, free_first_port, running_gateway
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.records import varied_records
+from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
+from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
+from tiered_storage.kafka_wire.fetch import FetchedPartition
+
+TOPIC = "gateway-guarded"
+COUNT = 400
+
+
+@pytest.fixture(scope="module")
+def site(guarded_broker: GuardedKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
+    """A remote log whose own client may do everything; the first records of its topic are remote only."""
+    found = LiveSite(guarded_broker.kafka, tmp_path_factory.mktemp("guarded-site"), (TOPIC,), {})
+    client = guarded_broker.kafka.client
+    client.create_topic(TOPIC, 1, SMALL_SEGMENTS | LONG)
+    client.produce(TOPIC, varied_records(COUNT, seed=1), batch_num_messages=20)
+    describes = (AclOperation.DESCRIBE,)
+    guarded_broker.grant(TOPIC, {READER: (*describes, AclOperation.READ), DESCRIBER: describes})
+    assert 0 < copied_and_trimmed(found, TOPIC) < COUNT
+    return found
+
+
+def serving(site: LiveSite, guarded: GuardedKafka, listener: str, **properties: str) -> LiveSite:
+    """The same remote log, with a gateway in front of another listener; the gateway logs in with `properties`."""
+    given = guarded.properties(listener, **properties)
+    servers = given.pop("bootstrap.servers")
+    file = site.root / f"{listener}.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    file.chmod(0o600)
+    own = {
+        "bootstrap.servers": servers,
+        "cluster.client.properties.file": str(file),
+        "gateway.port": free_first_port([1]),
+    }
+    return LiveSite(site.kafka, site.root, site.topics, {**site.properties, **own})
+
+
+@pytest.fixture(scope="module")
+def sasl(site: LiveSite, guarded_broker: GuardedKafka) -> Iterator[RunningGateway]:
+    named = serving(site, guarded_broker, "SASL")
+    with running_gateway(named.config, named.properties["gateway.port"]) as started:
+        yield started
+
+
+def client_of(gateway: RunningGateway, guarded: GuardedKafka, listener: str, **properties: str) -> ClusterClient:
+    """Return a client that connects to the gateway as to a listener of the broker."""
+    given = guarded.properties(listener, **properties) | {"bootstrap.servers": gateway.bootstrap_servers}
+    return ClusterClient(parse_client_settings(given, "test"), lambda: unsecured_token("reader"))
+
+
+def first_records(client: ClusterClient) -> FetchedPartition:
+    with client:
+        return fetch_until_answered(client, TOPIC, 0)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_login_by_password_passes_through(sasl: RunningGateway, guarded_broker: GuardedKafka, mechanism: str) -> None:
+    found = first_records(client_of(sasl, guarded_broker, "SASL", sasl_mechanism=mechanism))
+
+    assert found.error_code == 0
+    assert int.from_bytes(found.records[:8], "big") == 0
+
+
+def test_a_wrong_password_is_the_brokers_to_refuse(sasl: RunningGateway, guarded_broker: GuardedKafka) -> None:
+    client = client_of(sasl, guarded_broker, "SASL", sasl_password="guess")
+
+    with client, pytest.raises(ClusterRefusedError, match=r"check sasl\.username and sasl\.password"):
+        client.metadata()
+
+
+def test_without_the_right_to_read_nothing_remote_is_given(sasl: RunningGateway, guarded_broker: GuardedKafka) -> None:
+    found = first_records(client_of(sasl, guarded_broker, "SASL", sasl_username="describer"))
+
+    assert found.error_code == TOPIC_AUTHORIZATION_FAILED
+    assert not found.records
+
+
+def test_a_login_by_token_passes_through(site: LiveSite, guarded_broker: GuardedKafka) -> None:
+    with token_endpoint() as url:
+        named = serving(
+            site,
+            guarded_broker,
+            "OAUTH",
+            sasl_oauthbearer_method="oidc",
+            sasl_oauthbearer_token_endpoint_url=url,
+            sasl_oauthbearer_client_id="remote-log",
+            sasl_oauthbearer_client_secret=CLIENT_SECRET,
+        )
+        with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
+            found = first_records(client_of(gateway, guarded_broker, "OAUTH"))
+
+    assert found.error_code == 0
+    assert found.records
+
+
+def test_tls_ends_at_the_gateway_and_is_taken_up_again(site: LiveSite, guarded_broker: GuardedKafka) -> None:
+    authority = trustme.CA()
+    certificate = site.root / "gateway.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    trusted = site.root / "gateway-ca.pem"
+    authority.cert_pem.write_to_path(trusted)
+    behind = serving(site, guarded_broker, "SASLTLS")
+    named = LiveSite(
+        behind.kafka,
+        behind.root,
+        behind.topics,
+        {**behind.properties, "gateway.ssl.certificate.location": str(certificate)},
+    )
+    with running_gateway(named.config, named.properties["gateway.port"]) as gateway:
+        client = client_of(gateway, guarded_broker, "SASLTLS", ssl_ca_location=str(trusted))
+        found = first_records(client)
+        stranger = client_of(gateway, guarded_broker, "SASLTLS")
+        with stranger, pytest.raises(ClusterRefusedError, match="certificate"):
+            stranger.metadata()
+
+    assert found.error_code == 0
+    assert found.records

@@ -1,0 +1,127 @@
+"""A gateway as users run it: `tiered-storage gateway` in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.kafka_clients import RealKafkaClient
+from support.live_sites import LiveSite
+from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.fetch import FetchBuffer, FetchedPartition, FetchLimits, FetchPosition
+from tiered_storage.remote_log.model import SegmentState
+
+START_SECONDS = 60
+STOP_SECONDS = 60
+_PROGRAM = Path(sys.executable).with_name("tiered-storage")
+_READY = ("the gateway serves", "processes serve")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGateway:
+    """A gateway whose first port is `port`; `log` is the file that it writes to."""
+
+    port: int
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def client(self) -> RealKafkaClient:
+        return RealKafkaClient(self.bootstrap_servers)
+
+
+def copied_and_trimmed(site: LiveSite, topic: str, partition: int = 0, more: int = 0) -> int:
+    """Copy what is closed, then delete it from the broker, and `more` offsets; return the end of the remote log."""
+    while site.copied("--topics", topic):
+        pass
+    end = remote_end(site, topic, partition)
+    site.kafka.client.delete_records(topic, partition, end + more)
+    return end
+
+
+def remote_end(site: LiveSite, topic: str, partition: int = 0) -> int:
+    """The offset after the last remote one of a partition."""
+    with site.open() as remote_log:
+        return max(
+            segment.end_offset + 1
+            for found in remote_log.segments.list_partitions()
+            if (found.topic, found.partition) == (topic, partition)
+            for segment in remote_log.segments.list_remote_log_segments(found)
+            if segment.state is SegmentState.COPY_SEGMENT_FINISHED
+        )
+
+
+def fetch_until_answered(
+    client: ClusterClient, topic: str, offset: int, limits: FetchLimits | None = None, seconds: float = START_SECONDS
+) -> FetchedPartition:
+    """Fetch from partition 0 as a consumer does: again while there are neither records nor an error.
+
+    That is the answer while the first remote bytes are on their way. An error that may pass is returned after `seconds`.
+    """
+    end = time.monotonic() + START_SECONDS
+    while True:
+        answer = client.fetch(
+            [FetchPosition(topic, 0, offset)], FetchBuffer(8 << 20), limits or FetchLimits(), seconds=seconds
+        )
+        [found] = answer.partitions
+        if found.records or found.error_code or offset >= found.high_watermark:
+            return found
+        assert time.monotonic() < end, found
+
+
+def free_first_port(nodes: Sequence[int]) -> int:
+    """Return a port that is free as those of the brokers `nodes` after it are."""
+    for _ in range(100):
+        with ExitStack() as opened:
+            first = opened.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                for node in nodes:
+                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port + 1 + node))
+            except (OSError, OverflowError):
+                continue
+            return port
+    raise AssertionError("no free ports in a row")
+
+
+@contextmanager
+def running_gateway(config: Path, port: int) -> Iterator[RunningGateway]:
+    """Start the gateway of the settings file `config`, whose gateway.port is `port`; end it by SIGTERM.
+
+    It must end with 0.
+    """
+    log = Path(tempfile.mkstemp(dir=config.parent, prefix="gateway-", suffix=".log")[1])
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            [_PROGRAM, "gateway", "--config", config], stdin=subprocess.DEVNULL, stdout=written, stderr=written
+        )
+    try:
+        _wait_until_ready(process, log)
+        yield RunningGateway(port, log, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(STOP_SECONDS) == 0, log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while not any(ready in log.read_text() for ready in _READY):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)

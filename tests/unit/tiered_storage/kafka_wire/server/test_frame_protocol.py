@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+
+LARGEST = 100_000
+
+
+class Wire(asyncio.Transport):
+    """What the protocol sends, and whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.is_read = True
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+class Seen:
+    """What the protocol reports."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.ends: list[Exception | None] = []
+
+    def opened(self) -> None:
+        pass
+
+    def frame_received(self, frame: memoryview) -> None:
+        assert not frame.readonly
+        self.frames.append(bytes(frame))
+
+    def writing_paused(self) -> None:
+        pass
+
+    def writing_resumed(self) -> None:
+        pass
+
+    def lost(self, reason: Exception | None) -> None:
+        self.ends.append(reason)
+
+
+def connected() -> tuple[FrameProtocol, Wire, Seen]:
+    seen, wire = Seen(), Wire()
+    protocol = FrameProtocol(seen, LARGEST)
+    protocol.connection_made(wire)
+    return protocol, wire, seen
+
+
+def arrive(protocol: FrameProtocol, data: bytes, at_once: int) -> None:
+    while data:
+        buffer = protocol.get_buffer(-1)
+        count = min(len(buffer), len(data), at_once)
+        assert count
+        buffer[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(4, 40), st.integers(16_000, 17_000), st.just(LARGEST)), max_size=8),
+    at_once=st.integers(1, 50_000),
+)
+def test_frames_arrive_whole_however_they_are_cut(sizes: list[int], at_once: int) -> None:
+    protocol, _, seen = connected()
+    frames = [framed(bytes([number]) * size) for number, size in enumerate(sizes)]
+
+    arrive(protocol, b"".join(frames), at_once if sum(sizes) < 100_000 else max(at_once, 997))
+
+    assert seen.frames == frames
+
+
+@pytest.mark.parametrize("size", [LARGEST + 1, 3, -1, (1 << 31) - 1])
+def test_a_frame_that_announces_an_impossible_size_ends_the_connection(size: int) -> None:
+    protocol, wire, seen = connected()
+
+    arrive(protocol, framed(b"1234") + struct.pack(">i", size) + b"12345678", 1000)
+    protocol.connection_lost(None)
+
+    assert seen.frames == [framed(b"1234")]
+    assert wire.closed
+    assert isinstance(seen.ends[0], MalformedAnswerError)
+    assert f"{size:,}" in str(seen.ends[0])
+
+
+def test_a_listener_that_refuses_a_frame_gets_no_further_one() -> None:
+    protocol, wire, seen = connected()
+
+    def refuse(frame: memoryview) -> None:
+        raise MalformedAnswerError("no")
+
+    seen.frame_received = refuse  # type: ignore[method-assign]
+    arrive(protocol, framed(b"1234") * 2, 1000)
+    protocol.connection_lost(None)
+
+    assert wire.closed
+    assert [str(end) for end in seen.ends] == ["no"]
+
+
+def test_pieces_are_sent_in_order_and_dropped_after_the_end() -> None:
+    protocol, wire, _ = connected()
+    large = bytes(50_000)
+
+    protocol.send([b"a", memoryview(b"b"), large, b"c"])
+    protocol.close()
+    protocol.send([b"d"])
+
+    assert wire.sent == b"ab" + large + b"c"
+
+
+def test_reading_goes_on_when_the_last_reason_to_wait_is_gone() -> None:
+    protocol, wire, _ = connected()
+
+    protocol.hold()
+    protocol.hold()
+    protocol.release()
+    assert not wire.is_read
+    protocol.release()
+    assert wire.is_read
+
+
+def test_a_connection_held_before_it_opens_is_not_read() -> None:
+    protocol, wire = FrameProtocol(Seen(), LARGEST), Wire()
+    protocol.hold()
+    protocol.connection_made(wire)
+
+    assert not wire.is_read
