@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
 from typing import Final
 
 from tiered_storage.clock import wall_clock
-from tiered_storage.errors import ConfigurationError
+from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.figures import GatewayFigures
 from tiered_storage.gateway.remote_partitions import RemotePartitions
@@ -36,6 +36,7 @@ from tiered_storage.settings.settings import Settings
 _log = logging.getLogger(__name__)
 
 _RESTART_PAUSE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.5
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -51,36 +52,69 @@ def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
     _watch(settings, say)
 
 
+class _Worker:
+    """One of several processes."""
+
+    def __init__(self, settings: Settings, number: int) -> None:
+        """Start it."""
+        spawning = multiprocessing.get_context("spawn")
+        self._serves = spawning.Event()
+        self.number = number
+        self.process = spawning.Process(target=_work, args=(settings, number, self._serves), name=f"gateway-{number}")
+        self.process.start()
+
+    def wait_until_it_serves(self) -> None:
+        """Wait until its ports are open. Raises ConfigurationError if it ends before."""
+        while not self._serves.wait(_LOOK_SECONDS):
+            if self.process.exitcode is not None:
+                raise ConfigurationError(
+                    f"process {self.number} of the gateway ended with {self.process.exitcode} before it served: its "
+                    "messages above have the reason"
+                )
+
+    def end(self) -> None:
+        """Let it answer what its clients have asked, and wait for its end."""
+        self.process.terminate()
+        self.process.join()
+
+
 def _watch(settings: Settings, say: Callable[[str], None]) -> None:
     """Run the workers, and start those again that end by themselves."""
-    spawning = multiprocessing.get_context("spawn")
     stopping: list[int] = []
-
-    def start(number: int) -> BaseProcess:
-        process = spawning.Process(target=_work, args=(settings, number), name=f"gateway-{number}")
-        process.start()
-        return process
-
+    workers: list[_Worker] = []
     with _handled(stopping.append):
-        workers = [start(number) for number in range(settings.gateway_workers)]
-        say(f"{len(workers)} processes serve port {settings.gateway_port}")
-        while not stopping:
-            for number, worker in enumerate(workers):
-                worker.join(_RESTART_PAUSE_SECONDS / len(workers))
-                if worker.exitcode is not None and not stopping:
-                    _log.error("the gateway's process %s ended with %s and is started again", number, worker.exitcode)
-                    time.sleep(_RESTART_PAUSE_SECONDS)
-                    workers[number] = start(number)
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.join()
+        try:
+            workers.extend(_Worker(settings, number) for number in range(settings.gateway_workers))
+            for worker in workers:
+                worker.wait_until_it_serves()
+            say(f"the gateway serves port {settings.gateway_port} with {len(workers)} processes")
+            while not stopping:
+                for number, worker in enumerate(workers):
+                    worker.process.join(_LOOK_SECONDS / len(workers))
+                    if worker.process.exitcode is not None and not stopping:
+                        _log.error("process %s of the gateway ended with %s", number, worker.process.exitcode)
+                        time.sleep(_RESTART_PAUSE_SECONDS)
+                        workers[number] = _Worker(settings, number)
+        finally:
+            for worker in workers:
+                worker.process.terminate()
+            for worker in workers:
+                worker.end()
 
 
-def _work(settings: Settings, number: int) -> None:
-    """Run one of several workers."""
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s worker {number} %(name)s: %(message)s")
-    asyncio.run(_serve(settings, number, _log.info))
+def _work(settings: Settings, number: int, serves: Event) -> None:
+    """Run one of several workers; set `serves` once its ports are open."""
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s process {number} %(name)s: %(message)s")
+
+    def say(message: str) -> None:
+        _log.info("%s", message)
+        serves.set()
+
+    try:
+        asyncio.run(_serve(settings, number, say))
+    except TieredStorageError as error:
+        _log.error("%s", error)
+        raise SystemExit(1) from None
 
 
 @contextmanager

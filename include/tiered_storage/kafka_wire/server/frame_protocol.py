@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from tiered_storage.errors import MalformedAnswerError
+from tiered_storage.errors import MalformedAnswerError, TieredStorageError
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES
 
 Piece = bytes | bytearray | memoryview
@@ -33,7 +33,7 @@ class FrameListener(Protocol):
         """The connection is open."""
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole frame arrived, with its size; the memory belongs to the listener. MalformedAnswerError closes."""
+        """A whole frame arrived, with its size; the memory belongs to the listener. TieredStorageError closes."""
 
     def writing_paused(self) -> None:
         """Too many bytes wait to be sent."""
@@ -143,7 +143,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
                 self._listener.frame_received(memoryview(frame))
-        except MalformedAnswerError as error:
+        except TieredStorageError as error:
             self._failure = error
             self.close()
 

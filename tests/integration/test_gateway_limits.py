@@ -1,0 +1,189 @@
+"""What clients may do to a gateway of two processes: garbage, half frames, slow reads, too many connections."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import httpx
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from servers.real_kafka import RealKafka
+from support.gateways import RunningGateway, copied_and_trimmed, free_first_port, running_gateway
+from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
+from support.records import varied_records
+from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request
+from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_request
+
+TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
+MOST_CONNECTIONS = 20
+SECONDS = 30
+LARGE_BYTES = 8 << 20
+PIPELINED = 40
+
+
+@pytest.fixture(scope="module")
+def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
+    ports = {"gateway.port": free_first_port([1]), "gateway.metrics.port": free_first_port([0])}
+    limits = {"gateway.workers": 2, "gateway.max.connections": MOST_CONNECTIONS}
+    return LiveSite(real_kafka, tmp_path_factory.mktemp("gateway-limits"), (TOPIC,), {**ports, **limits})
+
+
+@pytest.fixture(scope="module")
+def sent(site: LiveSite) -> list[Record]:
+    client = site.kafka.client
+    client.create_topic(TOPIC, 1, SMALL_SEGMENTS | LONG)
+    records = client.produce(TOPIC, varied_records(400, seed=1), batch_num_messages=20)
+    copied_and_trimmed(site, TOPIC)
+    return records
+
+
+@pytest.fixture(scope="module")
+def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
+    with running_gateway(site.config, site.properties["gateway.port"]) as started:
+        yield started
+
+
+def connected(gateway: RunningGateway) -> socket.socket:
+    opened = socket.create_connection(("127.0.0.1", gateway.port), SECONDS)
+    opened.settimeout(SECONDS)
+    return opened
+
+
+def is_closed_by_the_other_side(opened: socket.socket) -> bool:
+    try:
+        return opened.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"http://127.0.0.1:{port}/metrics").is_success
+    return False
+
+
+def figure(site: LiveSite, name: str) -> float:
+    """The sum of a figure over both processes."""
+    total = 0.0
+    for number in range(2):
+        shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/metrics").text
+        total += sum(float(line.split()[-1]) for line in shown.splitlines() if line.startswith(name))
+    return total
+
+
+def test_two_processes_serve_one_port(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    assert gateway.client.consume_all(TOPIC) == sent
+    assert figure(site, "remote_log_gateway_remote_bytes_total") > 0
+    assert figure(site, "kafka_server_brokertopicmetrics_remotefetchbytes_total") > 0
+
+
+def test_a_process_that_is_killed_is_started_again(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    workers = [each for each in psutil.Process(gateway.process.pid).children() if "spawn_main" in str(each.cmdline())]
+    assert len(workers) == 2
+
+    min(workers, key=lambda each: each.pid).kill()
+
+    assert gateway.client.consume_all(TOPIC) == sent
+    wait_for(lambda: _answers(site.properties["gateway.metrics.port"]))
+    assert "process 0 of the gateway ended with -9" in gateway.log.read_text()
+
+
+@given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=60).map(lambda body: _framed(b"\0\x01" + body))))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_end_at_most_their_own_connection(gateway: RunningGateway, content: bytes) -> None:
+    with connected(gateway) as opened:
+        opened.sendall(content)
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        struct.pack(">i", (1 << 31) - 1) + b"much",
+        struct.pack(">i", -1),
+        b"GET / HTTP/1.1\r\nHost: a-gateway\r\n\r\n",
+        _framed(struct.pack(">hhih", 21, 2, 1, -1) + b"\0"),
+        _framed(struct.pack(">hhih", 999, 0, 1, -1)),
+        _framed(struct.pack(">hhih", 1, 99, 1, -1)),
+    ],
+    ids=["two gigabytes", "a negative size", "HTTP", "DeleteRecords", "an unknown API", "a version of the future"],
+)
+def test_what_is_not_served_ends_its_connection(gateway: RunningGateway, content: bytes) -> None:
+    with connected(gateway) as opened:
+        opened.sendall(content)
+        assert is_closed_by_the_other_side(opened)
+
+
+def test_a_client_of_the_future_learns_which_version_to_ask_in(gateway: RunningGateway) -> None:
+    with connected(gateway) as opened:
+        opened.sendall(_framed(struct.pack(">hhih", 18, 99, 7, -1) + b"\0"))
+        size = int.from_bytes(_received(opened, 4), "big")
+        answer = decode_answer(memoryview(_received(opened, size)), API_VERSIONS, 0, 7)
+
+    assert [(each.api_key, each.max_version) for each in answer.api_keys] == [(18, API_VERSIONS.latest)]
+
+
+def test_connections_beyond_the_limit_are_closed_and_others_go_on(
+    site: LiveSite, gateway: RunningGateway, sent: list[Record]
+) -> None:
+    with ExitStack() as opened:
+        clients = [opened.enter_context(connected(gateway)) for _ in range(2 * MOST_CONNECTIONS + 10)]
+        wait_for(lambda: figure(site, "remote_log_gateway_refused_connections_total") >= 10)
+        assert figure(site, "remote_log_gateway_connections ") <= 2 * MOST_CONNECTIONS
+        assert clients
+    wait_for(lambda: figure(site, "remote_log_gateway_connections ") == 0)
+
+    assert gateway.client.consume_all(TOPIC) == sent
+
+
+def test_a_client_that_does_not_read_takes_bounded_memory(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    topic_id = client.create_topic(LARGE, 1, {"max.message.bytes": "10000000"})
+    big = [Record(number, 1_700_000_000_000, None, bytes(900_000)) for number in range(LARGE_BYTES // 900_000)]
+    client.produce(LARGE, big, message_max_bytes=10_000_000)
+    position = FetchPosition(LARGE, 0, 0, LARGE_BYTES, topic_id)
+    asked = fetch_request(FETCH.latest, [position], FetchLimits(), "")
+    workers = psutil.Process(gateway.process.pid).children(recursive=True)
+    before = sum(each.memory_info().rss for each in workers)
+
+    with connected(gateway) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        opened.sendall(encode_request(request(API_VERSIONS, 0), 0, "slow"))
+        for number in range(PIPELINED):
+            opened.sendall(encode_request(asked, number + 1, "slow"))
+        wait_for(lambda: figure(site, 'remote_log_gateway_requests_total{api="Fetch"}') >= PIPELINED)
+        after = sum(each.memory_info().rss for each in workers)
+        assert after - before < 6 * LARGE_BYTES < PIPELINED * LARGE_BYTES
+
+        _received(opened, int.from_bytes(_received(opened, 4), "big"))
+        for number in range(PIPELINED):
+            size = int.from_bytes(_received(opened, 4), "big")
+            assert int.from_bytes(_received(opened, size)[:4], "big") == number + 1
+
+
+def _received(opened: socket.socket, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        piece = opened.recv(min(size - len(content), 1 << 20))
+        assert piece
+        content += piece
+    return bytes(content)
