@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import struct
 
 import pytest
@@ -9,36 +8,9 @@ from hypothesis import strategies as st
 
 from tiered_storage.errors import MalformedAnswerError
 from tiered_storage.kafka_wire.server.frame_protocol import FrameProtocol
+from unit.tiered_storage.kafka_wire.server.wires import Wire, arrive, framed
 
 LARGEST = 100_000
-
-
-class Wire(asyncio.Transport):
-    """What the protocol sends, and whether it is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent = bytearray()
-        self.is_read = True
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += data
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
 
 
 class Seen:
@@ -70,20 +42,6 @@ def connected() -> tuple[FrameProtocol, Wire, Seen]:
     protocol = FrameProtocol(seen, LARGEST)
     protocol.connection_made(wire)
     return protocol, wire, seen
-
-
-def arrive(protocol: FrameProtocol, data: bytes, at_once: int) -> None:
-    while data:
-        buffer = protocol.get_buffer(-1)
-        count = min(len(buffer), len(data), at_once)
-        assert count
-        buffer[:count] = data[:count]
-        protocol.buffer_updated(count)
-        data = data[count:]
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 @given(
