@@ -25,7 +25,7 @@ from tiered_storage.kafka_wire.fetch import FetchLimits, FetchPosition, fetch_re
 
 TOPIC, LARGE = "gateway-limits", "gateway-limits-large"
 MOST_CONNECTIONS = 20
-SECONDS = 30
+SECONDS = 150
 LARGE_BYTES = 8 << 20
 PIPELINED = 40
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -16,10 +18,11 @@ from support.kafka_clients import CODECS, REQUEST_SECONDS, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.gateway.allowed_apis import FETCH
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
-from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
+from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request, request_module
 from tiered_storage.kafka_wire.fetch import FetchedPartition, FetchLimits
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
@@ -60,7 +63,7 @@ def gateway(site: LiveSite, sent: list[Record]) -> Iterator[RunningGateway]:
 
 
 def wire(gateway: RunningGateway) -> ClusterClient:
-    return ClusterClient(parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test"))
+    return ClusterClient.by_properties({"bootstrap.servers": gateway.bootstrap_servers})
 
 
 def fetched(
@@ -218,6 +221,30 @@ def test_an_offset_that_no_tier_ever_had_is_out_of_range(gateway: RunningGateway
     assert refused.value.args[0].code() == KafkaError._AUTO_OFFSET_RESET
 
 
+def test_a_follower_gets_nothing_remote(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
+    asked = request_module(FETCH, FETCH.oldest)
+    partition = asked.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    follower = request(
+        FETCH,
+        FETCH.oldest,
+        replica_id=2,
+        max_wait=timedelta(),
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        topics=(asked.FetchTopic(topic=PLAIN, partitions=(partition,)),),
+    )
+    with socket.create_connection(("127.0.0.1", gateway.port + 1 + 1), REQUEST_SECONDS) as opened:
+        opened.sendall(encode_request(follower, 1, "a follower"))
+        with opened.makefile("rb") as answers:
+            size = int.from_bytes(answers.read(4), "big")
+            answer = decode_answer(memoryview(bytearray(answers.read(size))), FETCH, FETCH.oldest, 1)
+
+    [[found]] = [topic.partitions for topic in answer.responses]
+    assert int(found.error_code) != 0
+    assert not found.records
+
+
 def test_a_topic_that_is_not_remote_stays_as_the_broker_has_it(site: LiveSite, gateway: RunningGateway) -> None:
     client = site.kafka.client
     client.create_topic(UNTIERED)
@@ -294,6 +321,6 @@ def test_an_epochs_end_is_known_though_the_broker_forgot_it(gateway: RunningGate
 
 
 def _local_starts(site: LiveSite) -> list[int]:
-    with ClusterClient(parse_client_settings({"bootstrap.servers": site.kafka.bootstrap_servers}, "test")) as client:
+    with ClusterClient.by_properties({"bootstrap.servers": site.kafka.bootstrap_servers}) as client:
         found = client.list_offsets({TopicPartition(PLAIN, 0): OffsetSpec.EARLIEST}).values()
     return [one.offset for one in found if isinstance(one, ListedOffset)]

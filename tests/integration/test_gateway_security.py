@@ -13,6 +13,7 @@ from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_ans
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
@@ -60,7 +61,7 @@ def sasl(site: LiveSite, guarded_broker: GuardedKafka) -> Iterator[RunningGatewa
 def client_of(gateway: RunningGateway, guarded: GuardedKafka, listener: str, **properties: str) -> ClusterClient:
     """Return a client that connects to the gateway as to a listener of the broker."""
     given = guarded.properties(listener, **properties) | {"bootstrap.servers": gateway.bootstrap_servers}
-    return ClusterClient(parse_client_settings(given, "test"), lambda: unsecured_token("reader"))
+    return ClusterClient(Brokers(parse_client_settings(given, "test"), lambda: unsecured_token("reader")))
 
 
 def first_records(client: ClusterClient) -> FetchedPartition:

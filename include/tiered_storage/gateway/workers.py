@@ -46,10 +46,11 @@ def run_gateway(settings: Settings, say: Callable[[str], None]) -> None:
     Raises ConfigurationError for invalid settings and for ports that cannot be had, ClusterUnreachableError or
     ClusterRefusedError if the brokers cannot be asked for their addresses, and what opening the remote log raises.
     """
+    where = f"{settings.gateway_listen_host}:{settings.gateway_port}"
     if settings.gateway_workers == 1:
-        asyncio.run(_serve(settings, 0, say))
+        asyncio.run(_serve(settings, 0, lambda: say(f"the gateway serves {where}")))
         return
-    _watch(settings, say)
+    _watch(settings, lambda: say(f"the gateway serves {where} with {settings.gateway_workers} processes"))
 
 
 class _Worker:
@@ -78,8 +79,8 @@ class _Worker:
         self.process.join()
 
 
-def _watch(settings: Settings, say: Callable[[str], None]) -> None:
-    """Run the workers, and start those again that end by themselves."""
+def _watch(settings: Settings, on_ready: Callable[[], None]) -> None:
+    """Run the workers, and start those again that end by themselves; call `on_ready` once all serve."""
     stopping: list[int] = []
     workers: list[_Worker] = []
     with _handled(stopping.append):
@@ -87,7 +88,7 @@ def _watch(settings: Settings, say: Callable[[str], None]) -> None:
             workers.extend(_Worker(settings, number) for number in range(settings.gateway_workers))
             for worker in workers:
                 worker.wait_until_it_serves()
-            say(f"the gateway serves port {settings.gateway_port} with {len(workers)} processes")
+            on_ready()
             while not stopping:
                 for number, worker in enumerate(workers):
                     worker.process.join(_LOOK_SECONDS / len(workers))
@@ -105,13 +106,8 @@ def _watch(settings: Settings, say: Callable[[str], None]) -> None:
 def _work(settings: Settings, number: int, serves: Event) -> None:
     """Run one of several workers; set `serves` once its ports are open."""
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s process {number} %(name)s: %(message)s")
-
-    def say(message: str) -> None:
-        _log.info("%s", message)
-        serves.set()
-
     try:
-        asyncio.run(_serve(settings, number, say))
+        asyncio.run(_serve(settings, number, serves.set))
     except TieredStorageError as error:
         _log.error("%s", error)
         raise SystemExit(1) from None
@@ -127,8 +123,8 @@ def _handled(on_signal: Callable[[int], None]) -> Iterator[None]:
             signal.signal(each, handler)
 
 
-async def _serve(settings: Settings, number: int, say: Callable[[str], None]) -> None:
-    """Serve clients in this process until it gets a signal."""
+async def _serve(settings: Settings, number: int, on_ready: Callable[[], None]) -> None:
+    """Serve clients in this process until it gets a signal; call `on_ready` once the ports are open."""
     tls = _server_tls(settings)
     stop = asyncio.Event()
     for each in _SIGNALS:
@@ -142,7 +138,7 @@ async def _serve(settings: Settings, number: int, say: Callable[[str], None]) ->
             server = _server(settings, brokers, found, reader, figures, tls)
             try:
                 await server.start(sorted(found.brokers))
-                say(f"the gateway serves {settings.gateway_listen_host}:{settings.gateway_port}")
+                on_ready()
                 await stop.wait()
                 await server.stop()
             finally:

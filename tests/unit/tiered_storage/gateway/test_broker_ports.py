@@ -19,7 +19,8 @@ def test_each_broker_has_a_port_that_its_id_alone_decides() -> None:
 
 
 def test_a_broker_that_moves_is_found_where_it_is_now() -> None:
-    known, seen = ports(), []
+    known = ports()
+    seen: list[int] = []
     known.on_new = seen.append
     known.translate(2, "kafka-2", 9092)
     known.translate(2, "kafka-2-new", 9093)

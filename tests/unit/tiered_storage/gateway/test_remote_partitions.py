@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.transactions import data
+from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead
+from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction as Aborted
+from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.read.read_values import FetchedBatches, Isolation, Tier
+
+PARTITION = TopicIdPartition("a cluster", "AAAAAAAAAAAAAAAAAAAABw", 0, "orders")
+KEY = ReadKey(1, PARTITION, Isolation.READ_UNCOMMITTED)
+
+
+def fetched(batches: list[bytes], start: int, end: int, aborted: tuple[AbortedTransaction, ...] = ()) -> FetchedBatches:
+    """Batches as a reader gives them, somewhere in an object."""
+    content = b"".join(batches)
+    table, _ = SegmentScanner("an object", 0, start_position=5000).feed(memoryview(content))
+    return FetchedBatches(content, start, end, Tier.REMOTE, "an object", 5000, table, aborted)
+
+
+async def given_batches(*pieces: FetchedBatches) -> AsyncGenerator[FetchedBatches, None]:
+    for piece in pieces:
+        yield piece
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+@given(counts=st.lists(st.integers(1, 5), min_size=1, max_size=6), most=st.integers(1, 2000), cut=st.integers(1, 6))
+def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: int, cut: int) -> None:
+    batches, offset = [], 0
+    for count in counts:
+        batches.append(data(offset, count=count))
+        offset += count
+    cut = min(cut, len(batches))
+    middle = sum(counts[:cut])
+    pieces = [fetched(batches[:cut], 0, middle)]
+    if batches[cut:]:
+        pieces.append(fetched(batches[cut:], middle, offset))
+
+    async def work() -> None:
+        read, found = RemoteRead(given_batches(*pieces), 0), []
+        while await read.is_ready():
+            before = read.offset
+            taken = read.take(most, whole=True)
+            assert taken is not None
+            assert (taken.start_offset, taken.end_offset) == (before, read.offset)
+            assert len(taken.content) <= most or bytes(taken.content) in batches
+            found.append(bytes(taken.content))
+        assert b"".join(found) == b"".join(batches)
+        assert read.offset == offset
+
+    run(work)
+
+
+def test_a_batch_that_is_too_large_waits_unless_it_must_come_whole() -> None:
+    async def work() -> None:
+        read = RemoteRead(given_batches(fetched([data(0, count=3)], 0, 3)), 0)
+        assert await read.is_ready()
+        assert read.take(10, whole=False) is None
+        assert read.offset == 0
+        assert read.take(10, whole=True) is not None
+        assert read.offset == 3
+
+    run(work)
+
+
+def test_aborted_transactions_are_those_of_the_taken_batches() -> None:
+    batches = [data(0, 7, 0, transactional=True), data(1, 8, 0, transactional=True), data(2)]
+    aborted = (AbortedTransaction(7, 0, 5, 6), AbortedTransaction(8, 1, 4, 6))
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(fetched(batches, 0, 3, aborted)), 0)
+        assert await read.is_ready()
+        first = read.take(len(batches[0]), whole=True)
+        rest = read.take(1 << 20, whole=True)
+        assert first is not None
+        assert rest is not None
+        assert (first.aborted, first.is_transactional) == ((Aborted(7, 0),), True)
+        assert rest.aborted == (Aborted(7, 0), Aborted(8, 1))
+
+    run(work)
+
+
+@dataclass
+class Reader:
+    """A reader that gives ten batches from every offset on, and counts its reads and their ends."""
+
+    begun: list[int] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
+
+    def batches(self, _: TopicIdPartition, offset: int, **__: object) -> AsyncGenerator[FetchedBatches, None]:
+        self.begun.append(offset)
+        return self._read(offset)
+
+    async def _read(self, offset: int) -> AsyncGenerator[FetchedBatches, None]:
+        try:
+            for at in range(offset, offset + 10):
+                yield fetched([data(at)], at, at + 1)
+        finally:
+            self.ended.append(offset)
+
+
+def partitions(most_held: int = 1 << 20) -> tuple[RemotePartitions, Reader]:
+    reader = Reader()
+    return RemotePartitions(cast(RemoteLogReader, reader), "a cluster", most_held), reader
+
+
+async def step(found: RemotePartitions, key: ReadKey, offset: int) -> int:
+    """Take one batch as a Fetch does; return where the next one begins."""
+    read = found.open(key, offset, 1000)
+    assert await read.is_ready()
+    assert read.take(1, whole=True) is not None
+    found.keep(key, read)
+    return read.offset
+
+
+def test_a_client_that_reads_on_has_one_read() -> None:
+    async def work() -> None:
+        found, reader = partitions()
+        offset = 0
+        for _ in range(5):
+            offset = await step(found, KEY, offset)
+        assert (offset, reader.begun) == (5, [0])
+
+    run(work)
+
+
+def test_a_client_that_seeks_begins_another_read() -> None:
+    async def work() -> None:
+        found, reader = partitions()
+        await step(found, KEY, 0)
+        await step(found, KEY, 50)
+        await asyncio.sleep(0.01)
+        assert (reader.begun, reader.ended) == ([0, 50], [0])
+
+    run(work)
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_reads_that_hold_too_much_are_ended_the_idlest_first(kept: int) -> None:
+    async def work() -> None:
+        found, reader = partitions(most_held=kept * 100)
+        for client in range(4):
+            await step(found, KEY._replace(client=client), 10 * client)
+        await asyncio.sleep(0.01)
+        assert reader.ended == [0, 10, 20, 30][: 4 - kept]
+
+    run(work)
+
+
+def test_a_client_that_is_gone_leaves_no_read() -> None:
+    async def work() -> None:
+        found, reader = partitions()
+        await step(found, KEY, 0)
+        await step(found, KEY._replace(client=2), 50)
+        found.forget(1)
+        await asyncio.sleep(0.01)
+        assert reader.ended == [0]
+
+    run(work)
