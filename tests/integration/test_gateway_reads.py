@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -21,9 +22,21 @@ from tiered_storage.errors import ClusterRefusedError
 from tiered_storage.gateway.allowed_apis import FETCH
 from tiered_storage.kafka_log.records.record import Record
 from tiered_storage.kafka_wire.cluster import ClusterClient
+from tiered_storage.kafka_wire.connections import apis
+from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, parse_client_settings
+from tiered_storage.kafka_wire.connections.connection import open_connection
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
 from tiered_storage.kafka_wire.connections.frames import decode_answer, encode_request, request, request_module
-from tiered_storage.kafka_wire.fetch import FetchedPartition, FetchLimits
+from tiered_storage.kafka_wire.connections.transport import Deadline
+from tiered_storage.kafka_wire.fetch import (
+    LARGEST_FRAME,
+    FetchBuffer,
+    FetchDecoder,
+    FetchedPartition,
+    FetchLimits,
+    FetchPosition,
+    fetch_request,
+)
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
@@ -66,12 +79,24 @@ def wire(gateway: RunningGateway) -> ClusterClient:
     return ClusterClient.by_properties({"bootstrap.servers": gateway.bootstrap_servers})
 
 
-def fetched(
-    gateway: RunningGateway, topic: str, offset: int, limits: FetchLimits | None = None, seconds: float = 30.0
-) -> FetchedPartition:
-    """Fetch from partition 0 by hand; an error that may pass is returned after `seconds`."""
+def fetched(gateway: RunningGateway, topic: str, offset: int, limits: FetchLimits | None = None) -> FetchedPartition:
+    """Fetch from partition 0 by hand."""
     with wire(gateway) as client:
-        return fetch_until_answered(client, topic, offset, limits, seconds)
+        return fetch_until_answered(client, topic, offset, limits)
+
+
+def fetched_once(gateway: RunningGateway, topic: str, topic_id: str, offset: int) -> FetchedPartition:
+    """Fetch from partition 0 without asking again after an error that may pass."""
+    position = FetchPosition(topic, 0, offset, topic_id=topic_id)
+    settings = parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test")
+    deadline = Deadline.after(REQUEST_SECONDS)
+    connection = open_connection(BrokerAddress("127.0.0.1", gateway.port + 1 + 1), settings, deadline)
+    with closing(connection):
+        message = fetch_request(connection.version(apis.FETCH), [position], FetchLimits(), "")
+        answer = connection.receive(
+            apis.FETCH, message, deadline, FetchDecoder([position]), FetchBuffer(8 << 20).room, LARGEST_FRAME
+        )
+    return answer.partitions[0]
 
 
 def test_librdkafka_reads_trimmed_and_local_records_once_each(gateway: RunningGateway, sent: list[Record]) -> None:
@@ -257,12 +282,12 @@ def test_a_topic_that_is_not_remote_stays_as_the_broker_has_it(site: LiveSite, g
 
 def test_records_that_neither_tier_has_are_never_skipped(site: LiveSite, gateway: RunningGateway) -> None:
     client = site.kafka.client
-    client.create_topic(HOLED, 1, SMALL_SEGMENTS | LONG)
+    topic_id = client.create_topic(HOLED, 1, SMALL_SEGMENTS | LONG)
     client.produce(HOLED, varied_records(400, seed=1), batch_num_messages=20)
     end = copied_and_trimmed(site, HOLED, more=3)
 
     assert fetched(gateway, HOLED, end - 1).error_code == 0
-    assert fetched(gateway, HOLED, end, seconds=1.0).error_code == KAFKA_STORAGE_ERROR
+    assert fetched_once(gateway, HOLED, topic_id, end).error_code == KAFKA_STORAGE_ERROR
     assert fetched(gateway, HOLED, end + 3).error_code == 0
     assert f"{HOLED}-0: offset {end} is in neither tier" in gateway.log.read_text()
 

@@ -64,16 +64,16 @@ def remote_end(site: LiveSite, topic: str, partition: int = 0) -> int:
 
 
 def fetch_until_answered(
-    client: ClusterClient, topic: str, offset: int, limits: FetchLimits | None = None, seconds: float = START_SECONDS
+    client: ClusterClient, topic: str, offset: int, limits: FetchLimits | None = None
 ) -> FetchedPartition:
     """Fetch from partition 0 as a consumer does: again while there are neither records nor an error.
 
-    That is the answer while the first remote bytes are on their way. An error that may pass comes after `seconds`.
+    That is the answer while the first remote bytes are on their way.
     """
     end = time.monotonic() + START_SECONDS
     while True:
         answer = client.fetch(
-            [FetchPosition(topic, 0, offset)], FetchBuffer(8 << 20), limits or FetchLimits(), seconds=seconds
+            [FetchPosition(topic, 0, offset)], FetchBuffer(8 << 20), limits or FetchLimits(), seconds=START_SECONDS
         )
         [found] = answer.partitions
         if found.records or found.error_code or offset >= found.high_watermark:
