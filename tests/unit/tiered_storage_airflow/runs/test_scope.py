@@ -75,6 +75,7 @@ HELD = {
         "remote.log.metadata.manager.class.path",
         "remote.log.metadata.manager.impl.prefix",
         "rsm.config.url",
+        *(name for name in Settings.declarations() if name.startswith("gateway.")),
         "rsm.config.allow.http",
         "rsm.config.endpoint",
         "rsm.config.region",
