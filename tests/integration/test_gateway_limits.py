@@ -28,6 +28,7 @@ MOST_CONNECTIONS = 20
 SECONDS = 150
 LARGE_BYTES = 8 << 20
 PIPELINED = 40
+FETCHES = 'remote_log_gateway_requests_total{api="Fetch"}'
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +79,8 @@ def _answers(port: int) -> bool:
     return False
 
 
-def figure(site: LiveSite, name: str) -> float:
-    """The sum of a figure over both processes."""
+def metric(site: LiveSite, name: str) -> float:
+    """The sum of a metric over both processes."""
     total = 0.0
     for number in range(2):
         shown = httpx.get(f"http://127.0.0.1:{site.properties['gateway.metrics.port'] + number}/metrics").text
@@ -89,8 +90,8 @@ def figure(site: LiveSite, name: str) -> float:
 
 def test_two_processes_serve_one_port(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
     assert gateway.client.consume_all(TOPIC) == sent
-    assert figure(site, "remote_log_gateway_remote_bytes_total") > 0
-    assert figure(site, "kafka_server_brokertopicmetrics_remotefetchbytes_total") > 0
+    assert metric(site, "remote_log_gateway_remote_bytes_total") > 0
+    assert metric(site, "kafka_server_brokertopicmetrics_remotefetchbytes_total") > 0
 
 
 def test_a_process_that_is_killed_is_started_again(site: LiveSite, gateway: RunningGateway, sent: list[Record]) -> None:
@@ -147,10 +148,10 @@ def test_connections_beyond_the_limit_are_closed_and_others_go_on(
 ) -> None:
     with ExitStack() as opened:
         clients = [opened.enter_context(connected(gateway)) for _ in range(2 * MOST_CONNECTIONS + 10)]
-        wait_for(lambda: figure(site, "remote_log_gateway_refused_connections_total") >= 10)
-        assert figure(site, "remote_log_gateway_connections ") <= 2 * MOST_CONNECTIONS
+        wait_for(lambda: metric(site, "remote_log_gateway_refused_connections_total") >= 10)
+        assert metric(site, "remote_log_gateway_connections ") <= 2 * MOST_CONNECTIONS
         assert clients
-    wait_for(lambda: figure(site, "remote_log_gateway_connections ") == 0)
+    wait_for(lambda: metric(site, "remote_log_gateway_connections ") == 0)
 
     assert gateway.client.consume_all(TOPIC) == sent
 
@@ -163,15 +164,17 @@ def test_a_client_that_does_not_read_takes_bounded_memory(site: LiveSite, gatewa
     position = FetchPosition(LARGE, 0, 0, LARGE_BYTES, topic_id)
     asked = fetch_request(FETCH.latest, [position], FetchLimits(), "")
     workers = psutil.Process(gateway.process.pid).children(recursive=True)
-    before = sum(each.memory_info().rss for each in workers)
+    before, fetched = sum(each.memory_info().rss for each in workers), metric(site, FETCHES)
 
     with connected(gateway) as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         opened.sendall(encode_request(request(API_VERSIONS, 0), 0, "slow"))
         for number in range(PIPELINED):
             opened.sendall(encode_request(asked, number + 1, "slow"))
-        wait_for(lambda: figure(site, 'remote_log_gateway_requests_total{api="Fetch"}') >= PIPELINED)
+        wait_for(lambda: metric(site, FETCHES) > fetched)
         after = sum(each.memory_info().rss for each in workers)
+        # One Fetch is answered, and waits to be sent: the others have not gone to the broker.
+        assert metric(site, FETCHES) == fetched + 1
         assert after - before < 6 * LARGE_BYTES < PIPELINED * LARGE_BYTES
 
         _received(opened, int.from_bytes(_received(opened, 4), "big"))

@@ -35,14 +35,15 @@ from tiered_storage.kafka_wire.fetch import (
     FetchedPartition,
     FetchLimits,
     FetchPosition,
+    IsolationLevel,
     fetch_request,
 )
 from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 
-PLAIN, DECIDED, HOLED, AGAIN, UNTIERED = (
-    f"gateway-reads-{name}" for name in ("plain", "decided", "holed", "again", "untiered")
+PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT = (
+    f"gateway-reads-{name}" for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot")
 )
 EACH = 300
 """Records by codec."""
@@ -51,7 +52,9 @@ EACH = 300
 @pytest.fixture(scope="module")
 def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
     root = tmp_path_factory.mktemp("gateway-site")
-    return LiveSite(real_kafka, root, (PLAIN, DECIDED, HOLED, AGAIN), {"gateway.port": free_first_port([1])})
+    return LiveSite(
+        real_kafka, root, (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT), {"gateway.port": free_first_port([1])}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +88,16 @@ def fetched(gateway: RunningGateway, topic: str, offset: int, limits: FetchLimit
         return fetch_until_answered(client, topic, offset, limits)
 
 
-def fetched_once(gateway: RunningGateway, topic: str, topic_id: str, offset: int) -> FetchedPartition:
+def fetched_once(
+    gateway: RunningGateway, topic: str, topic_id: str, offset: int, limits: FetchLimits | None = None
+) -> FetchedPartition:
     """Fetch from partition 0 without asking again after an error that may pass."""
     position = FetchPosition(topic, 0, offset, topic_id=topic_id)
     settings = parse_client_settings({"bootstrap.servers": gateway.bootstrap_servers}, "test")
     deadline = Deadline.after(REQUEST_SECONDS)
     connection = open_connection(BrokerAddress("127.0.0.1", gateway.port + 1 + 1), settings, deadline)
     with closing(connection):
-        message = fetch_request(connection.version(apis.FETCH), [position], FetchLimits(), "")
+        message = fetch_request(connection.version(apis.FETCH), [position], limits or FetchLimits(), "")
         answer = connection.receive(
             apis.FETCH, message, deadline, FetchDecoder([position]), FetchBuffer(8 << 20).room, LARGEST_FRAME
         )
@@ -215,6 +220,94 @@ def test_java_skips_aborted_records_too(site: LiveSite, gateway: RunningGateway,
     )
 
     assert found == java_lines(committed, 0)
+
+
+COMMITTED = FetchLimits(max_bytes=4096, isolation=IsolationLevel.READ_COMMITTED)
+
+
+def test_an_abort_that_is_copied_while_its_records_are_read_still_counts(
+    site: LiveSite, gateway: RunningGateway
+) -> None:
+    client = site.kafka.client
+    client.create_topic(COPIED_ON, 1, SMALL_SEGMENTS | LONG)
+    producer = client.producer(transactional_id=COPIED_ON, batch_num_messages=10)
+    producer.init_transactions()
+    producer.begin_transaction()
+    sent = send(producer, COPIED_ON, 0, varied_records(400, seed=1))
+    producer.abort_transaction()
+    before = copied_and_trimmed(site, COPIED_ON)
+    assert 0 < before < len(sent)
+
+    with wire(gateway) as opened:
+        found = fetch_until_answered(opened, COPIED_ON, 0, COMMITTED)
+        aborted = [found.aborted]
+        client.produce(COPIED_ON, varied_records(400, seed=2), batch_num_messages=20)
+        assert copied_and_trimmed(site, COPIED_ON) > len(sent)
+        offset = _end(found)
+        while offset < before:
+            found = fetch_until_answered(opened, COPIED_ON, offset, COMMITTED)
+            aborted.append(found.aborted)
+            offset = _end(found)
+
+    assert len(aborted) > 1
+    assert [{each.first_offset for each in one} for one in aborted] == [{0}] * len(aborted)
+
+
+def test_records_wait_while_only_an_open_transaction_shows_how_theirs_ended(
+    site: LiveSite, gateway: RunningGateway
+) -> None:
+    """The broker's log begins at its last stable offset, where it tells nothing of transactions that ended later."""
+    client = site.kafka.client
+    topic_id = client.create_topic(OPEN, 1, SMALL_SEGMENTS)
+    aborted, committed = (client.producer(transactional_id=f"{OPEN}-{number}") for number in range(2))
+    for producer in (aborted, committed):
+        producer.init_transactions()
+        producer.begin_transaction()
+    count = len(send(aborted, OPEN, 0, varied_records(50, seed=1)))
+    send(committed, OPEN, 0, varied_records(50, seed=2))
+    aborted.abort_transaction()
+    assert copied_and_trimmed(site, OPEN) == count
+
+    waiting = [fetched_once(gateway, OPEN, topic_id, 0, COMMITTED) for _ in range(5)]
+    committed.commit_transaction()
+    found = fetched(gateway, OPEN, 0, COMMITTED)
+
+    assert [(each.error_code, len(each.records)) for each in waiting] == [(0, 0)] * 5
+    assert {each.first_offset for each in found.aborted} == {0}
+
+
+def test_remote_records_come_beside_a_local_partition_that_fills_every_answer(
+    site: LiveSite, gateway: RunningGateway
+) -> None:
+    client = site.kafka.client
+    client.create_topic(HOT, 2, SMALL_SEGMENTS | LONG)
+    for partition in range(2):
+        client.produce(HOT, varied_records(400, seed=partition), partition=partition, batch_num_messages=20)
+    assert copied_and_trimmed(site, HOT) > 0
+    positions = [FetchPosition(HOT, partition, 0) for partition in range(2)]
+
+    with wire(gateway) as opened:
+        sizes = {0: 0, 1: 0}
+        for _ in range(50):
+            answer = opened.fetch(
+                positions, FetchBuffer(8 << 20), FetchLimits(max_bytes=16_384), seconds=REQUEST_SECONDS
+            )
+            sizes = {each.partition: len(each.records) for each in answer.partitions}
+            if sizes[0]:
+                break
+
+    assert 0 < sizes[0] < sizes[0] + sizes[1] <= 16_384
+
+
+def _end(found: FetchedPartition) -> int:
+    """The offset after the last batch of an answer."""
+    at, end = 0, -1
+    while at < len(found.records):
+        end = int.from_bytes(found.records[at : at + 8], "big") + int.from_bytes(
+            found.records[at + 23 : at + 27], "big"
+        )
+        at += 12 + int.from_bytes(found.records[at + 8 : at + 12], "big")
+    return end + 1
 
 
 def test_an_answer_has_whole_batches_and_the_partitions_offsets(gateway: RunningGateway, sent: list[Record]) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
 import trustme
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 
 from servers.guarded_kafka import CLIENT_SECRET, DESCRIBER, READER, GuardedKafka, token_endpoint, unsecured_token
-from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, free_first_port, running_gateway
+from support.gateways import (
+    STOP_SECONDS,
+    RunningGateway,
+    copied_and_trimmed,
+    fetch_until_answered,
+    free_first_port,
+    running_gateway,
+)
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.gateway.client_connection import LARGEST_BEFORE_LOGIN
 from tiered_storage.kafka_wire.brokers import Brokers
 from tiered_storage.kafka_wire.cluster import ClusterClient
 from tiered_storage.kafka_wire.connections.client_settings import parse_client_settings
 from tiered_storage.kafka_wire.connections.error_codes import TOPIC_AUTHORIZATION_FAILED
 from tiered_storage.kafka_wire.fetch import FetchedPartition
 
-TOPIC = "gateway-guarded"
+TOPIC, LARGE = "gateway-guarded", "gateway-guarded-large"
 COUNT = 400
 
 
@@ -33,6 +44,8 @@ def site(guarded_broker: GuardedKafka, tmp_path_factory: pytest.TempPathFactory)
     describes = (AclOperation.DESCRIBE,)
     guarded_broker.grant(TOPIC, {READER: (*describes, AclOperation.READ), DESCRIBER: describes})
     assert 0 < copied_and_trimmed(found, TOPIC) < COUNT
+    client.create_topic(LARGE)
+    guarded_broker.grant(LARGE, {READER: (*describes, AclOperation.WRITE)})
     return found
 
 
@@ -82,6 +95,24 @@ def test_a_wrong_password_is_the_brokers_to_refuse(sasl: RunningGateway, guarded
 
     with client, pytest.raises(ClusterRefusedError, match=r"check sasl\.username and sasl\.password"):
         client.metadata()
+
+
+def test_a_client_that_is_not_logged_in_sends_nothing_large(sasl: RunningGateway, guarded_broker: GuardedKafka) -> None:
+    with socket.create_connection(("127.0.0.1", sasl.port), STOP_SECONDS) as stranger:
+        stranger.settimeout(STOP_SECONDS)
+        stranger.sendall(struct.pack(">i", LARGEST_BEFORE_LOGIN + 1))
+        assert stranger.recv(1) == b""
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_client_that_is_logged_in_does(sasl: RunningGateway, guarded_broker: GuardedKafka, mechanism: str) -> None:
+    given = guarded_broker.properties("SASL", sasl_mechanism=mechanism)
+    producer = Producer(given | {"bootstrap.servers": sasl.bootstrap_servers, "message.timeout.ms": 60_000})
+    refused: list[KafkaError | None] = []
+    producer.produce(LARGE, bytes(900_000), on_delivery=lambda error, _: refused.append(error))
+
+    assert not producer.flush(STOP_SECONDS)
+    assert refused == [None]
 
 
 def test_without_the_right_to_read_nothing_remote_is_given(sasl: RunningGateway, guarded_broker: GuardedKafka) -> None:

@@ -23,6 +23,9 @@ LIST_OFFSETS: Final = Api(2, "ListOffsets", 1, 11)
 METADATA: Final = Api(3, "Metadata", 0, 13)
 FIND_COORDINATOR: Final = Api(10, "FindCoordinator", 0, 6)
 API_VERSIONS: Final = Api(18, "ApiVersions", 0, 4)
+SASL_HANDSHAKE: Final = Api(17, "SaslHandshake", 1, 1)
+"""After version 0, bytes follow that are no requests."""
+SASL_AUTHENTICATE: Final = Api(36, "SaslAuthenticate", 0, 2)
 OFFSET_FOR_LEADER_EPOCH: Final = Api(23, "OffsetForLeaderEpoch", 2, 4)
 DESCRIBE_CLUSTER: Final = Api(60, "DescribeCluster", 0, 2)
 _REFUSED: Final = struct.Struct(">ihihhh")
@@ -37,8 +40,6 @@ _PASSED: Final = (
     Api(14, "SyncGroup", 0, 5),
     Api(15, "DescribeGroups", 0, 6),
     Api(16, "ListGroups", 0, 5),
-    # Version 0 goes on with bytes that are no requests.
-    Api(17, "SaslHandshake", 1, 1),
     Api(19, "CreateTopics", 2, 7),
     Api(20, "DeleteTopics", 1, 6),
     Api(22, "InitProducerId", 0, 6),
@@ -52,7 +53,6 @@ _PASSED: Final = (
     Api(32, "DescribeConfigs", 1, 4),
     Api(33, "AlterConfigs", 0, 2),
     Api(35, "DescribeLogDirs", 1, 5),
-    Api(36, "SaslAuthenticate", 0, 2),
     Api(37, "CreatePartitions", 0, 3),
     Api(42, "DeleteGroups", 0, 2),
     Api(43, "ElectLeaders", 0, 2),
@@ -84,7 +84,9 @@ ALLOWED: Final = {
         LIST_OFFSETS,
         METADATA,
         FIND_COORDINATOR,
+        SASL_HANDSHAKE,
         API_VERSIONS,
+        SASL_AUTHENTICATE,
         OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CLUSTER,
         *_PASSED,

@@ -1,17 +1,17 @@
 """What the gateway asks a broker on a client's own connection, so that the client's rights decide.
 
 Answers about offsets are used for a second. A topic's name never changes for its id; the id of a name does, if the
-topic is created again.
+topic is created again, and is asked for each time.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from tiered_storage.errors import ClusterRefusedError
+from tiered_storage.errors import ReadQuotaExceededError
 from tiered_storage.kafka_log.files.kafka_uuid import encode_uuid
 from tiered_storage.kafka_wire.connections.apis import FETCH, LIST_OFFSETS, METADATA, Api
 from tiered_storage.kafka_wire.connections.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
@@ -30,11 +30,15 @@ from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, ListOffsets, OffsetSpec
 
 _MAX_AGE_SECONDS: Final = 1.0
+_MOST_REMEMBERED: Final = 10_000
+"""Partitions, or topics, of one connection."""
 _BY_ID: Final = 12
 """The first version of Metadata that takes topics by their ids."""
 _BROKER_SECONDS: Final = 10.0
 _ONE_BATCH: Final = FetchLimits(0.0, 0, 1, IsolationLevel.READ_COMMITTED)
 """A first batch comes whole, whatever the limit is."""
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 class Ask(Protocol):
@@ -59,6 +63,18 @@ class NamedTopic(NamedTuple):
     topic_id: str
 
 
+class NamedPartition(NamedTuple):
+    """A partition of a topic by both of its names."""
+
+    topic: NamedTopic
+    number: int
+
+    @property
+    def by_name(self) -> TopicPartition:
+        """As a broker is asked for it."""
+        return TopicPartition(self.topic.name, self.number)
+
+
 class BrokerQuestions:
     """Questions on one client's connection. For one event loop."""
 
@@ -66,71 +82,82 @@ class BrokerQuestions:
         """Ask by `asks`; `now` (seconds) measures the age of answers."""
         self._asks = asks
         self._now = now
-        self._names: dict[str, str] = {}
-        self._ids: dict[str, tuple[float, str]] = {}
-        self._offsets: dict[TopicPartition, tuple[float, PartitionOffsets]] = {}
-        self._aborted: dict[TopicPartition, tuple[int, tuple[AbortedTransaction, ...]]] = {}
+        self._names: dict[bytes, NamedTopic] = {}
+        self._offsets: dict[NamedPartition, tuple[float, PartitionOffsets]] = {}
+        self._aborted: dict[NamedPartition, tuple[int, tuple[AbortedTransaction, ...]]] = {}
 
-    async def topics(self, keys: Collection[str | bytes]) -> dict[str | bytes, NamedTopic]:
-        """Return each topic by the name or the id of `keys`; without those that the client may not describe."""
-        found: dict[str | bytes, NamedTopic] = {}
-        unknown = set(keys)
-        for key in keys:
-            known = self._known(key)
-            if known is not None:
-                found[key] = known
-                unknown.discard(key)
+    async def topics(self, keys: Collection[str | bytes]) -> dict[str | bytes, NamedTopic | int]:
+        """Return each topic by the name or the id of `keys`, or the broker's error code for it."""
+        found: dict[str | bytes, NamedTopic | int] = {
+            key: self._names[key] for key in keys if isinstance(key, bytes) and key in self._names
+        }
+        unknown = [key for key in keys if key not in found]
         if unknown:
             asked = await self._ask_topics(unknown)
-            found.update((key, asked[key]) for key in unknown if key in asked)
+            found.update((key, asked.get(key, UNKNOWN_TOPIC_OR_PARTITION)) for key in unknown)
         return found
 
-    async def offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionOffsets | int]:
-        """Return the broker's offsets of each partition that it leads, or its error code; a second old at most."""
-        now = self._now()
-        found: dict[TopicPartition, PartitionOffsets | int] = {}
+    async def offsets(
+        self, partitions: Iterable[NamedPartition], *, now: bool = False
+    ) -> dict[NamedPartition, PartitionOffsets | int]:
+        """Return the broker's offsets of each partition that it leads, or its error code.
+
+        They are a second old at most, or with `now` asked for after this call.
+        """
+        at = self._now()
+        found: dict[NamedPartition, PartitionOffsets | int] = {}
         unknown = []
         for each in partitions:
             seen = self._offsets.get(each)
-            if seen is not None and now - seen[0] < _MAX_AGE_SECONDS:
+            if seen is not None and not now and at - seen[0] < _MAX_AGE_SECONDS:
                 found[each] = seen[1]
             else:
                 unknown.append(each)
         if unknown:
-            found |= await self._ask_offsets(unknown, now)
+            found |= await self._ask_offsets(unknown, at)
         return found
 
-    async def aborted_across(self, topic: NamedTopic, partition: int, offset: int) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions that begin below `offset` and end at it or later, as the broker knows them.
+    async def aborted_across(
+        self, partition: NamedPartition, remote_end: int
+    ) -> tuple[AbortedTransaction, ...] | int | None:
+        """Return the aborted transactions that begin below `remote_end` and end at it or later.
 
-        The broker must have `offset`. Raises ClusterRefusedError if it does not answer for the partition.
+        None if the broker cannot know them: its log begins later, or it begins there and the next transaction is open.
+        An error code if it does not answer for the partition. Raises ReadQuotaExceededError while a quota holds its
+        answers back.
         """
-        key = TopicPartition(topic.topic_id, partition)
-        seen = self._aborted.get(key)
-        if seen is not None and seen[0] == offset:
+        seen = self._aborted.get(partition)
+        if seen is not None and seen[0] == remote_end:
             return seen[1]
-        position = FetchPosition(topic.name, partition, offset, 1, topic.topic_id)
+        known = (await self.offsets([partition], now=True))[partition]
+        if isinstance(known, int):
+            return known
+        # At the last stable offset a broker gives no transactions, though some may have ended after it.
+        at = remote_end if known.stable > remote_end else remote_end - 1
+        if known.stable < remote_end or at < known.start:
+            is_at_the_end = known.high_watermark == known.stable == remote_end
+            return () if is_at_the_end else None
+        answered = await self._ask_aborted(partition, at)
+        if isinstance(answered, int):
+            return answered
+        across = tuple(each for each in answered if each.first_offset < remote_end)
+        _remember(self._aborted, partition, (remote_end, across))
+        return across
+
+    async def _ask_aborted(self, partition: NamedPartition, offset: int) -> tuple[AbortedTransaction, ...] | int:
+        topic, number = partition
+        position = FetchPosition(topic.name, number, offset, 1, topic.topic_id)
         version = await self._asks.version(FETCH)
         answer: FetchAnswer = await self._asks.ask(
             FETCH, fetch_request(version, [position], _ONE_BATCH, ""), FetchDecoder([position])
         )
-        [found] = answer.partitions or [None]
-        if found is None or found.error is not None:
-            raise ClusterRefusedError(f"{topic.name}-{partition}: its aborted transactions are not known: {found}")
-        across = tuple(each for each in found.aborted if each.first_offset < offset)
-        self._aborted[key] = offset, across
-        return across
+        if not answer.partitions:
+            raise ReadQuotaExceededError(f"{topic.name}-{number}: a quota of the client holds back the broker's answer")
+        [found] = answer.partitions
+        return found.error_code or found.aborted
 
-    def _known(self, key: str | bytes) -> NamedTopic | None:
-        if isinstance(key, bytes):
-            topic_id = encode_uuid(key)
-            name = self._names.get(topic_id)
-            return None if name is None else NamedTopic(name, topic_id)
-        seen = self._ids.get(key)
-        return NamedTopic(key, seen[1]) if seen and self._now() - seen[0] < _MAX_AGE_SECONDS else None
-
-    async def _ask_topics(self, keys: Collection[str | bytes]) -> dict[str | bytes, NamedTopic]:
-        now, version = self._now(), await self._asks.version(METADATA)
+    async def _ask_topics(self, keys: Collection[str | bytes]) -> dict[str | bytes, NamedTopic | int]:
+        version = await self._asks.version(METADATA)
         if version < _BY_ID:
             keys = [key for key in keys if isinstance(key, str)]
         kind = request_module(METADATA, version).MetadataRequestTopic
@@ -151,32 +178,35 @@ class BrokerQuestions:
                 include_topic_authorized_operations=False,
             ),
         )
-        found: dict[str | bytes, NamedTopic] = {}
+        found: dict[str | bytes, NamedTopic | int] = {}
         for topic in elements(answer.topics):
-            raw = getattr(topic, "topic_id", None)
-            if int(topic.error_code) != NONE or topic.name is None or raw is None:
-                continue
-            named = NamedTopic(str(topic.name), encode_uuid(raw.bytes))
-            found[named.name] = found[raw.bytes] = named
-            self._names[named.topic_id] = named.name
-            self._ids[named.name] = now, named.topic_id
+            raw, code = getattr(topic, "topic_id", None), int(topic.error_code)
+            if code == NONE and topic.name is not None and raw is not None:
+                named = NamedTopic(str(topic.name), encode_uuid(raw.bytes))
+                found[named.name] = found[raw.bytes] = named
+                _remember(self._names, raw.bytes, named)
+            elif topic.name is not None:
+                found[str(topic.name)] = code or UNKNOWN_TOPIC_OR_PARTITION
+            elif raw is not None:
+                found[raw.bytes] = code or UNKNOWN_TOPIC_OR_PARTITION
         return found
 
     async def _ask_offsets(
-        self, partitions: Collection[TopicPartition], now: float
-    ) -> dict[TopicPartition, PartitionOffsets | int]:
+        self, asked: Collection[NamedPartition], now: float
+    ) -> dict[NamedPartition, PartitionOffsets | int]:
+        partitions = [each.by_name for each in asked]
         # The ends first: a start that moves meanwhile is then reported, and never an end that is not there.
         stable = await self._list(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
         ends = await self._list(partitions, OffsetSpec.LATEST)
         starts = await self._list(partitions, OffsetSpec.EARLIEST)
-        found: dict[TopicPartition, PartitionOffsets | int] = {}
-        for each in partitions:
-            answers = [starts.get(each), ends.get(each), stable.get(each)]
+        found: dict[NamedPartition, PartitionOffsets | int] = {}
+        for each in asked:
+            answers = [listed.get(each.by_name) for listed in (starts, ends, stable)]
             offsets = [one.offset for one in answers if isinstance(one, ListedOffset)]
             if len(offsets) == len(answers):
                 known = PartitionOffsets(*offsets)
                 found[each] = known
-                self._offsets[each] = now, known
+                _remember(self._offsets, each, (now, known))
             else:
                 codes = [one for one in answers if isinstance(one, int)]
                 found[each] = codes[0] if codes else UNKNOWN_TOPIC_OR_PARTITION
@@ -194,3 +224,11 @@ class BrokerQuestions:
         )
         answer = await self._asks.ask(LIST_OFFSETS, message)
         return {each: found if code == NONE else code for each, code, found in asked.read(answer)}
+
+
+def _remember(known: dict[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    """Keep `value`, and forget what was learned first if it is too much."""
+    known.pop(key, None)
+    if len(known) >= _MOST_REMEMBERED:
+        known.pop(next(iter(known)))
+    known[key] = value

@@ -1,10 +1,12 @@
 """One client, and the connection to its broker: what goes from one to the other, in which order.
 
 Requests go on as they come. A broker answers in their order; what is changed on the way back may take its time (remote
-records), and later answers wait for it. While it does, the client is not read. Requests of the gateway's own go over
-the same connection, with negative correlation ids, and their answers to whoever asked.
+records), and later answers wait for it. Requests of the gateway's own go over the same connection, with negative
+correlation ids, and their answers to whoever asked.
 
-Nothing is read from a side while too much waits to be sent to the other.
+A connection holds the records of one Fetch: the next one waits until that is answered and sent. A login waits until all
+before it is answered, as a broker takes nothing between its messages. What waits holds up all that comes after it, and
+then the client is no longer read. Nothing is read from a side either while too much waits to be sent to the other.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError, TieredStorageError
-from tiered_storage.gateway.allowed_apis import API_VERSIONS, PRODUCE
+from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_HANDSHAKE
 from tiered_storage.kafka_wire.connections.apis import Api, ApiVersions
 from tiered_storage.kafka_wire.connections.frames import (
     LARGEST_MESSAGE,
@@ -38,6 +40,17 @@ Change = Callable[[memoryview], Changed]
 CLIENT_NAME: Final = "remote-log-gateway"
 MOST_WAITING: Final = 64
 """Requests of a client that may wait for answers; brokers answer a connection's requests one after the other."""
+LARGEST_BEFORE_LOGIN: Final = 512 << 10
+"""Bytes of a request of a client that must log in first: as Kafka's sasl.server.max.receive.size."""
+LINGER_SECONDS: Final = 30.0
+"""How long one side may take to read what waits for it after the other side is gone."""
+
+
+class Client(Protocol):
+    """Takes a client's requests."""
+
+    def take(self, frame: memoryview) -> bool:
+        """Take a request; False: it waits for what comes before. Raises MalformedAnswerError for what is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +63,49 @@ class _Pending:
     asked: asyncio.Future[memoryview] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a client gets for a request of an API, now or once the task has ended."""
+
+    api: Api
+    content: list[Piece] | asyncio.Task[list[Piece]]
+
+
 class ClientConnection:
     """A client's connection and its broker's. For one event loop."""
 
     def __init__(
         self,
         largest_request: int,
-        on_open: Callable[[ClientConnection], Callable[[memoryview], None]],
+        on_open: Callable[[ClientConnection], Client],
         on_end: Callable[[ClientConnection], None],
+        *,
+        with_login: bool = False,
     ) -> None:
         """Call `on_open` once the client is connected: it connects the broker, and returns what takes each request.
 
-        Call `on_end` once, when one of the two is gone.
+        Call `on_end` once, when both are gone. With `with_login`, requests are small until the client is logged in.
         """
-        self.client = FrameProtocol(_ClientSide(self), largest_request)
+        largest = min(largest_request, LARGEST_BEFORE_LOGIN) if with_login else largest_request
+        self.client = FrameProtocol(_ClientSide(self), largest)
         self.broker = FrameProtocol(_BrokerSide(self), LARGEST_MESSAGE)
         self.versions: ApiVersions | None = None
         """What the broker offers; None: nobody asked yet."""
-        self._take: Callable[[memoryview], None] | None = None
+        self._largest_request = largest_request
+        self._requests: Client | None = None
         self._on_open = on_open
         self._on_end = on_end
+        self._arrived: deque[memoryview] = deque()
         self._pending: deque[_Pending] = deque()
-        self._ready: deque[list[Piece] | asyncio.Task[list[Piece]]] = deque()
+        self._ready: deque[_Answer] = deque()
+        self._waiting = 0
+        self._fetches = 0
         self._last_own_id = 0
         self._is_full = False
         self._is_ending = False
         self._has_ended = False
+        self._is_over = False
+        self._lingering: asyncio.TimerHandle | None = None
         # Until the broker is connected.
         self.client.hold()
 
@@ -86,12 +116,25 @@ class ClientConnection:
 
     # ------------------------------------------------------------------------------------------------- what is sent
 
+    def can_take(self, header: RequestHeader) -> bool:
+        """Return whether a client's request can go to the broker now."""
+        if header.api.key == SASL_HANDSHAKE.key:
+            return not self._pending and not self._ready
+        if header.api.key == FETCH.key and (self._fetches or not self.client.is_writable):
+            return False
+        return self._waiting < MOST_WAITING
+
     def forward(self, frame: memoryview, header: RequestHeader, change: Change | None = None) -> None:
         """Send a client's request to the broker; its answer goes through `change`. Raises MalformedAnswerError."""
         if header.api.key != PRODUCE.key or expects_answer(header, frame):
             self._pending.append(_Pending(header.correlation_id, header.api, change))
+            self._waiting += 1
+            self._fetches += header.api.key == FETCH.key
         self.broker.send([frame])
-        self._hold_if_full()
+
+    def logged_in(self) -> None:
+        """Take requests of all sizes from now on."""
+        self.client.largest = self._largest_request
 
     def reply(self, frame: bytes) -> None:
         """Answer a client's request without the broker, after all answers that are due before."""
@@ -128,12 +171,31 @@ class ClientConnection:
 
     def opened(self) -> None:
         """Take over a client."""
-        self._take = self._on_open(self)
+        self._requests = self._on_open(self)
 
     def requested(self, frame: memoryview) -> None:
-        """Take a client's request. Raises MalformedAnswerError."""
-        if not self._is_ending and self._take is not None:
-            self._take(frame)
+        """Take a client's request."""
+        if not self._is_ending:
+            self._arrived.append(frame)
+            self.take_arrived()
+
+    def take_arrived(self) -> None:
+        """Take the requests that wait for nothing any more."""
+        try:
+            while self._arrived and self._requests is not None:
+                frame = self._arrived.popleft()
+                if not self._requests.take(frame):
+                    self._arrived.appendleft(frame)
+                    break
+        except TieredStorageError as error:
+            self._arrived.clear()
+            self.client.close(error)
+        is_full = bool(self._arrived)
+        if is_full and not self._is_full:
+            self.client.hold()
+        elif self._is_full and not is_full:
+            self.client.release()
+        self._is_full = is_full
 
     def answered(self, frame: memoryview) -> None:
         """Take a broker's answer. Raises MalformedAnswerError if it answers another request than the one due."""
@@ -148,33 +210,39 @@ class ClientConnection:
         if due.asked is not None:
             if not due.asked.done():
                 due.asked.set_result(frame)
-            return
-        changed: Changed = [frame] if due.change is None else due.change(frame)
-        if isinstance(changed, list):
-            self._deliver(changed)
         else:
-            self._deliver_later(changed)
-        self._hold_if_full()
-        self._end_if_idle()
+            changed: Changed = [frame] if due.change is None else due.change(frame)
+            self._deliver(due.api, changed)
+        self._go_on()
 
     def side_lost(self, other: FrameProtocol, who: str, reason: Exception | None) -> None:
         """End both connections, as one of them ended; what waits to be sent to the other is sent."""
-        if reason is not None and not self._has_ended:
-            level = logging.WARNING if isinstance(reason, TieredStorageError) else logging.DEBUG
-            _log.log(level, "the connection of %s ended: %s", who, reason)
-        other.close()
-        if self._has_ended:
-            return
-        self._has_ended = True
+        if not self._has_ended:
+            self._has_ended = True
+            if reason is not None:
+                level = logging.WARNING if isinstance(reason, TieredStorageError) else logging.DEBUG
+                _log.log(level, "the connection of %s ended: %s", who, reason)
+            self._give_up()
+            if not other.is_gone:
+                other.close()
+                self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, other.abort)
+        if other.is_gone and not self._is_over:
+            self._is_over = True
+            if self._lingering is not None:
+                self._lingering.cancel()
+            self._on_end(self)
+
+    def _give_up(self) -> None:
+        """Answer nothing any more."""
         for each in self._pending:
             if each.asked is not None and not each.asked.done():
                 each.asked.set_exception(ClusterUnreachableError("the client's connection ended"))
         for waiting in self._ready:
-            if isinstance(waiting, asyncio.Task):
-                waiting.cancel()
+            if isinstance(waiting.content, asyncio.Task):
+                waiting.content.cancel()
+        self._arrived.clear()
         self._pending.clear()
         self._ready.clear()
-        self._on_end(self)
 
     def drain(self) -> None:
         """Take no further request; close when all that came before are answered."""
@@ -189,34 +257,39 @@ class ClientConnection:
 
     # -------------------------------------------------------------------------------------------------------- answers
 
-    def _deliver(self, pieces: list[Piece]) -> None:
-        if self._ready:
-            self._ready.append(pieces)
-        else:
-            self.client.send(pieces)
-
-    def _deliver_later(self, changing: Coroutine[Any, Any, list[Piece]]) -> None:
-        task = asyncio.get_running_loop().create_task(changing)
-        self._ready.append(task)
-        self.client.hold()
+    def _deliver(self, api: Api, changed: Changed) -> None:
+        if isinstance(changed, list):
+            self._ready.append(_Answer(api, changed))
+            return
+        task = asyncio.get_running_loop().create_task(changed)
+        self._ready.append(_Answer(api, task))
         task.add_done_callback(self._changed)
 
     def _changed(self, _: asyncio.Task[list[Piece]]) -> None:
-        """Send what is ready, up to the first answer that is not."""
-        self.client.release()
+        try:
+            self._go_on()
+        except Exception as error:  # noqa: BLE001 - a connection that cannot go on must not hang
+            self._failed(error)
+
+    def _go_on(self) -> None:
+        """Send what is ready, up to the first answer that is not, and take the requests that waited for it."""
         while self._ready and not self._has_ended:
-            first = self._ready[0]
-            if isinstance(first, asyncio.Task):
-                if not first.done():
-                    return
-                failure = first.exception() if not first.cancelled() else asyncio.CancelledError()
+            api, content = self._ready[0].api, self._ready[0].content
+            if isinstance(content, asyncio.Task):
+                if not content.done():
+                    break
+                failure = content.exception() if not content.cancelled() else asyncio.CancelledError()
                 if failure is not None:
                     self._failed(failure)
                     return
-                first = first.result()
+                content = content.result()
             self._ready.popleft()
-            self.client.send(first)
-        self._end_if_idle()
+            self._waiting -= 1
+            self._fetches -= api.key == FETCH.key
+            self.client.send(content)
+        if not self._has_ended:
+            self.take_arrived()
+            self._end_if_idle()
 
     def _failed(self, failure: BaseException) -> None:
         """Close, as an answer cannot be given; the client connects again."""
@@ -228,16 +301,8 @@ class ClientConnection:
         )  # fmt: skip
         self.abort()
 
-    def _hold_if_full(self) -> None:
-        is_full = len(self._pending) >= MOST_WAITING
-        if is_full and not self._is_full:
-            self.client.hold()
-        elif self._is_full and not is_full:
-            self.client.release()
-        self._is_full = is_full
-
     def _end_if_idle(self) -> None:
-        if self._is_ending and not self._pending and not self._ready:
+        if self._is_ending and not (self._arrived or self._pending or self._ready):
             self.client.close()
             self.broker.close()
 
@@ -260,6 +325,7 @@ class _ClientSide:
 
     def writing_resumed(self) -> None:
         self._connection.broker.release()
+        self._connection.take_arrived()
 
     def lost(self, reason: Exception | None) -> None:
         self._connection.side_lost(self._connection.broker, "a client", reason)

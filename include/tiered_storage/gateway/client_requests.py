@@ -16,19 +16,28 @@ from tiered_storage.gateway.allowed_apis import (
     METADATA,
     OFFSET_FOR_LEADER_EPOCH,
     PRODUCE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     capped_versions,
     refused_versions,
 )
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.broker_questions import BrokerQuestions
 from tiered_storage.gateway.client_connection import Change, Changed, ClientConnection
-from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_offsets import RemoteOffsets
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.apis import ApiVersions
 from tiered_storage.kafka_wire.connections.error_codes import NONE, UNSUPPORTED_VERSION
-from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, decode_answer, decode_request, encode_answer
+from tiered_storage.kafka_wire.connections.frames import (
+    SIZE_BYTES,
+    body_of,
+    decode_answer,
+    decode_request,
+    encode_answer,
+)
 from tiered_storage.kafka_wire.server import broker_addresses
 from tiered_storage.kafka_wire.server.fetch_request import FetchRequest, take_fetch
 from tiered_storage.kafka_wire.server.frame_splice import spliced
@@ -36,6 +45,9 @@ from tiered_storage.kafka_wire.server.request_header import RequestHeader, read_
 
 _ERROR_CODE: Final = slice(SIZE_BYTES + 4, SIZE_BYTES + 6)
 """Where an answer to ApiVersions has its error code, in every version."""
+_SCRAM: Final = "SCRAM-"
+_SCRAM_STEPS: Final = 2
+"""A broker's first answer to SCRAM shows nothing of whether the client knows the password."""
 _IN_ADDRESSES: Final = {
     METADATA.key: broker_addresses.in_metadata,
     FIND_COORDINATOR.key: broker_addresses.in_coordinators,
@@ -52,7 +64,8 @@ class ClientRequests:
         connection: ClientConnection,
         ports: BrokerPorts,
         partitions: RemotePartitions,
-        figures: GatewayFigures,
+        metrics: GatewayMetrics,
+        failures: ReadFailures,
         *,
         most_fetch_bytes: int,
         most_wait_ms: int,
@@ -61,13 +74,16 @@ class ClientRequests:
         questions = BrokerQuestions(connection)
         self._connection = connection
         self._ports = ports
-        self._figures = figures
+        self._metrics = metrics
         self._most_fetch_bytes = most_fetch_bytes
-        self._fetch = RemoteFetch(number, partitions, questions, figures, most_wait_ms)
-        self._offsets = RemoteOffsets(partitions, questions)
+        self._login_steps = 1
+        self._fetch = RemoteFetch(number, partitions, questions, metrics, failures, most_wait_ms)
+        self._offsets = RemoteOffsets(partitions, questions, failures)
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
             **dict.fromkeys(_IN_ADDRESSES, self._with_addresses),
             API_VERSIONS.key: self._api_versions,
+            SASL_HANDSHAKE.key: self._handshake,
+            SASL_AUTHENTICATE.key: self._authenticate,
             PRODUCE.key: self._produce,
             FETCH.key: self._a_fetch,
             LIST_OFFSETS.key: self._list_offsets,
@@ -75,15 +91,21 @@ class ClientRequests:
         }
         """What makes the change of an answer out of the request; the answers of all other APIs stay as they are."""
 
-    def take(self, frame: memoryview) -> None:
-        """Pass a request on, or answer it. Raises MalformedAnswerError for what is refused: the connection ends."""
+    def take(self, frame: memoryview) -> bool:
+        """Pass a request on, or answer it; False: it waits for what comes before.
+
+        Raises MalformedAnswerError for what is refused: the connection ends.
+        """
         header = read_header(frame, ALLOWED)
-        self._figures.asked(header.api.name)
+        if not self._connection.can_take(header):
+            return False
+        self._metrics.asked(header.api.name)
         if not header.is_known:
             self._connection.reply(refused_versions(header.correlation_id))
-            return
+            return True
         make_change = self._changes.get(header.api.key)
         self._connection.forward(frame, header, make_change(frame, header) if make_change else None)
+        return True
 
     def close(self) -> None:
         """End what the client left open."""
@@ -101,8 +123,23 @@ class ClientRequests:
     def _api_versions(self, _: memoryview, header: RequestHeader) -> Change:
         return partial(self._versions, header)
 
+    def _handshake(self, frame: memoryview, header: RequestHeader) -> None:
+        mechanism = header.body(frame).string(flexible=False)
+        self._login_steps = _SCRAM_STEPS if mechanism.startswith(_SCRAM) else 1
+
+    def _authenticate(self, _: memoryview, header: RequestHeader) -> Change:
+        return partial(self._authenticated, header)
+
+    def _authenticated(self, header: RequestHeader, answer: memoryview) -> Changed:
+        body = body_of(answer[SIZE_BYTES:], header.api, header.version, header.correlation_id)
+        self._login_steps -= body.int16() == NONE
+        if not self._login_steps:
+            self._connection.logged_in()
+        return [answer]
+
     def _a_fetch(self, frame: memoryview, header: RequestHeader) -> Change:
-        return partial(self._fetched, header, take_fetch(frame, header, self._most_fetch_bytes))
+        asked = take_fetch(frame, header, self._most_fetch_bytes, share=self._fetch.needs_share())
+        return partial(self._fetched, header, asked)
 
     def _list_offsets(self, frame: memoryview, header: RequestHeader) -> Change:
         asked = decode_request(header.body(frame), header.api, header.version)

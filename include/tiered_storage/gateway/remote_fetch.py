@@ -3,10 +3,13 @@
 The broker answers first, so its rights, quotas and epochs decide. Only a partition that it answers with
 OFFSET_OUT_OF_RANGE is looked for in the remote log:
 
-    above the broker's end, or not in the remote log of this topic id   OFFSET_OUT_OF_RANGE stays
-    below our log start                                                 OFFSET_OUT_OF_RANGE stays
+    above the high watermark                                            OFFSET_OUT_OF_RANGE stays
+    below our log start, or the topic id has no remote log              OFFSET_OUT_OF_RANGE stays
     remote                                                              whole batches, within the limits of the Fetch
     between the remote log's end and the broker's log start (a hole)    KAFKA_STORAGE_ERROR
+    the broker no longer answers for the partition                      its error: the leader has moved, for example
+
+A consumer resets its offset after OFFSET_OUT_OF_RANGE, so that stays only where both ends of the log are known.
 
 Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-405 (remote fetch).
 """
@@ -14,20 +17,21 @@ Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-405 (remote fetch).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tiered_storage.errors import TieredStorageError
-from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
-from tiered_storage.gateway.fetch_errors import kafka_code, needs_a_person
-from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
+from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
+from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, RemoteRecords
+from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_wire.connections.error_codes import (
     KAFKA_STORAGE_ERROR,
     NONE,
     OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from tiered_storage.kafka_wire.connections.frames import SIZE_BYTES, body_of
 from tiered_storage.kafka_wire.fetch_layout import (
@@ -39,31 +43,46 @@ from tiered_storage.kafka_wire.fetch_layout import (
     encoded_end,
     read_fetch,
 )
-from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
 from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
 from tiered_storage.kafka_wire.server.frame_protocol import Piece
 from tiered_storage.kafka_wire.server.frame_splice import Replacement, spliced
 from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import Isolation
-
-_log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
 """Partitions of one Fetch that are read at the same time: each may hold a chunk."""
 LEAST_WAIT_MS: Final = 500
 """How long a remote read may take though the client would wait for less: KIP-1018's default."""
+PAUSE_MS: Final = 100
+"""How long an answer without records takes at least, if the client waits so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """A partition that a client may read remotely: the broker has just authorised it, and has only later offsets."""
+    """A partition that a client may read remotely: the broker has just authorised it, and does not have the offset.
+
+    Where the broker no longer answers for it, `offsets` is the error code.
+    """
 
     entry: PartitionEntry
     asked: AskedPartition
-    topic: NamedTopic
-    offsets: PartitionOffsets
+    partition: NamedPartition | None
+    offsets: PartitionOffsets | int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcomes:
+    """How the transactions ended that are open at the end of the remote log: which of them were `aborted`.
+
+    Of those from `decided_end` on it is not known: a read_committed reader gets no records there, but `code`.
+    """
+
+    aborted: tuple[AbortedTransaction, ...] = ()
+    decided_end: int = INT64_MAX
+    code: int = NONE
 
 
 @dataclass(slots=True)
@@ -74,8 +93,7 @@ class _Found:
     log_start: int = NO_OFFSET
     read: RemoteRead | None = None
     key: ReadKey | None = None
-    across: tuple[AbortedTransaction, ...] | None = ()
-    """Aborted transactions that end in the broker's log; None: the broker no longer knows them."""
+    outcomes: _Outcomes = _Outcomes()
 
 
 class RemoteFetch:
@@ -86,15 +104,26 @@ class RemoteFetch:
         client: int,
         partitions: RemotePartitions,
         questions: BrokerQuestions,
-        figures: GatewayFigures,
+        metrics: GatewayMetrics,
+        failures: ReadFailures,
         most_wait_ms: int,
     ) -> None:
         """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most."""
         self._client = client
         self._partitions = partitions
         self._questions = questions
-        self._figures = figures
+        self._metrics = metrics
+        self._failures = failures
         self._most_wait_ms = most_wait_ms
+        self._had_remote = False
+
+    def needs_share(self) -> bool:
+        """Return whether the last Fetch had partitions with remote records: the next answer needs room for them.
+
+        A broker that fills every answer with local records would leave none.
+        """
+        needs, self._had_remote = self._had_remote, False
+        return needs
 
     def close(self) -> None:
         """End the client's reads."""
@@ -115,25 +144,33 @@ class RemoteFetch:
         self, frame: memoryview, request: FetchRequest, layout: FetchLayout, more: Sequence[Replacement]
     ) -> list[Piece]:
         """Return the broker's answer with remote records; `more` replaces what comes after its partitions."""
+        begun = asyncio.get_running_loop().time()
         positions = await self._positions(request, layout)
         left, is_first = request.max_bytes - layout.records_size, layout.records_size == 0
         replacements: list[Replacement] = []
+        may_wait = is_first
         for at in range(0, len(positions), AT_ONCE):
             some = positions[at : at + AT_ONCE]
             if left <= 0 and not is_first:
                 found = [_Found() for _ in some]
+                self._had_remote = True
             else:
                 found = await asyncio.gather(*(self._find(each, request) for each in some))
             for position, each in zip(some, found, strict=True):
                 records = self._take(position, each, min(left, position.asked.max_bytes), whole=is_first)
                 if records is not None:
                     left -= len(records.content)
-                    is_first = False
+                    is_first = may_wait = False
+                may_wait = may_wait and each.code == NONE
                 replacements.append(_entry(request, position, each, records))
+        if may_wait:
+            # A consumer asks again at once: without a pause it would do nothing else until there are records.
+            pause = min(request.max_wait_ms, PAUSE_MS) / 1000 - (asyncio.get_running_loop().time() - begun)
+            await asyncio.sleep(max(pause, 0))
         return spliced(frame, [*replacements, *more])
 
     async def _positions(self, request: FetchRequest, layout: FetchLayout) -> list[_Position]:
-        """Return what the broker does not have, or no longer; entries without an answer of the broker's stay."""
+        """Return what the broker does not have, or no longer, in the order of its answer."""
         entries = [
             each
             for each in layout.entries
@@ -141,90 +178,118 @@ class RemoteFetch:
         ]
         topics = await self._questions.topics({each.topic for each in entries})
         named = {
-            TopicPartition(topics[each.topic].name, each.partition): each for each in entries if each.topic in topics
+            (each.topic, each.partition): NamedPartition(topic, each.partition)
+            for each in entries
+            if not isinstance(topic := topics[each.topic], int)
         }
-        offsets = await self._questions.offsets(named)
+        asked = {named[key]: request.partitions[key] for key in named}
+        offsets = await self._questions.offsets(asked)
+        # Its start and its end may have moved in the second that an answer is used for.
+        doubtful = [each for each in asked if not _is_below(asked[each], offsets[each])]
+        if doubtful:
+            offsets |= await self._questions.offsets(doubtful, now=True)
         found = []
-        for partition, entry in named.items():
-            asked, known = request.partitions[entry.topic, entry.partition], offsets[partition]
-            # A broker that does not lead the partition any more says so at the next Fetch.
-            if isinstance(known, PartitionOffsets) and asked.offset <= known.high_watermark:
-                found.append(_Position(entry, asked, topics[entry.topic], known))
+        for entry in entries:
+            key, topic = (entry.topic, entry.partition), topics[entry.topic]
+            if isinstance(topic, int):
+                found.append(_Position(entry, request.partitions[key], None, topic))
+            else:
+                found.append(_Position(entry, request.partitions[key], named[key], offsets[named[key]]))
         return found
 
     async def _find(self, position: _Position, request: FetchRequest) -> _Found:
         """Look for a position in the remote log, and wait for its first records. Never raises our own errors."""
+        known, partition = position.offsets, position.partition
+        if partition is None or isinstance(known, int):
+            return _Found(code_in_fetch(known if isinstance(known, int) else UNKNOWN_TOPIC_OR_PARTITION))
+        if position.asked.offset > known.high_watermark:
+            return _Found(OFFSET_OUT_OF_RANGE)
+        if position.asked.offset >= known.start:
+            # The broker has it now, or again.
+            return _Found(NONE, known.start)
         try:
-            return await self._look(position, request)
+            return await self._look(partition, known, position.asked.offset, request)
         except TieredStorageError as error:
             code = kafka_code(error)
-            self._figures.failed(position.topic.name, code)
-            level = logging.ERROR if needs_a_person(code) else logging.INFO
-            _log.log(
-                level,
-                "%s-%s: offset %s is not read: %s",
-                position.topic.name, position.entry.partition, position.asked.offset, error,
-            )  # fmt: skip
+            self._fails(partition, code, f"offset {position.asked.offset} is not read: {error}")
             return _Found(code)
 
-    async def _look(self, position: _Position, request: FetchRequest) -> _Found:
-        topic, offset = position.topic, position.asked.offset
-        if offset >= position.offsets.start:
-            # The broker has it now, or again.
-            return _Found(NONE, position.offsets.start)
-        partition = self._partitions.partition(topic.name, topic.topic_id, position.entry.partition)
+    async def _look(self, named: NamedPartition, known: PartitionOffsets, offset: int, request: FetchRequest) -> _Found:
+        partition = self._partitions.partition(named.topic.name, named.topic.topic_id, named.number)
         view = await self._partitions.view(partition, offset)
         if not (view.coverage.ranges or view.is_log_start_known) or offset < view.log_start_offset:
             return _Found(OFFSET_OUT_OF_RANGE)
+        self._had_remote = True
         if view.remote_range(offset) is None:
-            self._missing(position, view)
+            self._fails(
+                named,
+                KAFKA_STORAGE_ERROR,
+                f"offset {offset} is in neither tier: the remote log ends at offset {view.remote_end}, and the "
+                f"broker's begins at {known.start}: 'tiered-storage audit' reports the gap",
+            )
             return _Found(KAFKA_STORAGE_ERROR, view.log_start_offset)
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         key = ReadKey(self._client, partition, isolation)
         wait_ms = min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
-        read = self._partitions.open(key, offset, wait_ms)
+        read = self._partitions.open(key, offset, view.remote_end, wait_ms)
         try:
             is_ready = await read.is_ready()
-            across = await self._across(position, view) if request.is_committed and is_ready else ()
+            is_decided = not (request.is_committed and is_ready)
+            outcomes = _Outcomes() if is_decided else await self._outcomes(named, partition, view)
         except BaseException:
             self._partitions.end(read)
             raise
-        if not is_ready:
+        if not is_ready or isinstance(outcomes, int):
             self._partitions.end(read)
-            return _Found(NONE, view.log_start_offset)
-        return _Found(NONE, view.log_start_offset, read, key, across)
+            return _Found(NONE if isinstance(outcomes, _Outcomes) else outcomes, view.log_start_offset)
+        return _Found(NONE, view.log_start_offset, read, key, outcomes)
 
-    async def _across(self, position: _Position, view: PartitionView) -> tuple[AbortedTransaction, ...] | None:
-        """Return the aborted transactions that end after the remote log; None if the broker has lost their ends."""
-        if position.offsets.start > view.remote_end:
-            return None
-        if position.offsets.high_watermark <= view.remote_end:
-            return ()
-        return await self._questions.aborted_across(position.topic, position.entry.partition, view.remote_end)
+    async def _outcomes(
+        self, named: NamedPartition, partition: TopicIdPartition, view: PartitionView
+    ) -> _Outcomes | int:
+        """Return how the transactions ended that are open at the end of the remote log, or what a consumer gets."""
+        aborted = await self._questions.aborted_across(named, view.remote_end)
+        if isinstance(aborted, int):
+            return code_in_fetch(aborted)
+        if aborted is not None:
+            return _Outcomes(aborted)
+        known = (await self._questions.offsets([named]))[named]
+        is_lost = isinstance(known, PartitionOffsets) and known.start > view.remote_end
+        if isinstance(known, PartitionOffsets) and is_lost:
+            latest = await self._partitions.view(partition, known.start - 1)
+            if latest.remote_end != view.remote_end:
+                # Copied and trimmed since the look: a consumer that asks again is answered by the new one.
+                return NONE
+        decided_end = await self._partitions.decided_end(view)
+        return _Outcomes((), decided_end, KAFKA_STORAGE_ERROR if is_lost else NONE)
 
     def _take(self, position: _Position, found: _Found, most_bytes: int, *, whole: bool) -> RemoteRecords | None:
-        read, key = found.read, found.key
-        if read is None or key is None:
+        read, key, named = found.read, found.key, position.partition
+        if read is None or key is None or named is None:
             return None
-        records = read.take(most_bytes, whole=whole)
+        if read.reaches(found.outcomes.decided_end):
+            found.code = found.outcomes.code
+            if found.code != NONE:
+                self._fails(
+                    named,
+                    found.code,
+                    f"offset {read.offset} cannot be read at read_committed: whether its transaction was aborted is "
+                    "written between the end of the remote log and the broker's log start: 'tiered-storage audit' "
+                    "reports the gap",
+                )
+        records = read.take(most_bytes, end_offset=found.outcomes.decided_end, whole=whole)
         self._partitions.keep(key, read)
-        if records is None:
-            return None
-        if found.across is None and records.is_transactional:
-            # Whether these transactions were aborted is written in the hole after the remote log.
-            found.code = KAFKA_STORAGE_ERROR
-            return None
-        self._figures.served(position.topic.name, len(records.content))
+        if records is not None:
+            self._metrics.served(named.topic.name, len(records.content))
         return records
 
-    def _missing(self, position: _Position, view: PartitionView) -> None:
-        self._figures.failed(position.topic.name, KAFKA_STORAGE_ERROR)
-        _log.error(
-            "%s-%s: offset %s is in neither tier: the remote log ends at offset %s, and the broker's begins at %s: "
-            "'tiered-storage audit' reports the gap",
-            position.topic.name, position.entry.partition, position.asked.offset, view.remote_end,
-            position.offsets.start,
-        )  # fmt: skip
+    def _fails(self, partition: NamedPartition, code: int, reason: str) -> None:
+        self._failures.failed(partition.topic.name, partition.number, code, reason)
+
+
+def _is_below(asked: AskedPartition, known: PartitionOffsets | int) -> bool:
+    """Return whether the broker's log begins after the offset that is asked for; it never moves back."""
+    return isinstance(known, PartitionOffsets) and asked.offset < known.start
 
 
 def _entry(request: FetchRequest, position: _Position, found: _Found, records: RemoteRecords | None) -> Replacement:
@@ -233,7 +298,7 @@ def _entry(request: FetchRequest, position: _Position, found: _Found, records: R
     content: Piece = b"" if records is None else records.content
     aborted = _aborted(found, records) if request.is_committed else None
     offsets = (NO_OFFSET, NO_OFFSET, NO_OFFSET)
-    if found.code == NONE:
+    if found.code == NONE and isinstance(known, PartitionOffsets):
         offsets = (known.high_watermark, known.stable, found.log_start)
     head = encode_entry(request.version, entry.partition, found.code, offsets, aborted, len(content))
     return Replacement(SIZE_BYTES + entry.start, SIZE_BYTES + entry.end, [head, content, encoded_end(request.version)])
@@ -242,5 +307,5 @@ def _entry(request: FetchRequest, position: _Position, found: _Found, records: R
 def _aborted(found: _Found, records: RemoteRecords | None) -> list[AbortedTransaction]:
     if records is None:
         return []
-    across = [each for each in found.across or () if each.first_offset < records.end_offset]
+    across = [each for each in found.outcomes.aborted if each.first_offset < records.end_offset]
     return sorted({*records.aborted, *across}, key=lambda each: (each.first_offset, each.producer_id))

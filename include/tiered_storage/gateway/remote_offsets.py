@@ -15,15 +15,15 @@ Source: KIP-320, KIP-405 (ListOffsets, OffsetForLeaderEpoch), KIP-734, KIP-1005,
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedTopic
+from tiered_storage.gateway.fetch_errors import ReadFailures
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import end_offset_for
 from tiered_storage.kafka_wire.connections.error_codes import KAFKA_STORAGE_ERROR, NONE
@@ -36,8 +36,6 @@ from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import FoundOffset
 from tiered_storage.remote_log.read.read_values import OffsetSpec as RemoteSpec
 
-_log = logging.getLogger(__name__)
-
 AT_ONCE: Final = 16
 """Partitions of one request that are looked at, at the same time."""
 _BROKERS_OWN: Final = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
@@ -49,10 +47,11 @@ Correct = Callable[[TopicIdPartition, Any, int], Awaitable[Any]]
 class RemoteOffsets:
     """Corrects answers on one client's connection. For one event loop."""
 
-    def __init__(self, partitions: RemotePartitions, questions: BrokerQuestions) -> None:
+    def __init__(self, partitions: RemotePartitions, questions: BrokerQuestions, failures: ReadFailures) -> None:
         """Look into `partitions`; the client's own rights decide which topics `questions` know."""
         self._partitions = partitions
         self._questions = questions
+        self._failures = failures
 
     async def list_offsets(self, frame: memoryview, header: RequestHeader, request: Any) -> list[Piece]:
         """Return an answer to ListOffsets over both tiers. Raises MalformedAnswerError."""
@@ -85,26 +84,33 @@ class RemoteOffsets:
         self, answer: Any, name: str, number: str, asked: Mapping[tuple[str, int], int], correct: Correct
     ) -> Any:
         topics = elements(answer.topics)
-        known = await self._questions.topics({getattr(topic, name) for topic in topics})
+        known = await self._questions.topics({str(getattr(topic, name)) for topic in topics})
         one_at_a_time = asyncio.Semaphore(AT_ONCE)
 
-        async def of_partition(topic: NamedTopic, each: Any) -> Any:
-            wanted = asked.get((topic.name, int(getattr(each, number))))
+        async def of_partition(topic: NamedTopic | int, each: Any, wanted: int | None) -> Any:
             if wanted is None or int(each.error_code) != NONE:
                 return each
-            partition = self._partitions.partition(topic.name, topic.topic_id, int(getattr(each, number)))
+            if isinstance(topic, int):
+                # The broker's own answer alone would hide what is remote.
+                return _changed(each, error_code=ErrorCode(KAFKA_STORAGE_ERROR))
+            at = int(getattr(each, number))
+            partition = self._partitions.partition(topic.name, topic.topic_id, at)
             async with one_at_a_time:
                 try:
                     return await correct(partition, each, wanted)
                 except TieredStorageError as error:
-                    _log.error("%s: the remote log cannot be asked for offsets: %s", partition, error)
-                    return replace(each, error_code=ErrorCode(KAFKA_STORAGE_ERROR))
+                    reason = f"the remote log cannot be asked for offsets: {error}"
+                    self._failures.failed(topic.name, at, KAFKA_STORAGE_ERROR, reason)
+                    return _changed(each, error_code=ErrorCode(KAFKA_STORAGE_ERROR))
 
         async def of_topic(topic: Any) -> Any:
-            named = known.get(getattr(topic, name))
-            if named is None:
-                return topic
-            found = await asyncio.gather(*(of_partition(named, each) for each in elements(topic.partitions)))
+            called = str(getattr(topic, name))
+            found = await asyncio.gather(
+                *(
+                    of_partition(known[called], each, asked.get((called, int(getattr(each, number)))))
+                    for each in elements(topic.partitions)
+                )
+            )
             return replace(topic, partitions=tuple(found))
 
         return replace(answer, topics=tuple(await asyncio.gather(*map(of_topic, topics))))
@@ -116,7 +122,7 @@ class RemoteOffsets:
         found = await self._remote(partition, view, spec)
         if found is None or not _is_before(found, each, spec):
             return each
-        return replace(each, offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch)
+        return _changed(each, offset=found.offset, timestamp=found.timestamp, leader_epoch=found.leader_epoch)
 
     async def _remote(self, partition: TopicIdPartition, view: PartitionView, spec: int) -> FoundOffset | None:
         if spec == OffsetSpec.EARLIEST:
@@ -134,7 +140,13 @@ class RemoteOffsets:
         found = end_offset_for(view.lineage, epoch, NO_END) if view.coverage.ranges else None
         if found is None or not 0 <= found[1] <= view.remote_end:
             return each
-        return replace(each, leader_epoch=found[0], end_offset=found[1])
+        return _changed(each, leader_epoch=found[0], end_offset=found[1])
+
+
+def _changed(each: Any, **values: Any) -> Any:
+    """Return kio's entity with those of `values` that its version has."""
+    known = {field.name for field in fields(each)}
+    return replace(each, **{name: value for name, value in values.items() if name in known})
 
 
 def _is_before(found: FoundOffset, each: Any, spec: int) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tiered_storage.kafka_log.kernels.constants import TRANSACTIONAL_BIT
+from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
 from tiered_storage.remote_log.model import TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
@@ -41,15 +41,15 @@ class RemoteRecords:
     start_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...]
-    is_transactional: bool
 
 
 class RemoteRead:
     """One read of a partition, from `offset` on. For one Fetch at a time."""
 
-    def __init__(self, batches: AsyncGenerator[FetchedBatches, None], offset: int) -> None:
-        """Take over `batches`, which begins at `offset`."""
+    def __init__(self, batches: AsyncGenerator[FetchedBatches, None], offset: int, remote_end: int) -> None:
+        """Take over `batches`, which begins at `offset`; `remote_end` is the end of the remote log then, or earlier."""
         self._batches = batches
+        self.remote_end = remote_end
         self._fetched: FetchedBatches | None = None
         self._row = 0
         self.offset = offset
@@ -71,13 +71,18 @@ class RemoteRead:
                 self.offset = self._fetched.end_offset
         return True
 
-    def take(self, most_bytes: int, *, whole: bool) -> RemoteRecords | None:
+    def reaches(self, offset: int) -> bool:
+        """Return whether the next batch has `offset` or a later one. Call it after `is_ready`."""
+        fetched = self._fetched
+        return fetched is not None and int(fetched.table.last_offset[self._row]) >= offset
+
+    def take(self, most_bytes: int, *, end_offset: int = INT64_MAX, whole: bool) -> RemoteRecords | None:
         """Return the next whole batches, `most_bytes` at most; with `whole`, the first one whatever its size.
 
-        None if that is too little. Call it after `is_ready`.
+        They end before `end_offset`. None if that is too little. Call it after `is_ready`.
         """
         fetched = self._fetched
-        if fetched is None:
+        if fetched is None or self.reaches(end_offset):
             return None
         table, row = fetched.table, self._row
         begin = int(table.position[row])
@@ -85,7 +90,8 @@ class RemoteRead:
         count = int(np.searchsorted(ends, most_bytes, side="right"))
         if not count and not whole:
             return None
-        end_row = row + max(count, 1)
+        decided = int(np.searchsorted(table.last_offset[row:], end_offset))
+        end_row = row + min(max(count, 1), decided)
         origin = begin - fetched.source_position
         content = memoryview(fetched.content)[origin : origin + int(ends[end_row - row - 1])]
         start = self.offset
@@ -97,8 +103,7 @@ class RemoteRead:
             for each in fetched.aborted
             if each.first_offset < self.offset and each.last_offset >= start
         )
-        is_transactional = bool((table.attributes[row:end_row] & TRANSACTIONAL_BIT).any())
-        return RemoteRecords(content, start, self.offset, aborted, is_transactional)
+        return RemoteRecords(content, start, self.offset, aborted)
 
     async def close(self) -> None:
         """End what it fetches ahead."""
@@ -132,15 +137,23 @@ class RemotePartitions:
         """Return an offset of the remote log; see RemoteLogReader.offsets."""
         return await self._reader.offsets(partition, spec)
 
-    def open(self, key: ReadKey, offset: int, wait_ms: int) -> RemoteRead:
-        """Return the client's read that stands at `offset`, or a new one whose steps take `wait_ms` at most."""
+    async def decided_end(self, view: PartitionView) -> int:
+        """Return up to which offset the remote log of `view` shows how each transaction ended."""
+        return await self._reader.decided_end(view)
+
+    def open(self, key: ReadKey, offset: int, remote_end: int, wait_ms: int) -> RemoteRead:
+        """Return the client's read that stands at `offset`, or a new one whose steps take `wait_ms` at most.
+
+        A read that began when the remote log had another end is not used: an abort whose marker was copied since is
+        neither among its aborted transactions nor among those that a broker gives from `remote_end` on.
+        """
         known = self._idle.pop(key, None)
-        if known is not None and known.offset == offset:
+        if known is not None and (known.offset, known.remote_end) == (offset, remote_end):
             return known
         if known is not None:
             self.end(known)
         batches = self._reader.batches(key.partition, offset, isolation=key.isolation, deadline_ms=wait_ms)
-        return RemoteRead(batches, offset)
+        return RemoteRead(batches, offset, remote_end)
 
     def keep(self, key: ReadKey, read: RemoteRead) -> None:
         """Keep a read for the client's next Fetch."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
@@ -20,7 +20,8 @@ from tiered_storage.errors import ConfigurationError
 from tiered_storage.gateway.broker_ports import BrokerPorts
 from tiered_storage.gateway.client_connection import ClientConnection
 from tiered_storage.gateway.client_requests import ClientRequests
-from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_wire.connections.client_settings import BrokerAddress, ClientSettings
 from tiered_storage.kafka_wire.connections.transport import tls_context
@@ -53,7 +54,7 @@ class GatewayServer:
         partitions: RemotePartitions,
         brokers: ClientSettings,
         limits: GatewayLimits,
-        figures: GatewayFigures,
+        metrics: GatewayMetrics,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Connect to brokers as `brokers` says, without its login; take TLS from clients with `tls`.
@@ -65,7 +66,8 @@ class GatewayServer:
         self._brokers = brokers
         self._broker_tls = tls_context(brokers.tls) if brokers.tls else None
         self._limits = limits
-        self._figures = figures
+        self._metrics = metrics
+        self._failures = ReadFailures(metrics)
         self._tls = tls
         self._numbers = count(1)
         self._open: dict[ClientConnection, ClientRequests] = {}
@@ -123,27 +125,29 @@ class GatewayServer:
     def _accept(self, node_id: int | None) -> FrameProtocol:
         """Return the protocol of a connection that a client begins; with TLS it is open after the handshake."""
 
-        def opened(connection: ClientConnection) -> Callable[[memoryview], None]:
+        def opened(connection: ClientConnection) -> ClientRequests:
             requests = ClientRequests(
                 next(self._numbers),
                 connection,
                 self._ports,
                 self._partitions,
-                self._figures,
+                self._metrics,
+                self._failures,
                 most_fetch_bytes=self._limits.most_fetch_bytes,
                 most_wait_ms=self._limits.most_wait_ms,
             )
             self._open[connection] = requests
-            self._figures.connections.set(len(self._open))
+            self._metrics.connections.set(len(self._open))
             self._run(self._serve(connection, node_id))
-            return requests.take
+            return requests
 
-        return ClientConnection(self._limits.largest_request, opened, self._ended).client
+        limit, with_login = self._limits.largest_request, self._brokers.sasl is not None
+        return ClientConnection(limit, opened, self._ended, with_login=with_login).client
 
     async def _serve(self, connection: ClientConnection, node_id: int | None) -> None:
         """Connect a client to its broker, or close it."""
         if len(self._open) > self._limits.most_connections or self._is_stopping:
-            self._figures.refused.labels("limit").inc()
+            self._metrics.refused.labels("limit").inc()
             connection.abort()
             return
         failures = []
@@ -155,7 +159,7 @@ class GatewayServer:
             else:
                 return
         _log.warning("no broker for a client of port %s: %s", node_id, "; ".join(failures))
-        self._figures.refused.labels("broker").inc()
+        self._metrics.refused.labels("broker").inc()
         connection.abort()
 
     async def _connect(self, connection: ClientConnection, address: BrokerAddress) -> None:
@@ -175,7 +179,7 @@ class GatewayServer:
         requests = self._open.pop(connection, None)
         if requests is not None:
             requests.close()
-        self._figures.connections.set(len(self._open))
+        self._metrics.connections.set(len(self._open))
         self._idle.set()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from tiered_storage.clock import wall_clock
 from tiered_storage.errors import ConfigurationError, TieredStorageError
 from tiered_storage.gateway.broker_ports import BrokerPorts
-from tiered_storage.gateway.figures import GatewayFigures
+from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.gateway.server import GatewayLimits, GatewayServer
 from tiered_storage.kafka_wire.cluster import ClusterClient
@@ -131,11 +131,11 @@ async def _serve(settings: Settings, number: int, on_ready: Callable[[], None]) 
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     with RemoteLogContext.open(settings, wall_clock, store_options(settings)) as context:
         brokers, found = await asyncio.to_thread(_ask_brokers, context)
-        figures = GatewayFigures()
-        end_metrics = _serve_metrics(settings, number, figures)
-        counted = replace(context, storage=CountedStorage(context.storage, figures.fetched))
+        metrics = GatewayMetrics()
+        end_metrics = _serve_metrics(settings, number, metrics)
+        counted = replace(context, storage=CountedStorage(context.storage, metrics.fetched))
         with RemoteLogReader(counted, remote_only=True, all_decided=True) as reader:
-            server = _server(settings, brokers, found, reader, figures, tls)
+            server = _server(settings, brokers, found, reader, metrics, tls)
             try:
                 await server.start(sorted(found.brokers))
                 on_ready()
@@ -150,7 +150,7 @@ def _server(
     brokers: ClientSettings,
     found: ClusterMetadata,
     reader: RemoteLogReader,
-    figures: GatewayFigures,
+    metrics: GatewayMetrics,
     tls: ssl.SSLContext | None,
 ) -> GatewayServer:
     listen_host = settings.gateway_listen_host or "127.0.0.1"
@@ -169,7 +169,7 @@ def _server(
     if cluster_id is None:
         raise ConfigurationError("the brokers name no cluster id: set cluster.id")
     partitions = RemotePartitions(reader, cluster_id, settings.remote_log_reader_cache_memory_bytes)
-    return GatewayServer(ports, partitions, brokers, limits, figures, tls)
+    return GatewayServer(ports, partitions, brokers, limits, metrics, tls)
 
 
 def _ask_brokers(context: RemoteLogContext) -> tuple[ClientSettings, ClusterMetadata]:
@@ -203,9 +203,9 @@ def _server_tls(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _serve_metrics(settings: Settings, number: int, figures: GatewayFigures) -> Callable[[], None]:
-    """Serve this process' figures, if a port is set; return what ends that."""
+def _serve_metrics(settings: Settings, number: int, metrics: GatewayMetrics) -> Callable[[], None]:
+    """Serve this process' metrics, if a port is set; return what ends that."""
     if not settings.gateway_metrics_port:
         return lambda: None
     port = settings.gateway_metrics_port + number
-    return serve_metrics(port, figures, setting="gateway.metrics.port")
+    return serve_metrics(port, metrics, setting="gateway.metrics.port")

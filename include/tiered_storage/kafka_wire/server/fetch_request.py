@@ -67,10 +67,11 @@ class FetchRequest:
         return self.replica_id == CONSUMER
 
 
-def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int) -> FetchRequest:
+def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int, *, share: bool = False) -> FetchRequest:
     """Read a client's Fetch, and change it in place: no session, and `most_bytes` of records at most.
 
-    Without a session each Fetch names all of its partitions. Raises MalformedAnswerError.
+    Without a session each Fetch names all of its partitions. With `share`, the broker may fill half of the answer
+    only, if the Fetch has several partitions. Raises MalformedAnswerError.
     """
     version, cursor = header.version, header.body(frame)
     replica_id = cursor.int32() if version < REPLICA_IN_TAG else CONSUMER
@@ -92,9 +93,8 @@ def take_fetch(frame: memoryview, header: RequestHeader, most_bytes: int) -> Fet
         raise MalformedAnswerError(f"Fetch version {version} has {cursor.left} bytes after its end")
     if version >= WITH_SESSIONS:
         frame[session_at : session_at + len(_NO_SESSION)] = _NO_SESSION
-    if max_bytes > most_bytes:
-        max_bytes = most_bytes
-        _INT32.pack_into(frame, limit_at, max_bytes)
+    max_bytes = min(max_bytes, most_bytes)
+    _INT32.pack_into(frame, limit_at, max_bytes // 2 if share and len(asked) > 1 else max_bytes)
     return FetchRequest(version, replica_id, max_wait_ms, max_bytes, bool(isolation), asked)
 
 

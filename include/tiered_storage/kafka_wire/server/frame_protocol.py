@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 from tiered_storage.errors import MalformedAnswerError, TieredStorageError
@@ -48,11 +48,10 @@ class FrameListener(Protocol):
 class FrameProtocol(asyncio.BufferedProtocol):
     """The frames of one connection, `largest` bytes each at most (without the size)."""
 
-    def __init__(self, listener: FrameListener, largest: int, wake: Callable[[], None] | None = None) -> None:
-        """Report to `listener`; `wake` is called for all bytes that arrive, to notice idle connections."""
+    def __init__(self, listener: FrameListener, largest: int) -> None:
+        """Report to `listener`."""
         self._listener = listener
-        self._largest = largest
-        self._wake = wake
+        self.largest = largest
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(_BUFFER_BYTES)
         self._filled = 0
@@ -60,7 +59,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._reasons_to_wait = 0
         self._failure: Exception | None = None
+        self._is_lost = False
         self.is_writable = True
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing can be sent or received any more, or never could."""
+        return self._is_lost or self._transport is None
 
     @property
     def is_open(self) -> bool:
@@ -102,8 +107,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
         if self._reasons_to_wait == 0 and self.is_open and self._transport is not None:
             self._transport.resume_reading()
 
-    def close(self) -> None:
-        """Send what waits to be sent, then close."""
+    def close(self, failure: Exception | None = None) -> None:
+        """Send what waits to be sent, then close, because of `failure` if there is one."""
+        self._failure = self._failure or failure
         if self._transport is not None:
             self._transport.close()
 
@@ -132,8 +138,6 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Report the frames that are whole now."""
-        if self._wake is not None:
-            self._wake()
         try:
             if self._frame is None:
                 self._filled += nbytes
@@ -144,8 +148,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 frame, self._frame = self._frame, None
                 self._listener.frame_received(memoryview(frame))
         except TieredStorageError as error:
-            self._failure = error
-            self.close()
+            self.close(error)
 
     def eof_received(self) -> bool:
         """Close, as the other side will send nothing more."""
@@ -154,6 +157,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end."""
         self._frame = None
+        self._is_lost = True
         self._listener.lost(self._failure or exc)
 
     def pause_writing(self) -> None:
@@ -185,8 +189,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._filled -= at
 
     def _check(self, size: int) -> None:
-        if not SIZE_BYTES <= size <= self._largest:
+        if not SIZE_BYTES <= size <= self.largest:
             raise MalformedAnswerError(
-                f"{self.peer} announces a frame of {size:,} bytes, of at most {self._largest:,}: it does not speak "
+                f"{self.peer} announces a frame of {size:,} bytes, of at most {self.largest:,}: it does not speak "
                 "Kafka's protocol, or speaks TLS to a listener without it"
             )

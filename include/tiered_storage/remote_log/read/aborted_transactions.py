@@ -71,10 +71,10 @@ class AbortedTransactionSearch:
         is_decided = self._all_decided or (view.local is not None and view.local.last_stable_offset >= view.remote_end)
         if isolation is not Isolation.READ_COMMITTED or is_decided or not view.coverage.ranges:
             return view
-        undecided_from = await self._undecided_at_the_end(view, deadline)
+        undecided_from = await self.decided_end(view, deadline)
         return view if undecided_from >= view.remote_end else replace(view, undecided_from=undecided_from)
 
-    async def _undecided_at_the_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
+    async def decided_end(self, view: PartitionView, deadline: FetchDeadline) -> int:
         """Return the first offset of the earliest transaction that is open at the remote end, or that end if none is.
 
         The producers at a segment's end show it. If they are unknown, or the segment was truncated, this reads its

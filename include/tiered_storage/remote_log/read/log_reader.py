@@ -211,6 +211,13 @@ class RemoteLogReader:
         view = await self._aborted.decided(seen, isolation, deadline)
         return await self._offsets.find(view, spec, isolation, deadline)
 
+    async def decided_end(self, view: PartitionView) -> int:
+        """Return up to which offset (exclusive) the remote log of `view` itself shows how each transaction ended.
+
+        Raises RemoteStorageError, ReadRefusedError.
+        """
+        return await self._aborted.decided_end(view, self._deadline(None))
+
     def batches(
         self,
         partition: TopicIdPartition,

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from tiered_storage.errors import ClusterUnreachableError, MalformedAnswerError
-from tiered_storage.gateway.allowed_apis import API_VERSIONS, PRODUCE
-from tiered_storage.gateway.client_connection import MOST_WAITING, Change, ClientConnection
+from tiered_storage.gateway.allowed_apis import API_VERSIONS, FETCH, PRODUCE, SASL_AUTHENTICATE, SASL_HANDSHAKE
+from tiered_storage.gateway.client_connection import (
+    LARGEST_BEFORE_LOGIN,
+    LINGER_SECONDS,
+    MOST_WAITING,
+    Change,
+    ClientConnection,
+)
 from tiered_storage.kafka_wire.connections.apis import Api
 from tiered_storage.kafka_wire.connections.frames import request
 from tiered_storage.kafka_wire.server.frame_protocol import Piece
@@ -22,16 +28,27 @@ ANY = Api(12, "Heartbeat", 0, 4)
 class Joined:
     """A client and a broker that are connected, and what each is sent."""
 
-    def __init__(self, change: Change | None = None) -> None:
+    def __init__(self, change: Change | None = None, *, with_login: bool = False) -> None:
         self.change = change
+        self.apis: dict[int, Api] = {}
+        """The APIs of requests, by their numbers; others are ANY."""
         self.ends = 0
-        self.connection = ClientConnection(1000, self._opened, self._ended)
+        self.connection = ClientConnection(1 << 20, self._opened, self._ended, with_login=with_login)
         self.client, self.broker = Wire(), Wire()
         self.connection.client.connection_made(self.client)
         self.connection.broker.connection_made(self.broker)
 
-    def _opened(self, connection: ClientConnection) -> Callable[[memoryview], None]:
-        return lambda frame: connection.forward(frame, header(int.from_bytes(frame[4:8], "big")), self.change)
+    def _opened(self, _: ClientConnection) -> Joined:
+        return self
+
+    def take(self, frame: memoryview) -> bool:
+        """Take a request whose body is its number."""
+        number = int.from_bytes(frame[4:8], "big")
+        asked = header(number, self.apis.get(number, ANY))
+        if not self.connection.can_take(asked):
+            return False
+        self.connection.forward(frame, asked, self.change)
+        return True
 
     def _ended(self, _: ClientConnection) -> None:
         self.ends += 1
@@ -58,7 +75,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_the_client_is_read_once_the_broker_is_connected() -> None:
-    connection = ClientConnection(1000, lambda _: lambda _: None, lambda _: None)
+    connection = ClientConnection(1000, lambda _: Joined(), lambda _: None)
     client = Wire()
     connection.client.connection_made(client)
     assert not client.is_read
@@ -77,7 +94,7 @@ def test_requests_and_answers_pass_as_they_are() -> None:
     assert joined.client.sent == answer(1) + answer(2)
 
 
-def test_an_answer_that_takes_time_holds_the_later_ones_and_the_client() -> None:
+def test_an_answer_that_takes_time_holds_the_later_ones() -> None:
     async def work() -> None:
         goes_on = asyncio.Event()
 
@@ -93,13 +110,11 @@ def test_an_answer_that_takes_time_holds_the_later_ones_and_the_client() -> None
         joined.answers(1, 2)
         await asyncio.sleep(0)
         assert not joined.client.sent
-        assert not joined.client.is_read
 
         goes_on.set()
         while not joined.client.sent:
             await asyncio.sleep(0)
         assert joined.client.sent == answer(1) + b"more" + answer(2)
-        assert joined.client.is_read
 
     run(work)
 
@@ -122,13 +137,56 @@ def test_what_the_gateway_asks_goes_to_it_and_not_to_the_client() -> None:
 
 
 def test_an_answer_out_of_order_ends_both_connections() -> None:
-    joined = Joined()
-    joined.asks(1, 2)
+    async def work() -> None:
+        joined = Joined()
+        joined.asks(1, 2)
 
-    joined.answers(2)
-    joined.connection.broker.connection_lost(None)
+        joined.answers(2)
+        joined.connection.broker.connection_lost(None)
 
-    assert (joined.client.closed, joined.broker.closed, joined.ends) == (True, True, 1)
+        assert (joined.client.closed, joined.broker.closed) == (True, True)
+
+    run(work)
+
+
+def test_a_connection_has_ended_once_both_sides_are_gone() -> None:
+    async def work() -> None:
+        joined = Joined()
+        joined.connection.broker.connection_lost(None)
+        assert (joined.connection.has_ended, joined.ends) == (True, 0)
+        joined.connection.client.connection_lost(None)
+        assert joined.ends == 1
+
+    run(work)
+
+
+def test_a_connection_without_a_broker_ends_with_its_client() -> None:
+    ended: list[ClientConnection] = []
+    connection = ClientConnection(1000, lambda _: Joined(), ended.append)
+    connection.client.connection_made(Wire())
+
+    connection.client.connection_lost(None)
+    # A broker that was being connected meanwhile.
+    connection.broker.connection_made(Wire())
+    connection.broker.connection_lost(None)
+
+    assert ended == [connection]
+
+
+def test_a_client_that_does_not_read_is_cut_off_once_its_broker_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        calls: list[tuple[float, Callable[[], None]]] = []
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda delay, call: calls.append((delay, call)))
+        joined = Joined()
+        joined.connection.broker.connection_lost(None)
+
+        [(delay, call)] = calls
+        assert delay == LINGER_SECONDS
+        call()
+        assert joined.client.aborted
+
+    run(work)
 
 
 def test_an_answer_that_nobody_asked_for_ends_both_connections() -> None:
@@ -158,7 +216,8 @@ def test_a_lost_broker_fails_what_the_gateway_asked() -> None:
 def test_a_client_with_many_requests_waits() -> None:
     joined = Joined()
 
-    joined.asks(*range(MOST_WAITING))
+    joined.asks(*range(MOST_WAITING + 1))
+    assert joined.broker.sent == b"".join(answer(number) for number in range(MOST_WAITING))
     assert not joined.client.is_read
     joined.answers(0)
     assert joined.client.is_read
@@ -218,3 +277,125 @@ def test_a_change_that_fails_closes_the_connection(caplog: pytest.LogCaptureFixt
 
     run(work)
     assert "cannot be read" in caplog.text
+
+
+def test_a_fetch_waits_until_the_one_before_it_is_answered_and_sent() -> None:
+    joined = Joined()
+    joined.apis = {1: FETCH, 2: FETCH}
+
+    joined.asks(1, 2, 3)
+    assert joined.broker.sent == answer(1)
+    assert not joined.client.is_read
+    joined.connection.client.pause_writing()
+    joined.answers(1)
+    assert joined.broker.sent == answer(1)
+    joined.connection.client.resume_writing()
+
+    assert joined.broker.sent == answer(1) + answer(2) + answer(3)
+    assert joined.client.is_read
+
+
+def test_a_fetch_that_is_being_filled_holds_the_next_one() -> None:
+    async def work() -> None:
+        goes_on = asyncio.Event()
+
+        async def slow(frame: memoryview) -> list[Piece]:
+            await goes_on.wait()
+            return [bytes(frame)]
+
+        joined = Joined(slow)
+        joined.apis = {1: FETCH, 2: FETCH}
+        joined.asks(1, 2)
+        joined.answers(1)
+        await asyncio.sleep(0)
+        assert joined.broker.sent == answer(1)
+
+        goes_on.set()
+        while joined.broker.sent == answer(1):
+            await asyncio.sleep(0)
+        assert joined.broker.sent == answer(1) + answer(2)
+
+    run(work)
+
+
+def test_a_login_waits_until_all_before_it_is_answered() -> None:
+    async def work() -> None:
+        joined = Joined()
+        joined.apis = {1: FETCH, 2: SASL_HANDSHAKE, 3: SASL_AUTHENTICATE}
+        joined.asks(1, 2, 3)
+        own = asyncio.ensure_future(
+            joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
+        )
+        await asyncio.sleep(0)
+        joined.answers(1)
+        own_question = joined.broker.sent[len(answer(1)) :]
+        assert answer(2) not in own_question
+        arrive(joined.connection.broker, answer(-1))
+        await own
+
+        assert joined.broker.sent == answer(1) + own_question + answer(2) + answer(3)
+
+    run(work)
+
+
+def test_any_number_of_the_gateways_own_questions_leaves_the_client_connected() -> None:
+    async def work() -> None:
+        joined = Joined()
+        asked = [
+            asyncio.ensure_future(
+                joined.connection.ask(API_VERSIONS, request(API_VERSIONS, 0), lambda frame, *_: bytes(frame))
+            )
+            for _ in range(MOST_WAITING + 1)
+        ]
+        await asyncio.sleep(0)
+        joined.asks(1)
+        for number in range(len(asked)):
+            arrive(joined.connection.broker, answer(-1 - number))
+        await asyncio.gather(*asked)
+        joined.asks(2)
+        joined.answers(1, 2)
+
+        assert joined.client.sent == answer(1) + answer(2)
+        assert joined.client.is_read
+
+    run(work)
+
+
+def test_requests_are_small_until_the_client_is_logged_in() -> None:
+    large = framed(struct.pack(">i", 1) + bytes(LARGEST_BEFORE_LOGIN))
+    refused = Joined(with_login=True)
+    arrive(refused.connection.client, large[:8])
+    assert refused.client.closed
+    assert not refused.broker.sent
+
+    taken = Joined(with_login=True)
+    taken.connection.logged_in()
+    arrive(taken.connection.client, large)
+    assert taken.broker.sent == large
+
+
+def test_draining_waits_until_the_last_answer_is_sent() -> None:
+    async def work() -> None:
+        joined = Joined()
+        joined.asks(1)
+        joined.connection.drain()
+        joined.answers(1)
+        joined.connection.broker.connection_lost(None)
+        # The client has closed its connection only once it has read everything.
+        assert (joined.client.closed, joined.ends) == (True, 0)
+        joined.connection.client.connection_lost(None)
+        assert joined.ends == 1
+
+    run(work)
+
+
+def test_draining_answers_the_requests_that_wait_too() -> None:
+    joined = Joined()
+    joined.apis = {1: FETCH, 2: FETCH}
+    joined.asks(1, 2)
+
+    joined.connection.drain()
+    joined.answers(1, 2)
+
+    assert joined.client.sent == answer(1) + answer(2)
+    assert joined.client.closed

@@ -51,7 +51,7 @@ def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: 
         pieces.append(fetched(batches[cut:], middle, offset))
 
     async def work() -> None:
-        read, found = RemoteRead(given_batches(*pieces), 0), []
+        read, found = RemoteRead(given_batches(*pieces), 0, offset), []
         while await read.is_ready():
             before = read.offset
             taken = read.take(most, whole=True)
@@ -67,7 +67,7 @@ def test_whole_batches_come_once_each_within_the_limit(counts: list[int], most: 
 
 def test_a_batch_that_is_too_large_waits_unless_it_must_come_whole() -> None:
     async def work() -> None:
-        read = RemoteRead(given_batches(fetched([data(0, count=3)], 0, 3)), 0)
+        read = RemoteRead(given_batches(fetched([data(0, count=3)], 0, 3)), 0, 3)
         assert await read.is_ready()
         assert read.take(10, whole=False) is None
         assert read.offset == 0
@@ -82,13 +82,13 @@ def test_aborted_transactions_are_those_of_the_taken_batches() -> None:
     aborted = (AbortedTransaction(7, 0, 5, 6), AbortedTransaction(8, 1, 4, 6))
 
     async def work() -> None:
-        read = RemoteRead(given_batches(fetched(batches, 0, 3, aborted)), 0)
+        read = RemoteRead(given_batches(fetched(batches, 0, 3, aborted)), 0, 3)
         assert await read.is_ready()
         first = read.take(len(batches[0]), whole=True)
         rest = read.take(1 << 20, whole=True)
         assert first is not None
         assert rest is not None
-        assert (first.aborted, first.is_transactional) == ((Aborted(7, 0),), True)
+        assert first.aborted == (Aborted(7, 0),)
         assert rest.aborted == (Aborted(7, 0), Aborted(8, 1))
 
     run(work)
@@ -118,9 +118,9 @@ def partitions(most_held: int = 1 << 20) -> tuple[RemotePartitions, Reader]:
     return RemotePartitions(cast(RemoteLogReader, reader), "a cluster", most_held), reader
 
 
-async def step(found: RemotePartitions, key: ReadKey, offset: int) -> int:
+async def step(found: RemotePartitions, key: ReadKey, offset: int, remote_end: int = 100) -> int:
     """Take one batch as a Fetch does; return where the next one begins."""
-    read = found.open(key, offset, 1000)
+    read = found.open(key, offset, remote_end, 1000)
     assert await read.is_ready()
     assert read.take(1, whole=True) is not None
     found.keep(key, read)
@@ -134,6 +134,33 @@ def test_a_client_that_reads_on_has_one_read() -> None:
         for _ in range(5):
             offset = await step(found, KEY, offset)
         assert (offset, reader.begun) == (5, [0])
+
+    run(work)
+
+
+def test_a_client_reads_anew_once_the_remote_log_has_another_end() -> None:
+    async def work() -> None:
+        found, reader = partitions()
+        offset = await step(found, KEY, 0)
+        offset = await step(found, KEY, offset, remote_end=150)
+        assert (await step(found, KEY, offset, remote_end=150), reader.begun) == (3, [0, 1])
+
+    run(work)
+
+
+def test_batches_end_before_an_offset() -> None:
+    batches = [data(0, count=2), data(2, count=2), data(4, count=2)]
+
+    async def work() -> None:
+        read = RemoteRead(given_batches(fetched(batches, 0, 6)), 0, 6)
+        assert await read.is_ready()
+        assert not read.reaches(5)
+        taken = read.take(1 << 20, end_offset=5, whole=True)
+        assert taken is not None
+        assert bytes(taken.content) == b"".join(batches[:2])
+        assert read.reaches(5)
+        assert read.take(1 << 20, end_offset=5, whole=True) is None
+        assert (read.offset, read.reaches(6)) == (4, False)
 
     run(work)
 

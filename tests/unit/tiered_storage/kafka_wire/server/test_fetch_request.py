@@ -92,6 +92,26 @@ def test_only_session_and_limit_are_changed(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_the_broker_may_fill_half_of_a_shared_answer(version: int) -> None:
+    frame, header = arrived(fetch(version))
+
+    found = take_fetch(frame, header, MOST, share=True)
+
+    assert found.max_bytes == MOST
+    assert decode_request(header.body(frame), FETCH, version).max_bytes == MOST // 2
+
+
+def test_a_single_partition_shares_its_answer_with_none() -> None:
+    sent = fetch(LATEST)
+    [topic] = sent.topics
+    frame, header = arrived(replace(sent, topics=(replace(topic, partitions=topic.partitions[:1]),)))
+
+    take_fetch(frame, header, MOST, share=True)
+
+    assert decode_request(header.body(frame), FETCH, LATEST).max_bytes == MOST
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_follower_is_no_consumer(version: int) -> None:
     frame, header = arrived(fetch(version, replica_id=2))
 

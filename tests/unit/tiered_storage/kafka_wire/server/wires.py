@@ -16,6 +16,7 @@ class Wire(asyncio.Transport):
         self.sent = bytearray()
         self.is_read = True
         self.closed = False
+        self.aborted = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent += data
@@ -33,7 +34,7 @@ class Wire(asyncio.Transport):
         self.closed = True
 
     def abort(self) -> None:
-        self.closed = True
+        self.closed = self.aborted = True
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return ("127.0.0.1", 1) if name == "peername" else default

@@ -1,4 +1,4 @@
-"""The gateway's figures for Prometheus: connections, requests, and what was read remotely for whom."""
+"""The gateway's metrics for Prometheus: connections, requests, and what was read remotely for whom."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tiered_storage.remote_log.metrics.fetch_counts import FetchCounts
 _PREFIX: Final = "remote_log_gateway"
 
 
-class GatewayFigures(Collector):
-    """The figures of one process; `fetched` counts what is read from the store."""
+class GatewayMetrics(Collector):
+    """The metrics of one process; `fetched` counts what is read from the store."""
 
     def __init__(self) -> None:
         """Count from zero."""
@@ -60,6 +60,6 @@ class GatewayFigures(Collector):
         self._failed.labels(topic, error_name(code)).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all figures."""
+        """Yield all metrics."""
         yield from self.registry.collect()
         yield from self.fetched.registry.collect()

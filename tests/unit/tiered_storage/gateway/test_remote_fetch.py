@@ -1,0 +1,285 @@
+"""What a consumer gets where the broker's log begins after its offset; the broker and the remote log are scripts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import cast
+from uuid import UUID
+
+import pytest
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from support.transactions import data
+from tiered_storage.errors import OffsetOutOfRangeError, ReaderBusyError, RemoteObjectNotFoundError, TieredStorageError
+from tiered_storage.gateway.broker_questions import BrokerQuestions
+from tiered_storage.gateway.fetch_errors import ReadFailures
+from tiered_storage.gateway.metrics import GatewayMetrics
+from tiered_storage.gateway.remote_fetch import RemoteFetch
+from tiered_storage.gateway.remote_partitions import RemotePartitions
+from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
+from tiered_storage.kafka_wire.connections.apis import FETCH
+from tiered_storage.kafka_wire.connections.frames import Cursor, encode_answer, entity
+from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction, PartitionEntry, read_fetch
+from tiered_storage.kafka_wire.partition_offsets import PartitionOffsets
+from tiered_storage.kafka_wire.server.fetch_request import AskedPartition, FetchRequest
+from tiered_storage.kafka_wire.server.request_header import RequestHeader
+from tiered_storage.remote_log.coverage import Coverage
+from tiered_storage.remote_log.model import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from tiered_storage.remote_log.read.log_reader import RemoteLogReader
+from tiered_storage.remote_log.read.partition_view import PartitionView
+from tiered_storage.remote_log.read.read_values import FetchedBatches, Tier
+from unit.tiered_storage.gateway.brokers import RAW_ID, TOPIC, ScriptedBroker
+
+OUT_OF_RANGE, STORAGE_ERROR = 1, 56
+VERSION = 18
+REMOTE_START, REMOTE_END = 20, 100
+BATCH = 10
+"""Records of each remote batch."""
+
+
+@dataclass
+class Remote:
+    """A remote log with offsets REMOTE_START to REMOTE_END, transactions open from `decided_end` on."""
+
+    failure: TieredStorageError | None = None
+    decided: int = REMOTE_END
+    ends: list[int] = field(default_factory=lambda: [REMOTE_END])
+    """The end that each look finds; the last one again and again."""
+
+    async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
+        del offset
+        end = self.ends.pop(0) if len(self.ends) > 1 else self.ends[0]
+        epochs = (EpochEntry(0, 0),)
+        segment = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(partition, f"{1:022}"), REMOTE_START, end - 1, 1, 1, 1, epochs,
+            SegmentState.COPY_SEGMENT_FINISHED,
+        )  # fmt: skip
+        return PartitionView(partition, None, Coverage.of([segment], epochs), 0, epochs)
+
+    async def decided_end(self, view: PartitionView) -> int:
+        return min(self.decided, view.remote_end)
+
+    async def batches(self, _: TopicIdPartition, offset: int, **__: object) -> AsyncGenerator[FetchedBatches, None]:
+        if self.failure is not None:
+            raise self.failure
+        for start in range(offset - offset % BATCH, self.ends[-1], BATCH):
+            content = data(start, 7, 0, count=BATCH, transactional=True)
+            table, _ = SegmentScanner("an object", 0).feed(memoryview(content))
+            yield FetchedBatches(content, start, start + BATCH, Tier.REMOTE, "an object", 0, table, ())
+
+
+@dataclass
+class Consumer:
+    """A consumer's Fetches to `broker`, which answers each partition with OFFSET_OUT_OF_RANGE."""
+
+    broker: ScriptedBroker = field(default_factory=ScriptedBroker)
+    remote: Remote = field(default_factory=Remote)
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+
+    def new_fetch(self) -> RemoteFetch:
+        partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20)
+        questions = BrokerQuestions(self.broker, lambda: 0.0)
+        return RemoteFetch(1, partitions, questions, self.metrics, ReadFailures(self.metrics), 1000)
+
+    def fetches(self, *offsets: int, committed: bool = False) -> list[PartitionEntry]:
+        """Fetch from partition 0 at each of `offsets`, one Fetch after the other."""
+
+        async def work() -> list[PartitionEntry]:
+            fetch = self.new_fetch()
+            return [await filled(fetch, offset, committed=committed) for offset in offsets]
+
+        return asyncio.run(asyncio.wait_for(work(), 30))
+
+
+async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> PartitionEntry:
+    kio = load_payload_module(FETCH.key, VERSION, EntityType.response)
+    partition = entity(
+        kio.PartitionData,
+        partition_index=0,
+        error_code=ErrorCode(OUT_OF_RANGE),
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=None,
+    )
+    topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=(partition,))
+    answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
+    frame = memoryview(bytearray(encode_answer(answer, 5)))
+    asked = {(RAW_ID, 0): AskedPartition(offset, 1 << 20)}
+    request = FetchRequest(VERSION, -1, 1, 1 << 20, committed, asked)
+    layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
+    assert fetch.is_concerned(request, layout)
+    pieces = await fetch.fill(frame, request, layout, [])
+    content = memoryview(b"".join(pieces))
+    [found] = read_fetch(Cursor(content[9:]), VERSION).entries
+    return found
+
+
+def test_remote_records_come_with_the_brokers_offsets() -> None:
+    [found] = Consumer().fetches(55)
+
+    assert (found.error_code, found.high_watermark, found.last_stable_offset) == (0, 200, 200)
+    assert found.log_start_offset == REMOTE_START
+    assert int.from_bytes(found.records[:8], "big") == 50
+
+
+@pytest.mark.parametrize(
+    ("answered", "code"), [(6, 6), (5, 6), (56, 56), (74, 74), (75, 75), (78, 78), (3, 3), (29, 29), (7, 56), (-1, 56)]
+)
+def test_a_broker_that_does_not_answer_for_the_partition_resets_no_consumer(answered: int, code: int) -> None:
+    [found] = Consumer(ScriptedBroker(answered)).fetches(55)
+
+    assert (found.error_code, bytes(found.records)) == (code, b"")
+
+
+@pytest.mark.parametrize(("answered", "code"), [(3, 3), (29, 29), (100, 100), (5, 6), (-1, 56)])
+def test_a_topic_that_the_broker_does_not_describe_resets_no_consumer(answered: int, code: int) -> None:
+    [found] = Consumer(ScriptedBroker(topic_code=answered)).fetches(55)
+
+    assert found.error_code == code
+
+
+def test_an_offset_above_the_high_watermark_is_out_of_range() -> None:
+    [found] = Consumer().fetches(201)
+
+    assert found.error_code == OUT_OF_RANGE
+
+
+def test_an_offset_below_the_remote_log_is_out_of_range() -> None:
+    [found] = Consumer().fetches(REMOTE_START - 1)
+
+    assert found.error_code == OUT_OF_RANGE
+
+
+def test_the_end_of_a_second_ago_resets_no_consumer() -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(60, 70, 70)))
+
+    async def work() -> tuple[PartitionEntry, PartitionEntry]:
+        fetch = consumer.new_fetch()
+        before = await filled(fetch, 55, committed=False)
+        # Written and trimmed within the second that the first answer is used for.
+        consumer.broker.offsets = PartitionOffsets(100, 200, 200)
+        return before, await filled(fetch, 95, committed=False)
+
+    before, after = asyncio.run(work())
+
+    assert before.high_watermark == 70
+    assert (after.error_code, int.from_bytes(after.records[:8], "big")) == (0, 90)
+
+
+def test_a_remote_log_that_ends_earlier_than_it_was_seen_resets_no_consumer() -> None:
+    [found] = Consumer(remote=Remote(OffsetOutOfRangeError(TOPIC, 55, REMOTE_START, 50))).fetches(55)
+
+    assert found.error_code == STORAGE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"), [(ReaderBusyError("busy"), 0), (RemoteObjectNotFoundError("lost"), STORAGE_ERROR)]
+)
+def test_what_cannot_be_read_has_the_code_of_the_table(failure: TieredStorageError, code: int) -> None:
+    [found] = Consumer(remote=Remote(failure)).fetches(55)
+
+    assert (found.error_code, bytes(found.records)) == (code, b"")
+
+
+def test_a_hole_is_an_error_counted_each_time_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)))
+
+    found = consumer.fetches(102, 102, 103)
+
+    assert [each.error_code for each in found] == [STORAGE_ERROR] * 3
+    [record] = caplog.records
+    assert "offset 102 is in neither tier: the remote log ends at offset 100, and the broker's" in record.getMessage()
+    labels = {"topic": TOPIC, "error": "KAFKA_STORAGE_ERROR"}
+    assert consumer.metrics.registry.get_sample_value("remote_log_gateway_remote_errors_total", labels) == 3
+
+
+ACROSS = AbortedTransaction(7, 40)
+
+
+def test_transactions_aborted_in_the_brokers_log_are_reported() -> None:
+    broker = ScriptedBroker(PartitionOffsets(80, 200, 180), aborted=(ACROSS,))
+
+    [found] = Consumer(broker).fetches(55, committed=True)
+
+    assert (bytes(found.records[:8]), found.aborted) == ((50).to_bytes(8, "big"), (ACROSS,))
+
+
+def test_a_transaction_whose_end_was_copied_meanwhile_is_looked_for_again() -> None:
+    """The read that began before has no abort of it, and the broker is asked from the new end on."""
+    broker = ScriptedBroker(PartitionOffsets(110, 200, 180), aborted=())
+    consumer = Consumer(broker, Remote(ends=[REMOTE_END, 120]))
+    begun: list[int] = []
+    batches = consumer.remote.batches
+
+    def counted(partition: TopicIdPartition, offset: int, **more: object) -> AsyncGenerator[FetchedBatches, None]:
+        begun.append(offset)
+        return batches(partition, offset, **more)
+
+    consumer.remote.batches = counted  # type: ignore[method-assign]
+    broker.offsets = PartitionOffsets(100, 200, 180)
+
+    consumer.fetches(50, 60, 70, committed=True)
+
+    assert begun == [50, 60]
+    assert broker.fetched == [100, 120]
+
+
+def test_records_of_a_transaction_whose_end_is_in_a_hole_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), Remote(decided=60))
+
+    decided, undecided = consumer.fetches(50, 60, committed=True)
+
+    assert (decided.error_code, int.from_bytes(decided.records[:8], "big")) == (0, 50)
+    assert (undecided.error_code, bytes(undecided.records)) == (STORAGE_ERROR, b"")
+    assert "offset 60 cannot be read at read_committed" in caplog.text
+
+
+def test_records_of_a_transaction_whose_end_the_broker_cannot_tell_yet_wait() -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(100, 200, 100)), Remote(decided=60))
+
+    decided, undecided = consumer.fetches(50, 60, committed=True)
+
+    assert int.from_bytes(decided.records[:8], "big") == 50
+    assert (undecided.error_code, bytes(undecided.records)) == (0, b"")
+
+
+def test_a_log_that_was_copied_and_trimmed_since_the_look_has_no_hole(caplog: pytest.LogCaptureFixture) -> None:
+    broker = ScriptedBroker(PartitionOffsets(120, 200, 200))
+    consumer = Consumer(broker, Remote(ends=[REMOTE_END, 120], decided=60))
+
+    before, after = consumer.fetches(60, 60, committed=True)
+
+    assert (before.error_code, bytes(before.records)) == (0, b"")
+    assert (after.error_code, int.from_bytes(after.records[:8], "big")) == (0, 60)
+    assert not caplog.records
+
+
+def test_a_broker_that_a_quota_holds_back_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    [found] = Consumer(ScriptedBroker(PartitionOffsets(80, 200, 180), aborted=None)).fetches(55, committed=True)
+
+    assert (found.error_code, bytes(found.records)) == (0, b"")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_after_remote_records_the_next_answer_needs_room_for_them() -> None:
+    consumer = Consumer()
+
+    async def work() -> None:
+        fetch = consumer.new_fetch()
+        assert not fetch.needs_share()
+        await filled(fetch, 55, committed=False)
+        assert fetch.needs_share()
+        assert not fetch.needs_share()
+
+    asyncio.run(work())
