@@ -15,7 +15,7 @@ from golden.aiokafka_clients import consume_all as consume_with_aiokafka
 from integration.java_consumer import consume_with_java, java_lines
 from servers.real_kafka import RealKafka
 from support.gateways import RunningGateway, copied_and_trimmed, fetch_until_answered, free_first_port, running_gateway
-from support.kafka_clients import CODECS, REQUEST_SECONDS, send
+from support.kafka_clients import CODECS, REQUEST_SECONDS, Isolation, send
 from support.live_sites import LONG, SMALL_SEGMENTS, LiveSite
 from support.records import varied_records
 from tiered_storage.errors import ClusterRefusedError
@@ -42,9 +42,11 @@ from tiered_storage.kafka_wire.fetch_layout import EpochEnd
 from tiered_storage.kafka_wire.metadata import TopicPartition
 from tiered_storage.kafka_wire.partition_requests import ListedOffset, OffsetSpec
 
-PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT = (
-    f"gateway-reads-{name}" for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot")
+PLAIN, DECIDED, HOLED, AGAIN, UNTIERED, COPIED_ON, OPEN, HOT, SKIPPED = (
+    f"gateway-reads-{name}"
+    for name in ("plain", "decided", "holed", "again", "untiered", "copied-on", "open", "hot", "skipped")
 )
+ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 EACH = 300
 """Records by codec."""
 
@@ -53,7 +55,10 @@ EACH = 300
 def site(real_kafka: RealKafka, tmp_path_factory: pytest.TempPathFactory) -> LiveSite:
     root = tmp_path_factory.mktemp("gateway-site")
     return LiveSite(
-        real_kafka, root, (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT), {"gateway.port": free_first_port([1])}
+        real_kafka,
+        root,
+        (PLAIN, DECIDED, HOLED, AGAIN, COPIED_ON, OPEN, HOT, SKIPPED),
+        {"gateway.port": free_first_port([1])},
     )
 
 
@@ -383,6 +388,29 @@ def test_records_that_neither_tier_has_are_never_skipped(site: LiveSite, gateway
     assert fetched_once(gateway, HOLED, topic_id, end).error_code == KAFKA_STORAGE_ERROR
     assert fetched(gateway, HOLED, end + 3).error_code == 0
     assert f"{HOLED}-0: offset {end} is in neither tier" in gateway.log.read_text()
+
+
+def test_consumers_go_on_after_a_hole_where_a_setting_says_so(site: LiveSite, gateway: RunningGateway) -> None:
+    client = site.kafka.client
+    client.create_topic(SKIPPED, 1, SMALL_SEGMENTS | LONG)
+    sent = client.produce(SKIPPED, varied_records(400, seed=1), batch_num_messages=20)
+    end = copied_and_trimmed(site, SKIPPED, more=3)
+    left = [record for record in sent if not end <= record.offset < end + 3]
+    port = free_first_port([1])
+    own = {**site.properties, "gateway.port": port, "gateway.skip.missing.offsets": True}
+    folder = site.root / "skipping"
+    folder.mkdir()
+    skipping = LiveSite(site.kafka, folder, site.topics, own | {"state.directory": str(site.root / "state")})
+
+    with running_gateway(skipping.config, port) as started:
+        servers = started.bootstrap_servers
+        found = [started.client.consume_all(SKIPPED, isolation=isolation) for isolation in ISOLATIONS]
+        in_java = consume_with_java(site.kafka, SKIPPED, most=len(left), bootstrap_servers=servers)
+        reported = started.log.read_text()
+
+    assert found == [left, left]
+    assert in_java == java_lines(left, 0)
+    assert reported.count(f"{SKIPPED}-0: offset {end} is in neither tier") == 1
 
 
 def test_a_topic_created_again_has_nothing_of_the_earlier_one(site: LiveSite, gateway: RunningGateway) -> None:

@@ -250,7 +250,11 @@ def test_an_abort_is_in_the_segment_of_its_marker(written: WrittenByBroker) -> N
 def test_rebuilt_indexes_and_snapshots_are_the_brokers_own(written: WrittenByBroker, from_snapshots: bool) -> None:
     entries = 0
     for partition in written.directory().partitions:
-        for segment in list_segments(partition.path):
+        segments = list_segments(partition.path)
+        if segments[0].base_offset and not from_snapshots:
+            # Another test of this broker deleted records: what their producers did only its snapshots know.
+            continue
+        for segment in segments:
             rebuilt = rebuild_indexes(segment, from_snapshots=from_snapshots)
             assert rebuilt.offset_index == segment.offset_index_path.read_bytes(), segment
             assert rebuilt.time_index == segment.time_index_path.read_bytes(), segment

@@ -69,6 +69,7 @@ class ClientRequests:
         *,
         most_fetch_bytes: int,
         most_wait_ms: int,
+        skips_missing: bool,
     ) -> None:
         """Serve connection `number`; a Fetch has `most_fetch_bytes` of records at most."""
         questions = BrokerQuestions(connection)
@@ -77,7 +78,9 @@ class ClientRequests:
         self._metrics = metrics
         self._most_fetch_bytes = most_fetch_bytes
         self._login_steps = 1
-        self._fetch = RemoteFetch(number, partitions, questions, metrics, failures, most_wait_ms)
+        self._fetch = RemoteFetch(
+            number, partitions, questions, metrics, failures, most_wait_ms, skips_missing=skips_missing
+        )
         self._offsets = RemoteOffsets(partitions, questions, failures)
         self._changes: dict[int, Callable[[memoryview, RequestHeader], Change | None]] = {
             **dict.fromkeys(_IN_ADDRESSES, self._with_addresses),

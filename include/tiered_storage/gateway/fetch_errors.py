@@ -106,6 +106,14 @@ class ReadFailures:
         if not needs_a_person(code):
             _log.debug("%s-%s: %s", topic, partition, reason)
             return
+        self._alarm(topic, partition, reason)
+
+    def skipped(self, topic: str, partition: int, offsets: int, reason: str) -> None:
+        """Report that a consumer goes on after so many offsets that no tier has, and why."""
+        self._metrics.skipped(topic, offsets)
+        self._alarm(topic, partition, f"{reason}; consumers go on after it: gateway.skip.missing.offsets is set")
+
+    def _alarm(self, topic: str, partition: int, reason: str) -> None:
         key, now = (topic, partition), self._now()
         if now - self._logged.get(key, -math.inf) < _SILENT_SECONDS:
             return

@@ -45,6 +45,12 @@ class GatewayMetrics(Collector):
             ["topic", "error"],
             registry=self.registry,
         )
+        self._skipped = Counter(
+            f"{_PREFIX}_skipped_offsets",
+            "Offsets that consumers skipped, as neither tier has them",
+            ["topic"],
+            registry=self.registry,
+        )
 
     def asked(self, api: str) -> None:
         """Count a request."""
@@ -58,6 +64,10 @@ class GatewayMetrics(Collector):
     def failed(self, topic: str, code: int) -> None:
         """Count a partition whose remote records could not be read."""
         self._failed.labels(topic, error_name(code)).inc()
+
+    def skipped(self, topic: str, count: int) -> None:
+        """Count offsets that a consumer skips."""
+        self._skipped.labels(topic).inc(count)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""

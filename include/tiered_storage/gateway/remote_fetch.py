@@ -6,7 +6,8 @@ OFFSET_OUT_OF_RANGE is looked for in the remote log:
     above the high watermark                                            OFFSET_OUT_OF_RANGE stays
     below our log start, or the topic id has no remote log              OFFSET_OUT_OF_RANGE stays
     remote                                                              whole batches, within the limits of the Fetch
-    between the remote log's end and the broker's log start (a hole)    KAFKA_STORAGE_ERROR
+    between the remote log's end and the broker's log start (a hole)    KAFKA_STORAGE_ERROR, or a batch without records
+                                                                        where gateway.skip.missing.offsets says so
     the broker no longer answers for the partition                      its error: the leader has moved, for example
 
 A consumer resets its offset after OFFSET_OUT_OF_RANGE, so that stays only where both ends of the log are known.
@@ -25,7 +26,13 @@ from tiered_storage.errors import TieredStorageError
 from tiered_storage.gateway.broker_questions import BrokerQuestions, NamedPartition
 from tiered_storage.gateway.fetch_errors import ReadFailures, code_in_fetch, kafka_code
 from tiered_storage.gateway.metrics import GatewayMetrics
-from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, RemoteRecords
+from tiered_storage.gateway.remote_partitions import (
+    ReadKey,
+    RemotePartitions,
+    RemoteRead,
+    RemoteRecords,
+    skipped_offsets,
+)
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
 from tiered_storage.kafka_wire.connections.error_codes import (
     KAFKA_STORAGE_ERROR,
@@ -83,6 +90,8 @@ class _Outcomes:
     aborted: tuple[AbortedTransaction, ...] = ()
     decided_end: int = INT64_MAX
     code: int = NONE
+    broker_start: int = 0
+    """Where the broker's log begins, if that is after the end of the remote log."""
 
 
 @dataclass(slots=True)
@@ -94,6 +103,8 @@ class _Found:
     read: RemoteRead | None = None
     key: ReadKey | None = None
     outcomes: _Outcomes = _Outcomes()
+    skipped: RemoteRecords | None = None
+    """What a consumer gets instead of offsets that neither tier has."""
 
 
 class RemoteFetch:
@@ -107,14 +118,20 @@ class RemoteFetch:
         metrics: GatewayMetrics,
         failures: ReadFailures,
         most_wait_ms: int,
+        *,
+        skips_missing: bool = False,
     ) -> None:
-        """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most."""
+        """Read as `client`, the number of its connection; one read takes `most_wait_ms` at most.
+
+        With `skips_missing`, consumers go on after offsets that neither tier has.
+        """
         self._client = client
         self._partitions = partitions
         self._questions = questions
         self._metrics = metrics
         self._failures = failures
         self._most_wait_ms = most_wait_ms
+        self._skips_missing = skips_missing
         self._had_remote = False
 
     def needs_share(self) -> bool:
@@ -221,13 +238,13 @@ class RemoteFetch:
             return _Found(OFFSET_OUT_OF_RANGE)
         self._had_remote = True
         if view.remote_range(offset) is None:
-            self._fails(
-                named,
-                KAFKA_STORAGE_ERROR,
+            following = [each.start_offset for each in view.coverage.ranges_from(offset)]
+            reason = (
                 f"offset {offset} is in neither tier: the remote log ends at offset {view.remote_end}, and the "
-                f"broker's begins at {known.start}: 'tiered-storage audit' reports the gap",
+                f"broker's begins at {known.start}: 'tiered-storage audit' reports the gap"
             )
-            return _Found(KAFKA_STORAGE_ERROR, view.log_start_offset)
+            end = min([known.start, *following])
+            return self._missing(named, _Found(log_start=view.log_start_offset), offset, end, reason)
         isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
         key = ReadKey(self._client, partition, isolation)
         wait_ms = min(max(request.max_wait_ms, LEAST_WAIT_MS), self._most_wait_ms)
@@ -261,27 +278,38 @@ class RemoteFetch:
                 # Copied and trimmed since the look: a consumer that asks again is answered by the new one.
                 return NONE
         decided_end = await self._partitions.decided_end(view)
-        return _Outcomes((), decided_end, KAFKA_STORAGE_ERROR if is_lost else NONE)
+        if isinstance(known, PartitionOffsets) and is_lost:
+            return _Outcomes((), decided_end, KAFKA_STORAGE_ERROR, known.start)
+        return _Outcomes((), decided_end)
 
     def _take(self, position: _Position, found: _Found, most_bytes: int, *, whole: bool) -> RemoteRecords | None:
         read, key, named = found.read, found.key, position.partition
         if read is None or key is None or named is None:
-            return None
-        if read.reaches(found.outcomes.decided_end):
-            found.code = found.outcomes.code
-            if found.code != NONE:
-                self._fails(
-                    named,
-                    found.code,
-                    f"offset {read.offset} cannot be read at read_committed: whether its transaction was aborted is "
-                    "written between the end of the remote log and the broker's log start: 'tiered-storage audit' "
-                    "reports the gap",
-                )
+            return found.skipped
+        if read.reaches(found.outcomes.decided_end) and found.outcomes.code != NONE:
+            self._partitions.end(read)
+            reason = (
+                f"offset {read.offset} cannot be read at read_committed: whether its transaction was aborted is "
+                "written between the end of the remote log and the broker's log start: 'tiered-storage audit' reports "
+                "the gap"
+            )
+            return self._missing(named, found, read.offset, found.outcomes.broker_start, reason).skipped
         records = read.take(most_bytes, end_offset=found.outcomes.decided_end, whole=whole)
         self._partitions.keep(key, read)
         if records is not None:
             self._metrics.served(named.topic.name, len(records.content))
         return records
+
+    def _missing(self, partition: NamedPartition, found: _Found, start: int, end: int, reason: str) -> _Found:
+        """Let a consumer skip the offsets from `start` to `end` (exclusive), or give it an error."""
+        if self._skips_missing:
+            found.skipped = skipped_offsets(start, end)
+            count = found.skipped.end_offset - start
+            self._failures.skipped(partition.topic.name, partition.number, count, reason)
+        else:
+            found.code = KAFKA_STORAGE_ERROR
+            self._fails(partition, found.code, reason)
+        return found
 
     def _fails(self, partition: NamedPartition, code: int, reason: str) -> None:
         self._failures.failed(partition.topic.name, partition.number, code, reason)

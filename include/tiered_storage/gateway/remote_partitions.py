@@ -15,14 +15,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tiered_storage.kafka_log.log.log_config import INT64_MAX
+from tiered_storage.kafka_log.records.record import Record
+from tiered_storage.kafka_log.records.record_batch import NO_TIMESTAMP, encode_batch, encode_empty_batch
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction
-from tiered_storage.remote_log.model import TopicIdPartition
+from tiered_storage.remote_log.model import LEADER_EPOCH_UNKNOWN, TopicIdPartition
 from tiered_storage.remote_log.read.log_reader import RemoteLogReader
 from tiered_storage.remote_log.read.partition_view import PartitionView
 from tiered_storage.remote_log.read.read_values import FetchedBatches, FoundOffset, Isolation, OffsetSpec
 
 _MOST_OPEN: Final = 2_000
 """Reads that may stay open at once, whatever they hold."""
+_MOST_OFFSETS_OF_A_BATCH: Final = 1 << 31
 
 
 class ReadKey(NamedTuple):
@@ -41,6 +44,17 @@ class RemoteRecords:
     start_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...]
+
+
+def skipped_offsets(start_offset: int, end_offset: int) -> RemoteRecords:
+    """Return an empty batch over offsets (`end_offset` exclusive), or over as many as one can have: no records.
+
+    Consumers go on after it, as after a batch whose records a broker compacted away.
+    """
+    last = min(end_offset - 1, start_offset + _MOST_OFFSETS_OF_A_BATCH - 1)
+    ends = [Record(each, NO_TIMESTAMP, None, None) for each in dict.fromkeys((start_offset, last))]
+    content = encode_empty_batch(encode_batch(ends, partition_leader_epoch=LEADER_EPOCH_UNKNOWN))
+    return RemoteRecords(memoryview(content), start_offset, last + 1, ())
 
 
 class RemoteRead:

@@ -43,6 +43,8 @@ class GatewayLimits:
     most_wait_ms: int
     """How long a Fetch waits for remote records."""
     shutdown_seconds: float
+    skips_missing: bool
+    """Whether consumers go on after offsets that neither tier has."""
 
 
 class GatewayServer:
@@ -135,6 +137,7 @@ class GatewayServer:
                 self._failures,
                 most_fetch_bytes=self._limits.most_fetch_bytes,
                 most_wait_ms=self._limits.most_wait_ms,
+                skips_missing=self._limits.skips_missing,
             )
             self._open[connection] = requests
             self._metrics.connections.set(len(self._open))

@@ -164,6 +164,7 @@ def _server(
         settings.gateway_fetch_max_bytes,
         settings.remote_fetch_max_wait_ms,
         settings.gateway_shutdown_timeout_ms / 1000,
+        settings.gateway_skip_missing_offsets,
     )
     cluster_id = found.cluster_id or settings.cluster_id
     if cluster_id is None:

@@ -22,6 +22,7 @@ from tiered_storage.gateway.metrics import GatewayMetrics
 from tiered_storage.gateway.remote_fetch import RemoteFetch
 from tiered_storage.gateway.remote_partitions import RemotePartitions
 from tiered_storage.kafka_log.files.leader_epoch_checkpoint import EpochEntry
+from tiered_storage.kafka_log.records.batch_header import read_batch_header
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.connections.apis import FETCH
 from tiered_storage.kafka_wire.connections.frames import Cursor, encode_answer, entity
@@ -56,6 +57,8 @@ class Remote:
     decided: int = REMOTE_END
     ends: list[int] = field(default_factory=lambda: [REMOTE_END])
     """The end that each look finds; the last one again and again."""
+    begun: list[int] = field(default_factory=list)
+    """Where each read begins."""
 
     async def view(self, partition: TopicIdPartition, offset: int) -> PartitionView:
         del offset
@@ -70,12 +73,16 @@ class Remote:
     async def decided_end(self, view: PartitionView) -> int:
         return min(self.decided, view.remote_end)
 
-    async def batches(self, _: TopicIdPartition, offset: int, **__: object) -> AsyncGenerator[FetchedBatches, None]:
+    async def batches(
+        self, partition: TopicIdPartition, offset: int, **more: object
+    ) -> AsyncGenerator[FetchedBatches, None]:
+        del partition, more
+        self.begun.append(offset)
         if self.failure is not None:
             raise self.failure
         for start in range(offset - offset % BATCH, self.ends[-1], BATCH):
             content = data(start, 7, 0, count=BATCH, transactional=True)
-            table, _ = SegmentScanner("an object", 0).feed(memoryview(content))
+            table, _position = SegmentScanner("an object", 0).feed(memoryview(content))
             yield FetchedBatches(content, start, start + BATCH, Tier.REMOTE, "an object", 0, table, ())
 
 
@@ -86,11 +93,13 @@ class Consumer:
     broker: ScriptedBroker = field(default_factory=ScriptedBroker)
     remote: Remote = field(default_factory=Remote)
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
+    skips_missing: bool = False
 
     def new_fetch(self) -> RemoteFetch:
         partitions = RemotePartitions(cast(RemoteLogReader, self.remote), "a cluster", 1 << 20)
         questions = BrokerQuestions(self.broker, lambda: 0.0)
-        return RemoteFetch(1, partitions, questions, self.metrics, ReadFailures(self.metrics), 1000)
+        failures = ReadFailures(self.metrics)
+        return RemoteFetch(1, partitions, questions, self.metrics, failures, 1000, skips_missing=self.skips_missing)
 
     def fetches(self, *offsets: int, committed: bool = False) -> list[PartitionEntry]:
         """Fetch from partition 0 at each of `offsets`, one Fetch after the other."""
@@ -115,7 +124,7 @@ async def filled(fetch: RemoteFetch, offset: int, *, committed: bool) -> Partiti
     topic = entity(kio.FetchableTopicResponse, topic_id=UUID(bytes=RAW_ID), partitions=(partition,))
     answer = entity(kio.FetchResponse, throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
     frame = memoryview(bytearray(encode_answer(answer, 5)))
-    asked = {(RAW_ID, 0): AskedPartition(offset, 1 << 20)}
+    asked: dict[tuple[str | bytes, int], AskedPartition] = {(RAW_ID, 0): AskedPartition(offset, 1 << 20)}
     request = FetchRequest(VERSION, -1, 1, 1 << 20, committed, asked)
     layout = fetch.layout(frame, RequestHeader(FETCH, VERSION, 5, "", 0))
     assert fetch.is_concerned(request, layout)
@@ -204,6 +213,27 @@ def test_a_hole_is_an_error_counted_each_time_and_logged_once(caplog: pytest.Log
     assert consumer.metrics.registry.get_sample_value("remote_log_gateway_remote_errors_total", labels) == 3
 
 
+def test_a_hole_is_skipped_and_counted_where_a_setting_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), skips_missing=True)
+
+    [found] = consumer.fetches(102)
+
+    header = read_batch_header(found.records)
+    assert (found.error_code, header.base_offset, header.next_offset, header.record_count) == (0, 102, 105, 0)
+    assert "offset 102 is in neither tier" in caplog.text
+    sample = consumer.metrics.registry.get_sample_value
+    assert sample("remote_log_gateway_skipped_offsets_total", {"topic": TOPIC}) == 3
+
+
+def test_records_of_a_transaction_whose_end_is_in_a_hole_are_skipped_where_a_setting_says_so() -> None:
+    consumer = Consumer(ScriptedBroker(PartitionOffsets(105, 200, 200)), Remote(decided=60), skips_missing=True)
+
+    [found] = consumer.fetches(60, committed=True)
+
+    header = read_batch_header(found.records)
+    assert (found.error_code, header.base_offset, header.next_offset, header.record_count) == (0, 60, 105, 0)
+
+
 ACROSS = AbortedTransaction(7, 40)
 
 
@@ -217,21 +247,12 @@ def test_transactions_aborted_in_the_brokers_log_are_reported() -> None:
 
 def test_a_transaction_whose_end_was_copied_meanwhile_is_looked_for_again() -> None:
     """The read that began before has no abort of it, and the broker is asked from the new end on."""
-    broker = ScriptedBroker(PartitionOffsets(110, 200, 180), aborted=())
+    broker = ScriptedBroker(PartitionOffsets(100, 200, 180), aborted=())
     consumer = Consumer(broker, Remote(ends=[REMOTE_END, 120]))
-    begun: list[int] = []
-    batches = consumer.remote.batches
-
-    def counted(partition: TopicIdPartition, offset: int, **more: object) -> AsyncGenerator[FetchedBatches, None]:
-        begun.append(offset)
-        return batches(partition, offset, **more)
-
-    consumer.remote.batches = counted  # type: ignore[method-assign]
-    broker.offsets = PartitionOffsets(100, 200, 180)
 
     consumer.fetches(50, 60, 70, committed=True)
 
-    assert begun == [50, 60]
+    assert consumer.remote.begun == [50, 60]
     assert broker.fetched == [100, 120]
 
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.transactions import data
-from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead
+from tiered_storage.gateway.remote_partitions import ReadKey, RemotePartitions, RemoteRead, skipped_offsets
 from tiered_storage.kafka_log.indexes.transaction_index import AbortedTransaction
+from tiered_storage.kafka_log.records.batch_header import check_crc, read_batch_header
+from tiered_storage.kafka_log.records.record_batch import read_records
 from tiered_storage.kafka_log.records.segment_scan import SegmentScanner
 from tiered_storage.kafka_wire.fetch_layout import AbortedTransaction as Aborted
 from tiered_storage.remote_log.model import TopicIdPartition
@@ -163,6 +165,21 @@ def test_batches_end_before_an_offset() -> None:
         assert (read.offset, read.reaches(6)) == (4, False)
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    ("end", "reached"),
+    [(11, 11), (12, 12), (5000, 5000), (1 << 40, 10 + (1 << 31))],
+    ids=["1", "2", "many", "too many"],
+)
+def test_skipped_offsets_are_a_batch_without_records(end: int, reached: int) -> None:
+    found = skipped_offsets(10, end)
+
+    header = read_batch_header(found.content)
+    check_crc(found.content)
+    assert len(found.content) == 61
+    assert (header.base_offset, header.next_offset, found.end_offset) == (10, reached, reached)
+    assert read_records(found.content) == []
 
 
 def test_a_client_that_seeks_begins_another_read() -> None:
