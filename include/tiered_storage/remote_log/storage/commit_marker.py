@@ -50,6 +50,17 @@ def _zero_or_one(value: object) -> bool:
     return bool(value)
 
 
+Flag = Annotated[bool, BeforeValidator(_zero_or_one), PlainSerializer(int)]
+
+
+@dataclass(frozen=True, slots=True)
+class _OfEncoded:
+    """What the marker of an encoded segment must have: without the flag, encrypted bytes would count as plain ones."""
+
+    stored_size: Natural
+    is_encrypted: Flag
+
+
 @dataclass(frozen=True, slots=True)
 class CommitMarker:
     """Sizes (bytes) and checksums (CRC-32C) of a segment's log and of the bundle of its indexes.
@@ -63,7 +74,7 @@ class CommitMarker:
     indexes_size: Annotated[int, Field(strict=True, ge=1, lt=2**63)]
     indexes_crc32c: Checksum
     stored_size: Natural | None = None
-    is_encrypted: Annotated[bool, BeforeValidator(_zero_or_one), PlainSerializer(int)] = False
+    is_encrypted: Flag = False
 
     @property
     def data_object_size(self) -> int:
@@ -83,9 +94,8 @@ class CommitMarker:
         marker = document.read(cls)
         if document.version == PLAIN_VERSION:
             return replace(marker, stored_size=None, is_encrypted=False)
-        if marker.stored_size is None:
-            raise document.wrong("stored_size is missing")
-        return marker
+        of_encoded = document.read(_OfEncoded)
+        return replace(marker, stored_size=of_encoded.stored_size, is_encrypted=of_encoded.is_encrypted)
 
     def to_bytes(self) -> bytes:
         """Return the marker's JSON."""

@@ -80,6 +80,14 @@ def test_only_0_and_1_say_whether_a_segment_is_encrypted(flag: object) -> None:
         CommitMarker.parse(raw, "marker")
 
 
+@pytest.mark.parametrize("field", ["stored_size", "is_encrypted"])
+def test_the_marker_of_an_encoded_segment_lacks_nothing(field: str) -> None:
+    written = json.loads(replace(MARKER, stored_size=700, is_encrypted=True).to_bytes())
+    del written[field]
+    with pytest.raises(RemoteObjectCorruptError, match=f"{field} is missing"):
+        CommitMarker.parse(json.dumps(written).encode(), "marker")
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_marker_or_corrupt(raw: bytes) -> None:
