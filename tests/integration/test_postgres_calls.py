@@ -256,6 +256,30 @@ def test_a_read_whose_answer_is_garbled_is_retriable_and_the_next_one_is_right(
     assert site.dump() == before
 
 
+@pytest.mark.parametrize("anywhere", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_backup_whose_answer_is_garbled_is_retriable_and_leaves_no_file(
+    site: Site, tmp_path: Path, anywhere: bool
+) -> None:
+    """The server sends the rows of each table in parts, to a cursor of its own."""
+    target, before = tmp_path / "copied.db", site.reset()
+
+    def copy(store: SqlMetadataStore, _: Filled) -> None:
+        store.copy_to(target)
+
+    outcomes = []
+    for answer in itertools.count(2):
+        outcome, was_garbled = site.garbled(copy, answer)
+        outcomes.append(outcome)
+        assert (outcome == "done") == target.exists(), answer
+        target.unlink(missing_ok=True)
+        if not was_garbled or (outcome == "refused" and not anywhere):
+            break
+
+    assert "refused" in outcomes
+    assert list(tmp_path.iterdir()) == []
+    assert site.dump() == before
+
+
 @pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_creation_that_loses_its_connection_leaves_no_store_or_all_of_it(step: int) -> None:
     url = the_server().database("created")

@@ -68,6 +68,10 @@ class _CheckedCursor(psycopg.Cursor[Any]):
             raise GarbledAnswerError(f"an answer of the server was garbled: {error}") from error
 
 
+class _CheckedServerCursor(_CheckedCursor, psycopg.ServerCursor[Any]):
+    """The same for the rows of a whole table, which the server sends in parts: a move or a backup reads them."""
+
+
 class _LimitedConnection(psycopg.Connection[Any]):
     """A connection that closes if an answer takes longer than `allowed_ms` and a margin; None: no limit."""
 
@@ -131,6 +135,7 @@ def postgres_engine(url: URL, busy_timeout_ms: int) -> Engine:
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: object, _record: object, _none: list[Any], given: dict[str, Any]) -> _LimitedConnection:
         connection = _LimitedConnection.connect(**given, cursor_factory=_CheckedCursor)
+        connection.server_cursor_factory = _CheckedServerCursor
         connection.use_limit_of_session()
         return connection
 
