@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiered_storage.cli.common.output import Output, show_size
-from tiered_storage.cli.common.plans import PlanOption, SavePlanOption, check_plan_options, copy_rows, made_or_read
+from tiered_storage.cli.common.plans import (
+    PlanOption,
+    SavePlanOption,
+    ask_at_a_terminal,
+    check_plan_options,
+    copy_rows,
+    made_or_read,
+)
 from tiered_storage.cli.common.progress import PROGRESS_SHOWN_SECONDS, leave_at_once, said, watched
 from tiered_storage.cli.common.session import (
     ConfigOption,
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
 LimitOption = Annotated[int | None, typer.Option("--max-segments", min=1, help="At most this many segments.")]
 WorkersOption = Annotated[int, typer.Option("--workers", min=1, help="How many groups of partitions to copy at once.")]
 
+_WOULD_BE_REMOVED = "Would be removed locally"
+_TRIM_COLUMNS = ("partition", "new local start", "segments", "bytes", "held back")
 _EXPIRY_COLUMNS = ("partition", "new log start", "segments", "bytes", "never copied segments", "never copied bytes")
 
 _WAITING_COLUMNS = ("partition", "segments", "bytes", "deleted after")
@@ -125,12 +134,14 @@ def retain(
     dry_run: DryRunOption = False,
     save_plan_to: SavePlanOption = None,
     plan_file: PlanOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, at a terminal.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete local segments that are past local retention and safe in the remote tier, if deletion is allowed.
 
     Beside a running cluster, its brokers delete these records (DeleteRecords), once every consumer group has read them.
+    At a terminal, the command shows its plan and asks first.
     """
     from tiered_storage.remote_log.retention.local.plan import LocalRetentionPlan, amount_to_look_at
 
@@ -148,6 +159,10 @@ def retain(
         if dry_run:
             show_stop(remote_log, output)
         else:
+            if not (yes or as_json or plan_file is not None):
+                due = [plan for plan in plans if plan.segments]
+                size = show_size(sum(plan.size for plan in due))
+                ask_at_a_terminal(output, _WOULD_BE_REMOVED, _TRIM_COLUMNS, _trim_rows(due), f"Remove {size} locally?")
             report = remote_log.deletions.enforce_local_retention(
                 plans, said("compared, in both tiers,", amount_to_look_at(plans), output)
             )
@@ -161,17 +176,10 @@ def retain(
             troubles = [*troubles, *refused, *report.failures, *_stopped(report.stopped)]
     waiting = _held_back(plans, waits=True)
     troubles += _held_back(plans, waits=False)
-    rows = [
-        (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
-        for each in plans
-        if each.segments or as_json
-    ]
-    title = "Would be removed locally" if dry_run else "Removed locally"
+    rows = _trim_rows(each for each in plans if each.segments or as_json)
+    title = _WOULD_BE_REMOVED if dry_run else "Removed locally"
     notices = [*waiting, *(Finding(str(each.topic_id_partition), note) for each in plans for note in each.notes)]
-    output.rows(
-        title, ("partition", "new local start", "segments", "bytes", "held back"), rows,
-        troubles=troubles, notices=notices,
-    )  # fmt: skip
+    output.rows(title, _TRIM_COLUMNS, rows, troubles=troubles, notices=notices)
     output.findings("note", notices)
     output.end(troubles)
 
@@ -271,6 +279,13 @@ def _why_not_expired(topic: Topic) -> str | None:
         f"remote deletion is not allowed for {topic.name}: 'tiered-storage topics allow-deletion {topic.name} --only "
         "remote' allows it"
     )
+
+
+def _trim_rows(plans: Iterable[LocalRetentionPlan]) -> list[tuple[object, ...]]:
+    return [
+        (str(each.topic_id_partition), each.new_local_start, len(each.segments), each.size, each.held_back)
+        for each in plans
+    ]
 
 
 def _held_back(plans: Iterable[LocalRetentionPlan], *, waits: bool) -> list[Finding]:

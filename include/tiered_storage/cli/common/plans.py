@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
+from tiered_storage.cli.common.output import Output
 from tiered_storage.errors import ConfigurationError
 from tiered_storage.kafka_log.files.small_files import replace_file
 from tiered_storage.regular_files import open_regular
@@ -38,6 +40,18 @@ def check_plan_options(plan: Path | None, save: Path | None, *, dry_run: bool, c
         raise ConfigurationError("--save-plan saves what --dry-run shows: give both")
     if plan is not None and (dry_run or chosen):
         raise ConfigurationError("--plan already selects what to do: leave --dry-run, --topics and --partitions out")
+
+
+def ask_at_a_terminal(
+    output: Output, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], question: str
+) -> None:
+    """Show a plan, if it has `rows`, and let the person at the terminal confirm it; a script is not asked.
+
+    Raises typer.Abort if the person does not.
+    """
+    if rows and sys.stdin.isatty():
+        output.rows(title, columns, rows)
+        typer.confirm(question, abort=True, err=True)
 
 
 def save_plan(path: Path, plans: Sequence[Plan], kind: type[Plan]) -> None:

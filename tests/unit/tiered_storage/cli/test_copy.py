@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import pty
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -446,3 +449,26 @@ def test_a_partition_that_is_only_local_or_cannot_be_read_is_known(tmp_path: Pat
     for topic in ("clicks", "orders"):
         result = run_on(files, command, "--topics", topic)
         assert (result.exit_code, "no partition" in result.err) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "starts"),
+    [("n\n", (), [0, 10, 20, 30]), ("y\n", (), [30]), ("", ("--yes",), [30])],
+    ids=["refused", "confirmed", "not asked"],
+)
+def test_at_a_terminal_retain_shows_its_plan_and_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, options: tuple[str, ...], starts: list[int]
+) -> None:
+    files = a_copied_remote_log(tmp_path, topics={"orders": {**ENABLED, "local.retention.bytes": 0}})
+    terminal, ours = pty.openpty()
+    with os.fdopen(terminal, "w") as person, os.fdopen(ours) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        person.write(typed)
+        person.flush()
+
+        ended = run_on(files, "retain", *options)
+
+    assert ended.exit_code == (0 if starts == [30] else 1), ended.err
+    asked = "Would be removed locally" in ended.out, "locally? [y/N]" in ended.err
+    assert asked == (not options, not options)
+    assert files.local_starts() == starts
